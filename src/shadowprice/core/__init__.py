@@ -1,0 +1,1 @@
+"""The scheduling vocabulary: cluster, job, utility, schedule, ledger and the policy protocol."""

@@ -1,0 +1,1 @@
+"""Scheduling policies, one folder a system, found through the registry."""
