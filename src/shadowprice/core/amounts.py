@@ -1,0 +1,225 @@
+"""Quantities with units, read exactly and kept as integers.
+
+Amounts of resources are int64 everywhere behind this module: counts in thousandths, memory and
+storage in bytes, bandwidth in bit/s. No capacity test ever meets a float. Durations are exact
+fractions of a second until the length of a slot turns them into slots.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import Final
+
+from shadowprice.core.errors import InputError
+
+MILLI: Final = 1000
+"""Integer amounts per counted unit (a GPU, a core, a place)."""
+
+UNLIMITED: Final = 2**62
+"""Capacity of a resource that a server does not limit (bandwidth it does not declare)."""
+
+LARGEST_AMOUNT: Final = 2**52
+"""Largest amount accepted from a file; sums over a cluster then stay inside int64."""
+
+
+class Dimension(Enum):
+    """What an amount counts; amounts of different dimensions are never compared."""
+
+    COUNT = "count"
+    BYTES = "bytes"
+    RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An exact amount of a resource.
+
+    Parameters
+    ----------
+    value : int
+        Thousandths for counts, bytes, or bit/s.
+    dimension : Dimension
+        What the amount counts.
+    """
+
+    value: int
+    dimension: Dimension
+
+    def __str__(self) -> str:
+        return format_amount(self.value, self.dimension)
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A span of time, in seconds or in slots of a length not yet known.
+
+    Parameters
+    ----------
+    seconds : Fraction
+        The part given in units of time.
+    slots : Fraction
+        The part given in slots.
+    """
+
+    seconds: Fraction = Fraction(0)
+    slots: Fraction = Fraction(0)
+
+    def in_seconds(self, slot_seconds: Fraction) -> Fraction:
+        """Return the span in seconds, given the length of a slot."""
+        return self.seconds + self.slots * slot_seconds
+
+    def in_slots(self, slot_seconds: Fraction) -> Fraction:
+        """Return the span in slots, given the length of a slot in seconds."""
+        return self.slots + self.seconds / slot_seconds
+
+
+_TIME_UNITS: Final[Mapping[str, Fraction]] = {
+    "us": Fraction(1, 1_000_000),
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "sec": Fraction(1),
+    "m": Fraction(60),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86_400),
+    "w": Fraction(604_800),
+}
+_BYTE_UNITS: Final[Mapping[str, int]] = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "PB": 10**15,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "PiB": 2**50,
+}
+_RATE_UNITS: Final[Mapping[str, int]] = {
+    "bps": 1,
+    "kbps": 10**3,
+    "Kbps": 10**3,
+    "Mbps": 10**6,
+    "Gbps": 10**9,
+    "Tbps": 10**12,
+}
+_QUANTITY: Final = re.compile(
+    r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z]*)\s*"
+)
+_DURATION_HELP = "write it with a unit: 90s, 20min, 6h, 2d, 250ms or '3 slots'"
+_AMOUNT_HELP = "write a plain number for a count, bytes as 16GiB or 241MB, a rate as 10Gbps"
+
+
+def _split(text: str) -> tuple[Fraction, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise InputError(f"{text!r} is not a quantity; {_AMOUNT_HELP}")
+    return Fraction(match[1]), match[2]
+
+
+def parse_duration(value: object) -> Duration:
+    """Read a duration such as ``90s``, ``20min``, ``250ms`` or ``0.05 slots``.
+
+    Parameters
+    ----------
+    value : object
+        What the file holds; only a string with a unit is a duration.
+
+    Returns
+    -------
+    Duration
+        The exact span, never negative.
+
+    Raises
+    ------
+    InputError
+        If the unit is missing or unknown, or the span is negative.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{value!r} is a duration without a unit; {_DURATION_HELP}")
+    match = _QUANTITY.fullmatch(value)
+    if match is None:
+        raise InputError(f"{value!r} is not a duration; {_DURATION_HELP}")
+    number, unit = Fraction(match[1]), match[2]
+    if number < 0:
+        raise InputError(f"{value!r} is negative; durations start at 0")
+    if unit in ("slot", "slots"):
+        return Duration(slots=number)
+    if unit not in _TIME_UNITS:
+        problem = f"has the unknown unit {unit!r}" if unit else "is a duration without a unit"
+        raise InputError(f"{value!r} {problem}; {_DURATION_HELP}")
+    return Duration(seconds=number * _TIME_UNITS[unit])
+
+
+def parse_amount(value: object) -> Amount:
+    """Read an amount of a resource: ``8``, ``0.5``, ``244GiB`` or ``25Gbps``.
+
+    Parameters
+    ----------
+    value : object
+        A number (a count) or a string with a unit of bytes or of a rate.
+
+    Returns
+    -------
+    Amount
+        The exact amount.
+
+    Raises
+    ------
+    InputError
+        If it is no quantity, negative, too large, or finer than the unit that is kept
+        (a thousandth of a count, a byte, a bit/s).
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InputError(f"{value!r} is not an amount; {_AMOUNT_HELP}")
+    number, unit = _split(value if isinstance(value, str) else repr(value))
+    if unit == "":
+        scaled, dimension = number * MILLI, Dimension.COUNT
+    elif unit in _BYTE_UNITS:
+        scaled, dimension = number * _BYTE_UNITS[unit], Dimension.BYTES
+    elif unit in _RATE_UNITS:
+        scaled, dimension = number * _RATE_UNITS[unit], Dimension.RATE
+    else:
+        raise InputError(f"{value!r} has the unknown unit {unit!r}; {_AMOUNT_HELP}")
+    if scaled < 0:
+        raise InputError(f"{value!r} is negative; amounts start at 0")
+    if scaled.denominator != 1:
+        finest = {"count": "0.001", "bytes": "1B", "rate": "1bps"}[dimension.value]
+        raise InputError(f"{value!r} is finer than {finest}, the smallest amount that is kept")
+    if scaled > LARGEST_AMOUNT:
+        raise InputError(f"{value!r} is larger than any server")
+    return Amount(int(scaled), dimension)
+
+
+def format_amount(value: int, dimension: Dimension) -> str:
+    """Write an integer amount the way a file would."""
+    if value >= UNLIMITED:
+        return "unlimited"
+    if dimension is Dimension.COUNT:
+        return f"{value / MILLI:g}"
+    if dimension is Dimension.RATE:
+        return _scaled(value, _RATE_UNITS, ("bps", "kbps", "Mbps", "Gbps", "Tbps"))
+    exact = [u for u in ("KiB", "MiB", "GiB", "TiB") if value and value % _BYTE_UNITS[u] == 0]
+    if exact:
+        return f"{value // _BYTE_UNITS[exact[-1]]}{exact[-1]}"
+    return _scaled(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
+
+
+def _scaled(value: int, units: Mapping[str, int], names: tuple[str, ...]) -> str:
+    fitting = [name for name in names if value >= units[name]] or [names[0]]
+    return f"{value / units[fitting[-1]]:g}{fitting[-1]}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a span of time for a person: the largest unit that keeps it above one."""
+    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= length:
+            return f"{seconds / length:.3g}{unit}"
+    return f"{seconds * 1000:.3g}ms"

@@ -1,0 +1,224 @@
+"""Servers, what they hold, and the tenants that share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import UNLIMITED, Dimension
+from shadowprice.core.errors import InputError
+
+BANDWIDTH = "bandwidth"
+"""The resource that the communication model reads; undeclared, it is unlimited."""
+
+Amounts = NDArray[np.int64]
+
+
+class Role(Enum):
+    """What a server may carry."""
+
+    WORKER = "worker"
+    PS = "ps"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One owner of a share of the cluster.
+
+    Parameters
+    ----------
+    name : str
+        Name that jobs refer to.
+    share : mapping of str to int
+        Places owned, by resource name, in thousandths (Astraea's q_w^u, q_p^u).
+    """
+
+    name: str
+    share: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """The servers of a cluster, as arrays over servers and resources.
+
+    Parameters
+    ----------
+    slot_seconds : Fraction
+        Length of a time slot.
+    horizon : int
+        Slots a planner looks ahead.
+    resources : tuple of str
+        Resource names, in the order of the columns of ``capacity``.
+    dimensions : tuple of Dimension
+        What each resource's amounts count.
+    names : tuple of str
+        Server names, in the order of the rows of ``capacity``.
+    roles : tuple of Role
+        What each server may carry.
+    capacity : ndarray of int64, shape (servers, resources)
+        Amounts; 0 where a server lacks a resource, ``UNLIMITED`` for undeclared bandwidth.
+    tenants : tuple of Tenant
+        Owners of shares, empty where the cluster has none.
+    """
+
+    slot_seconds: Fraction
+    horizon: int
+    resources: tuple[str, ...]
+    dimensions: tuple[Dimension, ...]
+    names: tuple[str, ...]
+    roles: tuple[Role, ...]
+    capacity: Amounts
+    tenants: tuple[Tenant, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.capacity.setflags(write=False)
+
+    @property
+    def servers(self) -> int:
+        """Number of servers."""
+        return len(self.names)
+
+    @cached_property
+    def hosts_workers(self) -> NDArray[np.bool_]:
+        """Which servers may carry workers, shape (servers,)."""
+        return np.array([role is not Role.PS for role in self.roles], dtype=np.bool_)
+
+    @cached_property
+    def hosts_ps(self) -> NDArray[np.bool_]:
+        """Which servers may carry parameter servers, shape (servers,)."""
+        return np.array([role is not Role.WORKER for role in self.roles], dtype=np.bool_)
+
+    @cached_property
+    def kinds(self) -> NDArray[np.int64]:
+        """Number of each server's kind: equal role and equal capacity, shape (servers,)."""
+        seen: dict[tuple[Role, bytes], int] = {}
+        return np.array(
+            [
+                seen.setdefault((role, row.tobytes()), len(seen))
+                for role, row in zip(self.roles, self.capacity, strict=True)
+            ],
+            dtype=np.int64,
+        )
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Row of each server by name."""
+        return {name: row for row, name in enumerate(self.names)}
+
+    @cached_property
+    def column(self) -> Mapping[str, int]:
+        """Column of each resource by name."""
+        return {name: column for column, name in enumerate(self.resources)}
+
+    @cached_property
+    def tenant_index(self) -> Mapping[str, int]:
+        """Position of each tenant by name."""
+        return {tenant.name: position for position, tenant in enumerate(self.tenants)}
+
+    def pool_scale(self, members: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return the largest capacity of each resource within a pool of servers.
+
+        Amounts in price formulas are shares of it (papers' README, reading 4).
+
+        Parameters
+        ----------
+        members : ndarray of bool, shape (servers,)
+            The servers of the pool.
+
+        Returns
+        -------
+        ndarray of float64, shape (resources,)
+            The largest limited capacity, 0 where no server of the pool has any.
+        """
+        rows = self.capacity[members]
+        limited = np.where(rows >= UNLIMITED, 0, rows)
+        if not len(limited):
+            return np.zeros(len(self.resources))
+        return np.asarray(limited.max(axis=0), dtype=np.float64)
+
+    def demand(self, amounts: Mapping[str, int]) -> Amounts:
+        """Return amounts by name as a vector over this cluster's resources.
+
+        Parameters
+        ----------
+        amounts : mapping of str to int
+            Amounts by resource name; bandwidth that no server declares is unlimited everywhere
+            and left out.
+
+        Returns
+        -------
+        ndarray of int64, shape (resources,)
+            The demand, read-only.
+
+        Raises
+        ------
+        InputError
+            If a resource is asked for that no server of the cluster has.
+        """
+        vector = np.zeros(len(self.resources), dtype=np.int64)
+        for name, amount in amounts.items():
+            if name in self.column:
+                vector[self.column[name]] = amount
+            elif amount and name != BANDWIDTH:
+                known = ", ".join(self.resources)
+                raise InputError(f"no server has {name!r}; the cluster's resources are {known}")
+        vector.setflags(write=False)
+        return vector
+
+
+def build_cluster(
+    *,
+    slot_seconds: Fraction,
+    horizon: int,
+    servers: Sequence[tuple[str, Role, Mapping[str, int]]],
+    dimensions: Mapping[str, Dimension],
+    tenants: Sequence[Tenant] = (),
+) -> Cluster:
+    """Lay out servers given by name as the arrays of a `Cluster`.
+
+    Parameters
+    ----------
+    slot_seconds : Fraction
+        Length of a slot.
+    horizon : int
+        Slots a planner looks ahead.
+    servers : sequence of (name, role, amounts by resource)
+        The servers in their order.
+    dimensions : mapping of str to Dimension
+        What the amounts of each resource count.
+    tenants : sequence of Tenant
+        Owners of shares.
+
+    Returns
+    -------
+    Cluster
+        The cluster; resources keep the order in which servers first name them.
+    """
+    resources = tuple(dict.fromkeys(_resource_names(servers)))
+    capacity = np.zeros((len(servers), len(resources)), dtype=np.int64)
+    for row, (_, _, amounts) in enumerate(servers):
+        for column, resource in enumerate(resources):
+            absent = UNLIMITED if resource == BANDWIDTH else 0
+            capacity[row, column] = amounts.get(resource, absent)
+    return Cluster(
+        slot_seconds=slot_seconds,
+        horizon=horizon,
+        resources=resources,
+        dimensions=tuple(dimensions[resource] for resource in resources),
+        names=tuple(name for name, _, _ in servers),
+        roles=tuple(role for _, role, _ in servers),
+        capacity=capacity,
+        tenants=tuple(tenants),
+    )
+
+
+def _resource_names(servers: Sequence[tuple[str, Role, Mapping[str, int]]]) -> Iterator[str]:
+    for _, _, amounts in servers:
+        yield from amounts

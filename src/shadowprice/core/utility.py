@@ -1,0 +1,167 @@
+"""What finishing a job is worth, as a non-increasing function of how long it took.
+
+Every utility is a function of ``d = completion slot - arrival slot`` (OASiS section III-C, and the
+same in the other three papers). Log-utilities are available because price constants need ratios of
+utilities that underflow (a sigmoid of decay 5 at ``d = 300``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Utility(Protocol):
+    """A non-increasing, non-negative worth of finishing ``d`` slots after arrival."""
+
+    @property
+    def kind(self) -> str:
+        """Name of the family in files."""
+        ...
+
+    def log_values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the natural logarithm of the utility at each duration (``-inf`` where 0)."""
+        ...
+
+    def values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the utility at each duration in slots."""
+        ...
+
+
+class _Family:
+    """What the families share: scalar access and a plain record for files."""
+
+    kind: ClassVar[str]
+
+    def values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the utility at each duration in slots."""
+        return np.exp(self.log_values(durations))
+
+    def log_values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the natural logarithm of the utility at each duration (``-inf`` where 0)."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.values(durations)), dtype=np.float64)
+
+
+def utility_value(utility: Utility, duration: float) -> float:
+    """Return one utility, at ``duration`` slots after arrival."""
+    return float(utility.values(np.array([duration], dtype=np.float64))[0])
+
+
+def utility_record(utility: Utility) -> dict[str, float | str]:
+    """Return the utility as a file writes it: its kind and its parameters."""
+    record: dict[str, float | str] = {"kind": utility.kind}
+    for field in fields(utility):  # type: ignore[arg-type]  # every family is a dataclass
+        record[field.name] = getattr(utility, field.name)
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(_Family):
+    """``value`` whenever it finishes."""
+
+    value: float
+    kind: ClassVar[str] = "constant"
+
+    def values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the utility at each duration in slots."""
+        return np.full(durations.shape, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Sigmoid(_Family):
+    """``value / (1 + exp(decay (d - target)))`` (OASiS section V).
+
+    Parameters
+    ----------
+    value : float
+        Priority; the worth of a job that finishes long before its target (half of it where
+        ``decay`` is 0).
+    decay : float
+        How steeply the worth falls around the target, per slot.
+    target : float
+        Slots after arrival at which half of ``value`` is left.
+    """
+
+    value: float
+    decay: float
+    target: float
+    kind: ClassVar[str] = "sigmoid"
+
+    def values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the utility at each duration in slots."""
+        exponent = np.clip(self.decay * (np.asarray(durations, np.float64) - self.target), -700, 700)
+        return np.asarray(self.value / (1.0 + np.exp(exponent)), dtype=np.float64)
+
+    def log_values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the natural logarithm of the utility at each duration."""
+        exponent = self.decay * (np.asarray(durations, np.float64) - self.target)
+        return np.asarray(_log(self.value) - np.logaddexp(0.0, exponent), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Reciprocal(_Family):
+    """``value / (1 + d)``."""
+
+    value: float
+    kind: ClassVar[str] = "reciprocal"
+
+    def values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the utility at each duration in slots."""
+        return np.asarray(self.value / (1.0 + np.asarray(durations, np.float64)), np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(_Family):
+    """``max(0, value + slope d)`` with ``slope <= 0``."""
+
+    value: float
+    slope: float
+    kind: ClassVar[str] = "linear"
+
+    def values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the utility at each duration in slots."""
+        return np.maximum(0.0, self.value + self.slope * np.asarray(durations, np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Power(_Family):
+    """``(scale / d)^exponent`` for ``d >= 1``; a job done in its arrival slot earns that of 1."""
+
+    scale: float
+    exponent: float
+    kind: ClassVar[str] = "power"
+
+    def values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the utility at each duration in slots."""
+        spans = np.maximum(1.0, np.asarray(durations, np.float64))
+        return np.asarray((self.scale / spans) ** self.exponent, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline(_Family):
+    """``value`` up to ``by`` slots after arrival, nothing later."""
+
+    value: float
+    by: float
+    kind: ClassVar[str] = "deadline"
+
+    def values(self, durations: NDArray[np.generic]) -> Floats:
+        """Return the utility at each duration in slots."""
+        return np.where(np.asarray(durations, np.float64) <= self.by, self.value, 0.0)
+
+
+FAMILIES: Mapping[str, type[_Family]] = {
+    family.kind: family for family in (Constant, Sigmoid, Reciprocal, Linear, Power, Deadline)
+}
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
