@@ -59,9 +59,7 @@ class InputError(ShadowpriceError):
     def __init__(self, faults: str | Fault | Sequence[Fault]) -> None:
         if isinstance(faults, str):
             faults = Fault("", faults)
-        self.faults: tuple[Fault, ...] = (
-            (faults,) if isinstance(faults, Fault) else tuple(faults)
-        )
+        self.faults: tuple[Fault, ...] = (faults,) if isinstance(faults, Fault) else tuple(faults)
         super().__init__("\n".join(str(fault) for fault in self.faults))
 
 

@@ -97,8 +97,8 @@ class Sigmoid(_Family):
 
     def values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the utility at each duration in slots."""
-        exponent = np.clip(self.decay * (np.asarray(durations, np.float64) - self.target), -700, 700)
-        return np.asarray(self.value / (1.0 + np.exp(exponent)), dtype=np.float64)
+        exponent = self.decay * (np.asarray(durations, np.float64) - self.target)
+        return np.asarray(self.value / (1.0 + np.exp(np.minimum(exponent, 700.0))), np.float64)
 
     def log_values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the natural logarithm of the utility at each duration."""

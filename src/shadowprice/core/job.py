@@ -1,0 +1,339 @@
+"""Training jobs: what they need, how fast they run, and what finishing them is worth.
+
+A job counts its progress in integer units, so that planner, engine and driver agree on completion
+to the bit. Where all workers of a job run at one rate, the unit is a worker-slot and
+``required = ceil(work * step_time)`` in exact rationals (OASiS (2), papers' README reading 1).
+Where the rate differs (a measured throughput curve, or an internal rate for co-located training),
+the unit is a millionth of a mini-batch and a slot's gain is rounded up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Amounts
+from shadowprice.core.errors import InputError
+from shadowprice.core.utility import FAMILIES, Utility, utility_record
+
+MICRO: Final = 1_000_000
+"""Progress units in a mini-batch, for jobs that do not count worker-slots."""
+
+LARGEST_PROGRESS: Final = 2**60
+"""Largest progress a job may need, in units."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One training job, resolved against a cluster.
+
+    Parameters
+    ----------
+    name : str
+        Unique name.
+    arrival : int
+        Slot in which the job arrives; it may run in it.
+    required : int
+        Progress units that complete the job.
+    worker_counts : ndarray of int64, shape (choices,)
+        Numbers of workers it may run with in a slot, ascending, all positive.
+    gains : ndarray of int64, shape (choices,)
+        Progress units of a slot with each number of workers, at the external rate.
+    internal_gains : ndarray of int64, shape (choices,)
+        The same when the whole job stands on one machine (PD-ORS, Fact 1).
+    worker : ndarray of int64, shape (resources,)
+        Demand of one worker.
+    ps : ndarray of int64, shape (resources,), or None
+        Demand of one parameter server; None for all-reduce training.
+    ps_counts : ndarray of int64, shape (choices,)
+        Fewest parameter servers for each number of workers, OASiS (6); zeros for all-reduce.
+    utility : Utility
+        Worth by slots from arrival to completion.
+    tenant : str or None
+        Owner.
+    epochs, chunks, minibatches : int
+        The data: ``epochs * chunks * minibatches`` mini-batches in all.
+    step_seconds : float
+        Seconds a mini-batch takes on one worker, communication included (external rate); for a
+        measured curve, at the fewest workers.
+    worker_bandwidth, ps_bandwidth, internal_bandwidth : int
+        Bandwidths of the communication model in bit/s; 0 where it has none.
+    labels : mapping of str to str
+        What experiments group by (model family, utility class); no policy reads it.
+    """
+
+    name: str
+    arrival: int
+    required: int
+    worker_counts: NDArray[np.int64]
+    gains: NDArray[np.int64]
+    internal_gains: NDArray[np.int64]
+    worker: Amounts
+    ps: Amounts | None
+    ps_counts: NDArray[np.int64]
+    utility: Utility
+    tenant: str | None = None
+    epochs: int = 1
+    chunks: int = 1
+    minibatches: int = 1
+    step_seconds: float = 0.0
+    worker_bandwidth: int = 0
+    ps_bandwidth: int = 0
+    internal_bandwidth: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def work(self) -> int:
+        """Mini-batches in all."""
+        return self.epochs * self.chunks * self.minibatches
+
+    @property
+    def most_workers(self) -> int:
+        """Largest number of workers it may run with."""
+        return int(self.worker_counts[-1])
+
+    @property
+    def all_reduce(self) -> bool:
+        """Whether it trains without parameter servers."""
+        return self.ps is None
+
+    @cached_property
+    def two_rates(self) -> bool:
+        """Whether co-location changes the rate."""
+        return bool((self.internal_gains != self.gains).any())
+
+    @cached_property
+    def _choice(self) -> Mapping[int, int]:
+        return {int(count): at for at, count in enumerate(self.worker_counts)}
+
+    def choice_of(self, workers: int) -> int | None:
+        """Return the position of a number of workers in ``worker_counts``, None if not allowed."""
+        return self._choice.get(workers)
+
+    def gain(self, workers: int, *, colocated: bool = False) -> int:
+        """Return the progress units of one slot with so many workers.
+
+        Parameters
+        ----------
+        workers : int
+            Workers running in the slot; 0 gains nothing.
+        colocated : bool
+            Whether all workers and parameter servers stand on one machine.
+
+        Raises
+        ------
+        KeyError
+            If the job may not run with so many workers.
+        """
+        if workers == 0:
+            return 0
+        gains = self.internal_gains if colocated else self.gains
+        return int(gains[self._choice[workers]])
+
+    def ps_needed(self, workers: int) -> int:
+        """Return the fewest parameter servers for so many workers, OASiS (6)."""
+        return int(self.ps_counts[self._choice[workers]]) if workers else 0
+
+    @cached_property
+    def shortest_slots(self) -> int:
+        """Fewest slots in which the job can complete, at its external rate."""
+        return -(-self.required // int(self.gains.max()))
+
+    def record(self) -> dict[str, object]:
+        """Return the job as plain values, for the journal."""
+        return {
+            "name": self.name,
+            "arrival": self.arrival,
+            "required": self.required,
+            "worker_counts": self.worker_counts.tolist(),
+            "gains": self.gains.tolist(),
+            "internal_gains": self.internal_gains.tolist(),
+            "worker": self.worker.tolist(),
+            "ps": None if self.ps is None else self.ps.tolist(),
+            "ps_counts": self.ps_counts.tolist(),
+            "utility": utility_record(self.utility),
+            "tenant": self.tenant,
+            "epochs": self.epochs,
+            "chunks": self.chunks,
+            "minibatches": self.minibatches,
+            "step_seconds": self.step_seconds,
+            "worker_bandwidth": self.worker_bandwidth,
+            "ps_bandwidth": self.ps_bandwidth,
+            "internal_bandwidth": self.internal_bandwidth,
+            "labels": dict(self.labels),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> Job:
+        """Build the job that `record` described."""
+        values = dict(record)
+        for name in ("worker_counts", "gains", "internal_gains", "worker", "ps_counts", "ps"):
+            if values[name] is not None:
+                values[name] = _frozen(values[name])  # type: ignore[arg-type]  # a list of ints
+        utility = dict(values["utility"])  # type: ignore[call-overload]  # the record's mapping
+        values["utility"] = FAMILIES[utility.pop("kind")](**utility)
+        return cls(**values)  # type: ignore[arg-type]  # the fields are those of `record`
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """The linear model: how long one mini-batch takes on one worker.
+
+    ``step_time = minibatch_time + update_time + 2 * gradient / bandwidth`` (OASiS (2)).
+
+    Parameters
+    ----------
+    minibatch_seconds : Fraction
+        Time to compute one mini-batch.
+    update_seconds : Fraction
+        Synchronous update on the servers (Astraea's G_j).
+    gradient_bytes : int
+        Gradients sent, and parameters received, for a mini-batch.
+    """
+
+    minibatch_seconds: Fraction
+    update_seconds: Fraction = Fraction(0)
+    gradient_bytes: int = 0
+
+    def step_seconds(self, bandwidth: int) -> Fraction:
+        """Return the step time over a link of ``bandwidth`` bit/s (0: free communication)."""
+        step = self.minibatch_seconds + self.update_seconds
+        if self.gradient_bytes and bandwidth:
+            step += Fraction(2 * 8 * self.gradient_bytes, bandwidth)
+        return step
+
+
+def build_job(
+    *,
+    name: str,
+    arrival: int,
+    epochs: int,
+    chunks: int,
+    minibatches: int,
+    speed: StepModel | Mapping[int, Fraction],
+    worker: Amounts,
+    ps: Amounts | None,
+    utility: Utility,
+    slot_seconds: Fraction,
+    worker_bandwidth: int = 0,
+    ps_bandwidth: int = 0,
+    internal_bandwidth: int = 0,
+    worker_range: tuple[int, int] | None = None,
+    tenant: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Job:
+    """Resolve what is known of a job into the numbers that schedulers use.
+
+    Parameters
+    ----------
+    name, arrival, epochs, chunks, minibatches, worker, ps, utility, tenant, labels
+        As in `Job`.
+    speed : StepModel or mapping of int to Fraction
+        The linear model, or measured mini-batches/s of the whole job by number of workers.
+    slot_seconds : Fraction
+        Length of a slot.
+    worker_bandwidth, ps_bandwidth, internal_bandwidth : int
+        bit/s; 0 where the job names none. Without an internal one, co-located training is as
+        fast as any other.
+    worker_range : (int, int), optional
+        Fewest and most workers in a slot in which the job runs; by default 1 to ``chunks``.
+
+    Returns
+    -------
+    Job
+        The resolved job.
+
+    Raises
+    ------
+    InputError
+        If no number of workers is allowed, parameter servers are slower than the workers they
+        serve (OASiS (6) with (7)), or the job is too large to count.
+    """
+    fewest, most = worker_range or (1, chunks)
+    most = min(most, chunks)
+    work = epochs * chunks * minibatches
+    if isinstance(speed, StepModel):
+        counts = np.arange(fewest, most + 1, dtype=np.int64)
+        step = speed.step_seconds(worker_bandwidth)
+        internal_step = speed.step_seconds(internal_bandwidth or worker_bandwidth)
+        if step <= 0:
+            raise InputError("a mini-batch takes no time; give minibatch_time above 0")
+        if internal_step == step:
+            required = _ceil(work * step / slot_seconds)
+            gains = internal = counts
+        else:
+            required = work * MICRO
+            gains = _micro_gains(counts, slot_seconds / step)
+            internal = _micro_gains(counts, slot_seconds / internal_step)
+        step_seconds = float(step)
+    else:
+        listed = sorted(count for count in speed if fewest <= count <= most and speed[count] > 0)
+        counts = np.array(listed, dtype=np.int64)
+        required = work * MICRO
+        gains = internal = _frozen([_ceil(speed[n] * slot_seconds * MICRO) for n in listed])
+        step_seconds = float(listed[0] / speed[listed[0]]) if listed else 0.0
+    if not len(counts):
+        raise InputError(
+            f"no number of workers is allowed between {fewest} and {most}; "
+            "widen `workers` or add to `throughput`"
+        )
+    if max(required, int(internal.max())) > LARGEST_PROGRESS:
+        raise InputError("the job is too large to count; lower epochs, chunks or minibatches")
+    return Job(
+        name=name,
+        arrival=arrival,
+        required=required,
+        worker_counts=_frozen(counts),
+        gains=_frozen(gains),
+        internal_gains=_frozen(internal),
+        worker=worker,
+        ps=ps,
+        ps_counts=_ps_counts(counts, ps is not None, worker_bandwidth, ps_bandwidth),
+        utility=utility,
+        tenant=tenant,
+        epochs=epochs,
+        chunks=chunks,
+        minibatches=minibatches,
+        step_seconds=step_seconds,
+        worker_bandwidth=worker_bandwidth,
+        ps_bandwidth=ps_bandwidth,
+        internal_bandwidth=internal_bandwidth,
+        labels=labels or {},
+    )
+
+
+def _ps_counts(
+    counts: NDArray[np.int64], served: bool, worker_bandwidth: int, ps_bandwidth: int
+) -> NDArray[np.int64]:
+    """Return ceil(workers * b / B), the fewest parameter servers of OASiS (6)."""
+    if not served:
+        return _frozen(np.zeros(len(counts), dtype=np.int64))
+    if not worker_bandwidth or not ps_bandwidth:
+        # Without a bandwidth on both sides (6) asks for nothing: one server carries the model.
+        return _frozen(np.ones(len(counts), dtype=np.int64))
+    if ps_bandwidth < worker_bandwidth:
+        raise InputError(
+            "a parameter server has less bandwidth than a worker, so (6) needs more servers than "
+            "(7) allows; raise ps.bandwidth to at least worker.bandwidth"
+        )
+    return _frozen([-(-int(n) * worker_bandwidth // ps_bandwidth) for n in counts])
+
+
+def _micro_gains(counts: NDArray[np.int64], per_worker: Fraction) -> NDArray[np.int64]:
+    return _frozen([_ceil(int(n) * per_worker * MICRO) for n in counts])
+
+
+def _frozen(values: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    array = np.asarray(values, dtype=np.int64)
+    array.setflags(write=False)
+    return array
+
+
+def _ceil(value: Fraction) -> int:
+    return -(-value.numerator // value.denominator)

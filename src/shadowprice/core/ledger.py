@@ -1,0 +1,323 @@
+"""What is reserved on every server, for every resource, in every slot of a rolling window.
+
+The ledger is the only thing that can reserve or release, and it refuses to overbook. Prices are a
+view of it, not a second truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Amounts, Cluster
+from shadowprice.core.errors import OverbookingError, ShadowpriceError
+from shadowprice.core.schedule import EMPTY, Placement, Schedule
+
+
+@dataclass(slots=True)
+class Holding:
+    """What one job holds: a plan of future slots, and a standing placement until told otherwise."""
+
+    worker: Amounts
+    ps: Amounts
+    plan: Schedule = EMPTY
+    standing: Placement | None = None
+
+
+class LedgerView:
+    """Read-only access to a ledger; what policies see.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        The ledger to look at.
+    """
+
+    __slots__ = ("_ledger",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    @property
+    def start(self) -> int:
+        """First slot of the window."""
+        return self._ledger.start
+
+    @property
+    def end(self) -> int:
+        """First slot after the window."""
+        return self._ledger.end
+
+    @property
+    def capacity(self) -> Amounts:
+        """Capacity of each server now, shape (servers, resources); 0 on a lost one."""
+        return _read_only(self._ledger.capacity)
+
+    @property
+    def used(self) -> Amounts:
+        """Reserved amounts, shape (window slots, servers, resources), row 0 being ``start``."""
+        return _read_only(self._ledger.used)
+
+    @property
+    def versions(self) -> NDArray[np.int64]:
+        """Changes seen by each slot of the window, shape (window slots,)."""
+        return _read_only(self._ledger.versions)
+
+    @property
+    def capacity_version(self) -> int:
+        """Times that a server was lost or came back."""
+        return self._ledger.capacity_version
+
+    def holding(self, job: str) -> Holding | None:
+        """Return what a job holds, None if nothing."""
+        return self._ledger.holdings.get(job)
+
+
+@dataclass
+class Ledger:
+    """Reservations over the window ``[start, end)``.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    horizon : int
+        Slots in the window; 1 is enough for policies that only place the coming slot.
+    start : int
+        First slot of the window.
+    """
+
+    cluster: Cluster
+    horizon: int
+    start: int = 0
+    capacity: Amounts = field(init=False)
+    holdings: dict[str, Holding] = field(init=False, default_factory=dict)
+    capacity_version: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        shape = self.cluster.capacity.shape
+        # Twice the window, so that advancing moves an offset and the window stays one contiguous
+        # block; the copy down comes once a horizon.
+        self._buffer = np.zeros((2 * self.horizon, *shape), dtype=np.int64)
+        self._versions = np.zeros(2 * self.horizon, dtype=np.int64)
+        self._offset = 0
+        self._standing = np.zeros(shape, dtype=np.int64)
+        self.capacity = self.cluster.capacity.copy()
+
+    @property
+    def end(self) -> int:
+        """First slot after the window."""
+        return self.start + self.horizon
+
+    @property
+    def used(self) -> Amounts:
+        """Reserved amounts, shape (horizon, servers, resources)."""
+        return self._buffer[self._offset : self._offset + self.horizon]
+
+    @property
+    def versions(self) -> NDArray[np.int64]:
+        """Changes seen by each slot of the window, shape (horizon,)."""
+        return self._versions[self._offset : self._offset + self.horizon]
+
+    def advance(self, slot: int) -> None:
+        """Move the window so that it starts at ``slot``; earlier slots are forgotten.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the window would move backwards.
+        """
+        steps = slot - self.start
+        if steps < 0:
+            raise ShadowpriceError(
+                f"the ledger is at slot {self.start} and cannot return to {slot}"
+            )
+        while steps:
+            step = min(steps, self.horizon)
+            if self._offset + step > self.horizon:
+                # A slot beyond the window has never been touched: it holds only what stands.
+                self._buffer[: self.horizon] = self.used.copy()
+                self._versions[: self.horizon] = self.versions.copy()
+                self._offset = 0
+            entering = slice(self._offset + self.horizon, self._offset + self.horizon + step)
+            self._buffer[entering] = self._standing
+            self._versions[entering] = 0
+            self._offset += step
+            steps -= step
+        self.start = slot
+
+    def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:
+        """Reserve a plan for a job that holds none.
+
+        Parameters
+        ----------
+        job : str
+            Who holds it.
+        plan : Schedule
+            Entries within the window.
+        worker, ps : ndarray of int64, shape (resources,)
+            Demand of one worker and of one parameter server.
+
+        Raises
+        ------
+        OverbookingError
+            If a server would be overbooked or a slot lies outside the window; nothing is
+            reserved then.
+        """
+        holding = self._holding(job, worker, ps)
+        if len(holding.plan):
+            raise OverbookingError(f"job {job!r} holds a plan already; release it first")
+        if not len(plan):
+            return
+        if plan.start < self.start or plan.completion >= self.end:
+            self._forget_if_empty(job)
+            raise OverbookingError(
+                f"job {job!r}: slots {plan.start}..{plan.completion} lie outside the window "
+                f"{self.start}..{self.end - 1}"
+            )
+        rows = plan.slots - self.start
+        amounts = self.used[rows, plan.servers] + self._amounts(plan, holding)
+        over = amounts > self.capacity[plan.servers]
+        if over.any():
+            self._forget_if_empty(job)
+            entry, column = (int(at) for at in np.argwhere(over)[0])
+            raise OverbookingError(
+                f"job {job!r} would overbook {self.cluster.resources[column]} of server "
+                f"{self.cluster.names[int(plan.servers[entry])]!r} in slot {plan.slots[entry]}"
+            )
+        self.used[rows, plan.servers] = amounts
+        self.versions[plan.active_slots - self.start] += 1
+        holding.plan = plan
+
+    def release(self, job: str) -> Schedule:
+        """Give back what a job still holds, planned and standing, from ``start`` on.
+
+        Returns
+        -------
+        Schedule
+            The part of its plan that was given back.
+        """
+        holding = self.holdings.pop(job, None)
+        if holding is None:
+            return EMPTY
+        rest = holding.plan.from_slot(self.start)
+        if len(rest):
+            rows = rest.slots - self.start
+            self.used[rows, rest.servers] -= self._amounts(rest, holding)
+            self.versions[rest.active_slots - self.start] += 1
+        if holding.standing is not None:
+            self._add_standing(holding, holding.standing, -1)
+        return rest
+
+    def stand(self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None) -> None:
+        """Place a job in every slot from ``start`` on, in place of where it stands now.
+
+        Raises
+        ------
+        OverbookingError
+            If a server would be overbooked in any slot of the window; the job then stands where
+            it stood.
+        """
+        holding = self._holding(job, worker, ps)
+        before = holding.standing
+        if before is not None:
+            self._add_standing(holding, before, -1)
+        servers = list(placement.servers)
+        added = self._placement_amounts(placement, holding)
+        over = (self.used[:, servers] + added > self.capacity[servers]).any(axis=0)
+        if over.any():
+            if before is not None:
+                self._add_standing(holding, before, 1)
+            self._forget_if_empty(job)
+            entry, column = (int(at) for at in np.argwhere(over)[0])
+            raise OverbookingError(
+                f"job {job!r} would overbook {self.cluster.resources[column]} of server "
+                f"{self.cluster.names[servers[entry]]!r}"
+            )
+        self._add_standing(holding, placement, 1)
+        holding.standing = placement
+
+    def lose(self, server: int) -> tuple[str, ...]:
+        """Take a server out; return the jobs that hold something on it, in name order.
+
+        Their reservations stay until released: the caller releases them before anything else is
+        reserved.
+        """
+        self.capacity[server] = 0
+        self._capacity_changed()
+        return tuple(
+            sorted(
+                job
+                for job, holding in self.holdings.items()
+                if (holding.standing is not None and server in holding.standing.servers)
+                or (holding.plan.from_slot(self.start).servers == server).any()
+            )
+        )
+
+    def restore(self, server: int) -> None:
+        """Bring a lost server back with its full capacity."""
+        self.capacity[server] = self.cluster.capacity[server]
+        self._capacity_changed()
+
+    def recount(self) -> Amounts:
+        """Return what the window should hold by adding up all holdings; for checks."""
+        total = np.zeros_like(self.used)
+        for holding in self.holdings.values():
+            plan = holding.plan.from_slot(self.start)
+            total[plan.slots - self.start, plan.servers] += self._amounts(plan, holding)
+            if holding.standing is not None:
+                added = self._placement_amounts(holding.standing, holding)
+                total[:, list(holding.standing.servers)] += added
+        return total
+
+    def digest(self) -> Mapping[str, object]:
+        """Return the reservations as plain values, equal for equal ledgers."""
+        return {
+            job: [
+                holding.plan.from_slot(self.start).rows(),
+                None
+                if holding.standing is None
+                else [holding.standing.servers, holding.standing.workers, holding.standing.ps],
+            ]
+            for job, holding in sorted(self.holdings.items())
+        }
+
+    def _holding(self, job: str, worker: Amounts, ps: Amounts | None) -> Holding:
+        if job not in self.holdings:
+            self.holdings[job] = Holding(worker, np.zeros_like(worker) if ps is None else ps)
+        return self.holdings[job]
+
+    def _forget_if_empty(self, job: str) -> None:
+        holding = self.holdings[job]
+        if not len(holding.plan) and holding.standing is None:
+            del self.holdings[job]
+
+    def _add_standing(self, holding: Holding, placement: Placement, sign: int) -> None:
+        servers = list(placement.servers)
+        change = sign * self._placement_amounts(placement, holding)
+        self._standing[servers] += change
+        self.used[:, servers] += change
+        self.versions[:] += 1
+
+    def _capacity_changed(self) -> None:
+        self.capacity_version += 1
+        self.versions[:] += 1
+
+    @staticmethod
+    def _amounts(plan: Schedule, holding: Holding) -> Amounts:
+        return plan.workers[:, None] * holding.worker + plan.ps[:, None] * holding.ps
+
+    @staticmethod
+    def _placement_amounts(placement: Placement, holding: Holding) -> Amounts:
+        workers = np.array(placement.workers, dtype=np.int64)[:, None]
+        ps = np.array(placement.ps, dtype=np.int64)[:, None]
+        return np.asarray(workers * holding.worker + ps * holding.ps, dtype=np.int64)
+
+
+def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    view = array.view()
+    view.setflags(write=False)
+    return view

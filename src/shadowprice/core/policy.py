@@ -1,0 +1,200 @@
+"""The one protocol between policies and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Decision, PolicyEvent
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.schedule import Placement, Schedule
+
+
+class Status(Enum):
+    """Where a job is in its life."""
+
+    ARRIVED = "arrived"
+    QUEUED = "queued"
+    ADMITTED = "admitted"
+    FINISHED = "finished"
+    REJECTED = "rejected"
+    DROPPED = "dropped"
+    CANCELLED = "cancelled"
+
+    @property
+    def open(self) -> bool:
+        """Whether the job may still run."""
+        return self in _OPEN
+
+
+_OPEN = frozenset({Status.ARRIVED, Status.QUEUED, Status.ADMITTED})
+
+
+class JobState(Protocol):
+    """What a policy sees of a job."""
+
+    @property
+    def job(self) -> Job:
+        """The job itself."""
+        ...
+
+    @property
+    def status(self) -> Status:
+        """Where it is in its life."""
+        ...
+
+    @property
+    def progress(self) -> int:
+        """Progress units made so far, out of ``job.required``."""
+        ...
+
+    @property
+    def remaining(self) -> int:
+        """Progress units still to make."""
+        ...
+
+    @property
+    def started(self) -> int | None:
+        """First slot in which it ran."""
+        ...
+
+    @property
+    def plan(self) -> Schedule:
+        """Its committed schedule, past slots included."""
+        ...
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where it stands until told otherwise, for policies that place slot by slot."""
+        ...
+
+
+class View(Protocol):
+    """The read-only state that a policy decides on."""
+
+    @property
+    def slot(self) -> int:
+        """The slot of the event: the first slot that can still be decided."""
+        ...
+
+    @property
+    def cluster(self) -> Cluster:
+        """The servers."""
+        ...
+
+    @property
+    def ledger(self) -> LedgerView:
+        """Reservations over the rolling window."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """First slot that no plan may use: end of the window or of the timespan."""
+        ...
+
+    @property
+    def until(self) -> int | None:
+        """End of the timespan T, None where it is open."""
+        ...
+
+    @property
+    def open_jobs(self) -> Mapping[str, JobState]:
+        """Jobs that arrived and may still run, in order of arrival."""
+        ...
+
+    def lost(self, server: int) -> bool:
+        """Whether a server is out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a policy does; the engine and the drivers ask this, never a policy's name.
+
+    Parameters
+    ----------
+    plans_ahead : bool
+        Commits the future (`Commit`), so the ledger keeps a full horizon.
+    elastic : bool
+        May change a job's number of workers from slot to slot.
+    charges : bool
+        Issues payments between tenants.
+    prices : bool
+        Offers a price for every server and resource (`PricedPolicy`).
+    wakes_every_slot : bool
+        Wants `SlotBegan`; others are only called when something changes.
+    """
+
+    plans_ahead: bool = False
+    elastic: bool = False
+    charges: bool = False
+    prices: bool = False
+    wakes_every_slot: bool = False
+
+
+class Policy(Protocol):
+    """A scheduler: events in, decisions out.
+
+    A policy keeps no clock and does no I/O. It may keep caches and queues of its own as long as the
+    same events give the same decisions.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it does."""
+        ...
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Return decisions on an event.
+
+        The engine applies each decision before it asks for the next one, so a generator sees the
+        ledger with its earlier decisions in it.
+        """
+        ...
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return every parameter in force, for ``run.json``."""
+        ...
+
+
+class PricedPolicy(Policy, Protocol):
+    """A policy that posts prices."""
+
+    def slot_prices(self, view: View) -> NDArray[np.float64]:
+        """Return the price of each server's resources in ``view.slot``.
+
+        Returns
+        -------
+        ndarray of float64, shape (servers, resources)
+            Utility per slot for all of a server's resource; 0 where it has none.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyContext:
+    """What a policy may know when it is built.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    known_jobs : sequence of Job or None
+        The whole job set, where the driver knows it (a simulation); None live.
+    until : int or None
+        End of the timespan T.
+    seed : int
+        Seed of any randomness it draws.
+    """
+
+    cluster: Cluster
+    known_jobs: Sequence[Job] | None = None
+    until: int | None = None
+    seed: int = 0

@@ -1,0 +1,147 @@
+"""The job's own constraints, checked before anything happens.
+
+Capacity, constraints (4) and (5) of OASiS, is the ledger's part; here are the rest: (2), (3), (6),
+(7), the roles of servers, and the window.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Amounts, Cluster
+from shadowprice.core.errors import PolicyError
+from shadowprice.core.job import Job
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.schedule import Placement, Schedule
+from shadowprice.engine.state import JobRecord
+
+
+def check_commitment(record: JobRecord, plan: Schedule, cluster: Cluster, end: int) -> None:
+    """Check a schedule against everything but capacity.
+
+    Parameters
+    ----------
+    record : JobRecord
+        The job.
+    plan : Schedule
+        What the policy wants to commit.
+    cluster : Cluster
+        The servers.
+    end : int
+        First slot that no plan may use.
+
+    Raises
+    ------
+    PolicyError
+        If a constraint is broken, with the job's story.
+    """
+    job = record.job
+    if not len(plan):
+        raise PolicyError(f"{record.story()}: committed to an empty schedule")
+    if plan.completion >= end:
+        raise PolicyError(
+            f"{record.story()}: planned for slot {plan.completion}, but no plan may use "
+            f"slot {end} or later"
+        )
+    _check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
+    workers, ps, colocated = plan.totals()
+    choices = _check_counts(record, workers, ps)
+    gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])
+    if int(gains.sum()) < record.remaining:
+        raise PolicyError(
+            f"{record.story()}: the schedule makes {int(gains.sum())} progress units of the "
+            f"{record.remaining} that remain (2)"
+        )
+
+
+def check_placement(record: JobRecord, placement: Placement, cluster: Cluster) -> None:
+    """Check a standing placement against everything but capacity.
+
+    Raises
+    ------
+    PolicyError
+        If a constraint is broken, with the job's story.
+    """
+    if not placement.servers:
+        raise PolicyError(f"{record.story()}: placed nowhere; pause it instead")
+    servers = np.array(placement.servers)
+    workers, ps = np.array(placement.workers), np.array(placement.ps)
+    _check_roles(record, servers, workers, ps, cluster)
+    _check_counts(record, workers.sum(keepdims=True), ps.sum(keepdims=True))
+
+
+def never_fits(job: Job, cluster: Cluster) -> Refusal | None:
+    """Return why a job could not run even in an empty cluster, None if nothing forbids it.
+
+    The smallest number of workers the job accepts, and the parameter servers they need, are counted
+    against all servers of each role on their own: a job that fails here fails everywhere.
+    """
+    fewest = int(job.worker_counts[0])
+    needs = [("worker", job.worker, fewest, cluster.hosts_workers)]
+    if job.ps is not None:
+        needs.append(("parameter server", job.ps, int(job.ps_counts[0]), cluster.hosts_ps))
+    for kind, demand, count, members in needs:
+        places = _places(cluster.capacity[members], demand)
+        if places.sum() < count:
+            short = _scarcest(cluster, members, demand)
+            found = int(places.sum())
+            return Refusal(
+                Reason.NEVER_FITS,
+                f"needs room for {count} {kind}{'s' if count > 1 else ''}, "
+                f"the empty cluster has room for {found}",
+                bottleneck=f"{short} of {kind} servers",
+                change=f"ask for less {short} per {kind}" + (", or fewer" if count > 1 else ""),
+            )
+    return None
+
+
+def _places(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:
+    """Return how many of a demand each server holds when empty."""
+    asked = demand > 0
+    if not asked.any():
+        return np.full(len(capacity), np.iinfo(np.int32).max, dtype=np.int64)
+    return np.asarray((capacity[:, asked] // demand[asked]).min(axis=1), dtype=np.int64)
+
+
+def _scarcest(cluster: Cluster, members: NDArray[np.bool_], demand: Amounts) -> str:
+    columns = np.flatnonzero(demand > 0)
+    fits = [(cluster.capacity[members, c] // demand[c]).sum() for c in columns]
+    return cluster.resources[int(columns[int(np.argmin(fits))])]
+
+
+def _check_roles(
+    record: JobRecord,
+    servers: NDArray[np.int64],
+    workers: NDArray[np.int64],
+    ps: NDArray[np.int64],
+    cluster: Cluster,
+) -> None:
+    if (workers < 0).any() or (ps < 0).any():
+        raise PolicyError(f"{record.story()}: a negative number of workers or parameter servers")
+    if (workers[~cluster.hosts_workers[servers]] > 0).any():
+        raise PolicyError(f"{record.story()}: workers on a server that carries none")
+    if (ps[~cluster.hosts_ps[servers]] > 0).any():
+        raise PolicyError(f"{record.story()}: parameter servers on a server that carries none")
+
+
+def _check_counts(
+    record: JobRecord, workers: NDArray[np.int64], ps: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Check (3), (6) and (7) in each slot; return the positions of the worker counts."""
+    job = record.job
+    choices = np.minimum(np.searchsorted(job.worker_counts, workers), len(job.worker_counts) - 1)
+    wrong = job.worker_counts[choices] != workers
+    if wrong.any():
+        raise PolicyError(
+            f"{record.story()}: {int(workers[wrong][0])} workers, but it runs with "
+            f"{job.worker_counts[0]}..{job.most_workers} of {len(job.worker_counts)} counts (3)"
+        )
+    needed = job.ps_counts[choices]
+    most = np.zeros_like(workers) if job.all_reduce else workers
+    if (ps < needed).any() or (ps > np.maximum(most, needed)).any():
+        raise PolicyError(
+            f"{record.story()}: parameter servers outside (6) and (7): {ps.tolist()} for "
+            f"{workers.tolist()} workers"
+        )
+    return choices
