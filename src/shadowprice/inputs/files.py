@@ -1,0 +1,119 @@
+"""Cluster, job and parameter files, as ``formats.md`` of the design describes them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job
+from shadowprice.core.specs import ClusterSpec, JobSpec, resolve_jobs, validate
+from shadowprice.engine.validation import never_fits
+from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
+
+MOST_FAULTS: Final = 50
+"""Faults listed before reading stops."""
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster file (YAML).
+
+    Raises
+    ------
+    InputError
+        With every fault of the file.
+    """
+    spec, faults = validate(ClusterSpec, load_yaml(path), str(path))
+    if spec is None:
+        raise InputError(faults)
+    return spec.resolve(str(path))
+
+
+def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> list[Job]:
+    """Read a job file: YAML with a ``jobs:`` list, or JSON Lines (``.jsonl``, also gzipped).
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    cluster : Cluster
+        What the jobs are for; a job that could never run on it is a fault.
+    skip_invalid : bool
+        Leave faulty jobs out instead of refusing the file.
+
+    Returns
+    -------
+    list of Job
+        In the order of the file.
+
+    Raises
+    ------
+    InputError
+        With every fault (the first `MOST_FAULTS` of them), unless ``skip_invalid``.
+    """
+    records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
+    specs: list[tuple[str, JobSpec]] = []
+    faults: list[Fault] = []
+    for place, record in records:
+        if isinstance(record, InputError):
+            faults += record.faults
+        else:
+            spec, wrong = validate(JobSpec, record, place)
+            faults += wrong
+            if spec is not None:
+                specs.append((place, spec))
+        if len(faults) > MOST_FAULTS and not skip_invalid:
+            raise InputError(
+                [*faults[:MOST_FAULTS], Fault(str(path), "and more; these come first")]
+            )
+    jobs, wrong = resolve_jobs(specs, cluster)
+    faults += wrong
+    places = {spec.name: place for place, spec in reversed(specs)}
+    for job in jobs:
+        refusal = never_fits(job, cluster)
+        if refusal is not None:
+            message = f"job {job.name!r} can never run here: it {refusal.message}"
+            faults.append(Fault(places[job.name], message, refusal.change or ""))
+    if faults and not skip_invalid:
+        raise InputError(faults)
+    jobs = [job for job in jobs if never_fits(job, cluster) is None]
+    if not jobs:
+        raise InputError(Fault(str(path), "holds no valid job" if faults else "holds no job"))
+    return jobs
+
+
+def read_parameters(path: Path) -> dict[str, Any]:
+    """Read a policy's parameters from a TOML file.
+
+    Raises
+    ------
+    InputError
+        If it is not TOML.
+    """
+    try:
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(Fault(str(path), f"not TOML: {error}")) from error
+
+
+def _yaml_jobs(path: Path) -> Iterator[tuple[str, Any]]:
+    document = load_yaml(path)
+    jobs = document.get("jobs") if isinstance(document, Mapping) else None
+    if not isinstance(jobs, list) or not jobs:
+        raise InputError(Fault(str(path), "holds no job list", "begin it with `jobs:`"))
+    for key in document.keys() - {"jobs"}:
+        raise InputError(Fault(f"{path}: {key}", "unknown key", "a job file holds only `jobs:`"))
+    for at, record in enumerate(jobs):
+        yield f"{path}: jobs[{at}]", record
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    for number, line in read_lines(path):
+        if line.strip():
+            try:
+                yield f"{path}: line {number}:", load_json_line(path, number, line)
+            except InputError as error:
+                yield "", error

@@ -1,0 +1,161 @@
+"""Reading text that may be anything: wrong encoding, binary junk, too large, truncated."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from shadowprice.core.errors import Fault, InputError
+
+LARGEST_DOCUMENT: Final = 256 * 2**20
+"""Bytes of the largest file that is read whole (YAML, TOML, JSON)."""
+
+LONGEST_LINE: Final = 2**20
+"""Bytes of the longest line of a JSON Lines file."""
+
+_HEAD: Final = 65_536
+
+
+def read_text(path: Path) -> str:
+    """Read a whole file as UTF-8 text, refusing what cannot be a text document.
+
+    Raises
+    ------
+    InputError
+        If the file is absent, empty, too large, binary, not UTF-8, or a truncated gzip.
+    """
+    data = b"".join(_blocks(path, LARGEST_DOCUMENT))
+    if not data.strip():
+        raise InputError(Fault(str(path), "the file is empty"))
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(_not_utf8(path, data, error)) from error
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a UTF-8 file with their numbers, without holding the file.
+
+    Raises
+    ------
+    InputError
+        As `read_text`; also for a line longer than `LONGEST_LINE`.
+    """
+    rest = b""
+    number = 0
+    for block in _blocks(path, None):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            number += 1
+            yield number, _decoded(path, number, line)
+        if len(rest) > LONGEST_LINE:
+            raise InputError(
+                Fault(f"{path}: line {number + 1}", "is longer than 1 MiB", "is it JSON Lines?")
+            )
+    if rest:
+        yield number + 1, _decoded(path, number + 1, rest)
+
+
+def load_yaml(path: Path) -> Any:
+    """Read a YAML document with the safe subset, refusing keys given twice.
+
+    Raises
+    ------
+    InputError
+        With the line and column of what is wrong.
+    """
+    text = read_text(path)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}: line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
+        raise InputError(Fault(where, f"not YAML: {error.problem}")) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(Fault(str(path), f"not YAML: {error}")) from error
+
+
+def load_json_line(path: Path, number: int, line: str) -> Any:
+    """Read one line of JSON Lines.
+
+    Raises
+    ------
+    InputError
+        With the line and column of what is wrong.
+    """
+    try:
+        return json.loads(line, object_pairs_hook=_unique_pairs)
+    except json.JSONDecodeError as error:
+        where = f"{path}: line {number}, column {error.colno}"
+        raise InputError(Fault(where, f"not JSON: {error.msg}")) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(Fault(f"{path}: line {number}", str(error))) from error
+
+
+class _Loader(yaml.CSafeLoader):
+    """The safe loader, except that a repeated key is an error instead of the last one winning."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str | int | float) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key if isinstance(key, str | int | float) else repr(key))
+        return super().construct_mapping(node, deep)
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is given twice")
+    return result
+
+
+def _blocks(path: Path, limit: int | None) -> Iterator[bytes]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            size = 0
+            while block := file.read(_HEAD):
+                if b"\0" in block:
+                    raise InputError(Fault(str(path), "holds binary data", "is it the right file?"))
+                size += len(block)
+                if limit is not None and size > limit:
+                    raise InputError(Fault(str(path), f"is larger than {limit >> 20} MiB"))
+                yield block
+    except FileNotFoundError as error:
+        raise InputError(Fault(str(path), "there is no such file")) from error
+    except IsADirectoryError as error:
+        raise InputError(Fault(str(path), "is a directory, not a file")) from error
+    except (EOFError, zlib.error) as error:
+        raise InputError(Fault(str(path), "the gzip file is truncated or damaged")) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
+
+
+def _decoded(path: Path, number: int, line: bytes) -> str:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            Fault(f"{path}: line {number}", f"is not UTF-8 at byte {error.start}", _ENCODING)
+        ) from error
+
+
+_ENCODING = "save the file as UTF-8"
+
+
+def _not_utf8(path: Path, data: bytes, error: UnicodeDecodeError) -> Fault:
+    line = data[: error.start].count(b"\n") + 1
+    return Fault(f"{path}: line {line}", f"is not UTF-8 at byte {error.start}", _ENCODING)

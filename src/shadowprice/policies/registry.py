@@ -1,0 +1,135 @@
+"""Finding policies by name: a folder under ``policies`` that declares a ``POLICY`` is one.
+
+A new policy is a new folder whose ``__init__`` holds a `PolicyInfo`; nothing else changes. The
+declaration is light: the code behind ``build`` is imported when the policy is first built.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.policy import Policy, PolicyContext
+from shadowprice.core.specs import validate
+
+
+class Parameters(BaseModel):
+    """Base of every policy's parameters: frozen, and unknown names are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInfo:
+    """What a policy is.
+
+    Parameters
+    ----------
+    name : str
+        Name on the command line.
+    summary : str
+        One sentence.
+    paper : str
+        Where it is described.
+    parameters : type of Parameters
+        Its parameters; every field carries a description.
+    build : str
+        ``module:function``; called as ``function(context, parameters)`` and returns a policy.
+    details : str
+        What a reader should know before using it (what is left out, when it is slow).
+    """
+
+    name: str
+    summary: str
+    paper: str
+    parameters: type[Parameters]
+    build: str
+    details: str = ""
+
+
+@cache
+def policies() -> Mapping[str, PolicyInfo]:
+    """Return every policy by name, in alphabetical order."""
+    found: dict[str, PolicyInfo] = {}
+    for name in _packages("shadowprice.policies"):
+        module = importlib.import_module(name)
+        for info in getattr(module, "POLICIES", ()):
+            found[info.name] = info
+    return dict(sorted(found.items()))
+
+
+def _packages(root: str) -> Iterable[str]:
+    for entry in pkgutil.walk_packages(importlib.import_module(root).__path__, f"{root}."):
+        if entry.ispkg:
+            yield entry.name
+
+
+def policy_info(name: str) -> PolicyInfo:
+    """Return a policy's declaration.
+
+    Raises
+    ------
+    InputError
+        If there is no such policy, with the nearest name.
+    """
+    known = policies()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        mend = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        raise InputError(Fault("policy", f"unknown policy {name!r}", mend))
+    return known[name]
+
+
+def make_policy(name: str, context: PolicyContext, settings: Mapping[str, Any]) -> Policy:
+    """Build a policy.
+
+    Parameters
+    ----------
+    name : str
+        Name on the command line.
+    context : PolicyContext
+        What it may know.
+    settings : mapping
+        Parameters by name; nested ones as nested mappings.
+
+    Raises
+    ------
+    InputError
+        If the policy or a parameter is unknown, or a value is out of range.
+    """
+    info = policy_info(name)
+    parameters, faults = validate(info.parameters, dict(settings), f"policy {name}")
+    if parameters is None:
+        raise InputError(faults)
+    module, _, function = info.build.partition(":")
+    build = getattr(importlib.import_module(module), function)
+    return cast(Policy, build(context, parameters))
+
+
+def nested(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Turn dotted names, as ``--set`` gives them, into nested mappings.
+
+    Raises
+    ------
+    InputError
+        If a name is given as a value and as a group.
+    """
+    result: dict[str, Any] = {}
+    for name, value in settings:
+        *groups, last = name.split(".")
+        target = result
+        for group in groups:
+            inner = target.setdefault(group, {})
+            if not isinstance(inner, dict):
+                raise InputError(f"--set {name}: {group!r} is set as a value already")
+            target = inner
+        target[last] = value
+    return result

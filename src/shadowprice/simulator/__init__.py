@@ -1,0 +1,1 @@
+"""The driver on simulated time: execution model, recording and results."""

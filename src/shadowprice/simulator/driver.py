@@ -1,0 +1,182 @@
+"""The driver on simulated time: it sends events, models progress, and records what happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import (
+    Command,
+    Decision,
+    DriverEvent,
+    JobCancelled,
+    JobsArrived,
+    PolicyEvent,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Capabilities, Policy, View
+from shadowprice.engine import Engine
+from shadowprice.engine.engine import PRIORITY
+from shadowprice.simulator.execution import ExactExecution, ExecutionModel
+
+Incident = ServerLost | ServerBack | JobCancelled
+
+
+class Observer:
+    """What looks on while a simulation runs; every hook does nothing by default."""
+
+    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+        """Take note of an event that the engine handled and of the commands it gave."""
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        """Take note of a slot in which placements are settled and running."""
+
+    def decided(self, seconds: float) -> None:
+        """Take note of how long the policy took over one decision."""
+
+    def finished(self, engine: Engine) -> None:
+        """Take note of the end of the simulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A workload on a cluster under a policy.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    jobs : sequence of Job
+        In file order; jobs of one arrival slot are considered in this order.
+    policy : Policy
+        Who decides.
+    until : int or None
+        End of the timespan T; None runs until the last job is done.
+    execution : ExecutionModel
+        How fast placed jobs run.
+    incidents : sequence of ServerLost, ServerBack or JobCancelled
+        What else happens, in any order.
+    """
+
+    cluster: Cluster
+    jobs: Sequence[Job]
+    policy: Policy
+    until: int | None = None
+    execution: ExecutionModel = field(default_factory=ExactExecution)
+    incidents: Sequence[Incident] = ()
+
+    def run(
+        self,
+        observers: Sequence[Observer] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Engine:
+        """Run to the end.
+
+        Parameters
+        ----------
+        observers : sequence of Observer
+            Who looks on.
+        progress : callable, optional
+            Called with (jobs arrived, jobs in all) now and then.
+
+        Returns
+        -------
+        Engine
+            The engine in its final state.
+        """
+        policy = _Timed(self.policy, observers) if observers else self.policy
+        engine = Engine(self.cluster, policy, until=self.until)
+        agenda = _agenda(self.jobs, self.incidents)
+        arrived = slot = still = 0
+        upcoming = next(agenda, None)
+        while upcoming is not None or not engine.idle or _waits(engine):
+            if engine.idle and upcoming is not None and not _waits(engine):
+                slot = max(slot, upcoming[0])
+            if self.until is not None and slot >= self.until:
+                break
+            while upcoming is not None and upcoming[0] <= slot:
+                for event in upcoming[1]:
+                    _send(engine, event, observers)
+                    if isinstance(event, JobsArrived):
+                        arrived += len(event.jobs)
+                upcoming = next(agenda, None)
+                if progress is not None:
+                    progress(arrived, len(self.jobs))
+            self._run_slot(engine, slot, observers)
+            slot += 1
+            # A policy may leave jobs queued for ever; a whole horizon of standstill with nothing
+            # left to come is the end.
+            still = 0 if upcoming is not None or not engine.idle else still + 1
+            if still > self.cluster.horizon:
+                break
+        for observer in observers:
+            observer.finished(engine)
+        return engine
+
+    def _run_slot(self, engine: Engine, slot: int, observers: Sequence[Observer]) -> None:
+        _send(engine, SlotBegan(slot), observers)
+        for observer in observers:
+            observer.slot_running(engine, slot)
+        gained: Mapping[str, int] = {
+            name: self.execution.progress(engine.jobs[name].job, placement, slot)
+            for name, placement in engine.running.items()
+        }
+        _send(engine, SlotEnded(slot, gained), observers)
+
+
+def _waits(engine: Engine) -> bool:
+    """Whether queued jobs may still be placed although nothing runs."""
+    return engine.capabilities.wakes_every_slot and bool(engine.open_jobs)
+
+
+def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> None:
+    commands = engine.handle(event)
+    for observer in observers:
+        observer.took(event, commands)
+
+
+def _agenda(
+    jobs: Sequence[Job], incidents: Sequence[Incident]
+) -> Iterator[tuple[int, list[DriverEvent]]]:
+    """Yield, slot by slot, what comes from outside, in the engine's order."""
+    events: list[DriverEvent] = list(incidents)
+    by_arrival = sorted(jobs, key=lambda job: job.arrival)  # stable: file order within a slot
+    for arrival, group in groupby(by_arrival, key=lambda job: job.arrival):
+        events.append(JobsArrived(arrival, tuple(group)))
+    events.sort(key=lambda event: (event.slot, PRIORITY[type(event)]))
+    for slot, batch in groupby(events, key=lambda event: event.slot):
+        yield slot, list(batch)
+
+
+class _Timed:
+    """A policy whose decisions are timed one by one."""
+
+    def __init__(self, policy: Policy, observers: Sequence[Observer]) -> None:
+        self._policy = policy
+        self._observers = observers
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._policy.capabilities
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        decisions = iter(self._policy.decide(view, event))
+        while True:
+            began = time.perf_counter()
+            decision = next(decisions, None)
+            seconds = time.perf_counter() - began
+            if decision is None:
+                return
+            for observer in self._observers:
+                observer.decided(seconds)
+            yield decision
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        return self._policy.parameters_in_force()

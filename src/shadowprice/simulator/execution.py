@@ -1,0 +1,52 @@
+"""How fast placed jobs really run in the simulator."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from shadowprice.core.job import Job
+from shadowprice.core.schedule import Placement
+
+
+class ExecutionModel(Protocol):
+    """What a slot of a placement yields."""
+
+    def progress(self, job: Job, placement: Placement, slot: int) -> int:
+        """Return the progress units that a job makes in a slot."""
+        ...
+
+
+class ExactExecution:
+    """Every job runs at the rate it declares: internal on one machine, else external."""
+
+    def progress(self, job: Job, placement: Placement, slot: int) -> int:
+        """Return the declared gain of the placement."""
+        del slot
+        return job.gain(placement.total_workers, colocated=placement.colocated)
+
+
+class StragglingExecution:
+    """Slots lose a random part of their progress, as on machines with stragglers.
+
+    Parameters
+    ----------
+    mean_loss : float
+        Mean share of a slot's progress that is lost, in [0, 1).
+    seed : int
+        Seed; the loss of a job in a slot does not depend on any other job.
+    """
+
+    def __init__(self, mean_loss: float, seed: int) -> None:
+        self.mean_loss = mean_loss
+        self.seed = seed
+
+    def progress(self, job: Job, placement: Placement, slot: int) -> int:
+        """Return the declared gain less a Beta-distributed loss."""
+        full = job.gain(placement.total_workers, colocated=placement.colocated)
+        if not self.mean_loss:
+            return full
+        key = [self.seed, slot, *job.name.encode()]
+        loss = np.random.default_rng(key).beta(2.0, 2.0 * (1.0 - self.mean_loss) / self.mean_loss)
+        return int(full * (1.0 - loss))
