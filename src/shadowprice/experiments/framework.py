@@ -1,0 +1,173 @@
+"""Declaring an experiment once: what it measures, how it is drawn, what the paper says.
+
+An experiment is an `Experiment` listed in the ``EXPERIMENTS`` of a package under ``experiments``;
+nothing else has to know of it. Running one writes its tables as CSV, its figure as PNG and a
+manifest that
+says how they came about.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import json
+import pkgutil
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shadowprice import __version__
+from shadowprice.core.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.figure import Figure
+
+Tables = Mapping[str, "pl.DataFrame"]
+Progress = Callable[[int, int, str], None]
+
+
+def _silent(done: int, total: int, label: str) -> None:
+    del done, total, label
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to run an experiment.
+
+    Parameters
+    ----------
+    quick : bool
+        A smaller version that finishes within about a minute and shows the same shape.
+    seed : int
+        Seed of everything drawn.
+    progress : callable
+        Called with (steps done, steps in all, what is being done).
+    """
+
+    quick: bool = False
+    seed: int = 0
+    progress: Progress = field(default=_silent)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One figure or table of a paper.
+
+    Parameters
+    ----------
+    name : str
+        Name on the command line, such as ``oasis-fig3``.
+    title : str
+        What it shows, in one line.
+    source : str
+        The paper and its figure or table.
+    reported : str
+        What the paper reports.
+    measure : callable
+        Takes `Settings`; returns tables by name.
+    draw : callable
+        Takes the tables and an empty matplotlib figure, and fills it.
+    size : (float, float)
+        Width and height of the figure in inches.
+    """
+
+    name: str
+    title: str
+    source: str
+    reported: str
+    measure: Callable[[Settings], Tables]
+    draw: Callable[[Tables, Figure], None]
+    size: tuple[float, float] = (8.0, 4.5)
+
+
+@cache
+def experiments() -> Mapping[str, Experiment]:
+    """Return every declared experiment by name."""
+    root = "shadowprice.experiments"
+    found: dict[str, Experiment] = {}
+    for entry in pkgutil.walk_packages(importlib.import_module(root).__path__, f"{root}."):
+        if entry.ispkg:
+            for experiment in getattr(importlib.import_module(entry.name), "EXPERIMENTS", ()):
+                found[experiment.name] = experiment
+    return dict(sorted(found.items()))
+
+
+def find_experiment(name: str) -> Experiment:
+    """Return an experiment by name.
+
+    Raises
+    ------
+    InputError
+        If there is none, with the nearest name.
+    """
+    known = experiments()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        mend = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        raise InputError(Fault("experiment", f"unknown experiment {name!r}", mend))
+    return known[name]
+
+
+def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Path:
+    """Measure, write and draw an experiment.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        What to run.
+    out : Path
+        Directory for ``<table>.csv``, ``<name>.png`` and ``manifest.json``; made if absent.
+    settings : Settings
+        How to run it.
+
+    Returns
+    -------
+    Path
+        The figure.
+    """
+    began = time.perf_counter()
+    tables = experiment.measure(settings)
+    seconds = time.perf_counter() - began
+    out.mkdir(parents=True, exist_ok=True)
+    digests: dict[str, str] = {}
+    for name, table in tables.items():
+        path = out / f"{name}.csv"
+        table.write_csv(path)
+        digests[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    figure = out / f"{experiment.name}.png"
+    _draw(experiment, tables, figure)
+    manifest: dict[str, Any] = {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "reported": experiment.reported,
+        "quick": settings.quick,
+        "seed": settings.seed,
+        "version": __version__,
+        "python": platform.python_version(),
+        "seconds": round(seconds, 2),
+        "tables": digests,
+    }
+    (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    return figure
+
+
+def _draw(experiment: Experiment, tables: Tables, path: Path) -> None:
+    # matplotlib takes half a second to import; only drawing needs it.
+    import matplotlib as mpl  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    from shadowprice.experiments.style import STYLE  # noqa: PLC0415
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=experiment.size, layout="constrained")
+        FigureCanvasAgg(figure)
+        experiment.draw(tables, figure)
+        figure.savefig(path, dpi=150)
