@@ -1,0 +1,362 @@
+"""Non-preemptive gangs on counted places: the one best start, size and placement (Astraea).
+
+A *gang* is a constant number of workers, on constant servers, over consecutive slots, together
+with its parameter servers: all or nothing, never moved. This is problem (9) of Wang, Zhou, Han,
+Chen and Li, "Online Scheduling of Distributed Machine Learning Jobs for Incentivizing Sharing in
+Multi-Tenant Systems" (IEEE TC 2023), solved by its Algorithm 3 with the two placements of
+Algorithms 4 (spread) and 5 (colocated).
+
+Everything is an integer: prices and utilities are in millionths of a unit of utility, so that
+the search, the payments and the accounts agree to the last unit and ties are real ties.
+
+Run ends carry the sliding minima. ``ends[t, k, s]`` is the first slot from ``t`` on in which server
+``s`` has fewer than ``k`` free places, so that over slots ``[t, e)``
+
+- the free places of server ``s`` are the number of ``k >= 1`` with ``ends[t, k, s] >= e``,
+- the free places of all servers are the number of pairs ``(k, s)`` with ``ends[t, k, s] >= e``,
+- some server has ``k`` workers and ``z`` parameter servers when
+  ``max over s of min(worker_ends[t, k, s], ps_ends[t, z, s]) >= e``:
+
+one pass over the servers answers for every end, and a reservation changes one server's column.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowprice.kernels.jit import kernel
+
+Integers = npt.NDArray[np.int64]
+Ends = npt.NDArray[np.int32]
+
+
+@kernel
+def fill_run_ends(free: Integers, ends: Ends) -> None:
+    """Fill the run ends of every server from its free places.
+
+    Parameters
+    ----------
+    free : int64, shape (slots, servers)
+        Free places; none above ``ends.shape[1] - 1``.
+    ends : int32, shape (slots, most places + 1, servers)
+        Filled: first slot from ``t`` on with fewer than ``k`` free places, ``slots`` where none.
+    """
+    slots, servers = free.shape
+    for slot in range(slots - 1, -1, -1):
+        for places in range(ends.shape[1]):
+            for server in range(servers):
+                if free[slot, server] < places:
+                    ends[slot, places, server] = slot
+                elif slot + 1 < slots:
+                    ends[slot, places, server] = ends[slot + 1, places, server]
+                else:
+                    ends[slot, places, server] = slots
+
+
+@kernel
+def reserve_places(
+    free: Integers, ends: Ends, server: int, start: int, end: int, amount: int
+) -> None:
+    """Take places of one server over slots ``[start, end)`` and mend its run ends.
+
+    Parameters
+    ----------
+    free, ends : as in `fill_run_ends`
+        Changed in place.
+    server, start, end, amount : int
+        What is taken; the caller has seen that it is free.
+    """
+    slots = free.shape[0]
+    for slot in range(start, end):
+        free[slot, server] -= amount
+    for slot in range(end - 1, -1, -1):
+        changed = False
+        for places in range(ends.shape[1]):
+            if free[slot, server] < places:
+                found = slot
+            elif slot + 1 < slots:
+                found = ends[slot + 1, places, server]
+            else:
+                found = slots
+            if ends[slot, places, server] != found:
+                ends[slot, places, server] = found
+                changed = True
+        # Before the reservation a slot's ends depend on the next slot's alone.
+        if slot < start and not changed:
+            break
+
+
+@kernel
+def running_sums(amounts: Integers) -> Integers:
+    """Return ``sums`` with ``sums[e] - sums[s]`` the sum of ``amounts[s:e]``.
+
+    Parameters
+    ----------
+    amounts : int64, shape (slots,)
+
+    Returns
+    -------
+    int64, shape (slots + 1,)
+    """
+    sums = np.zeros(amounts.size + 1, np.int64)
+    for slot in range(amounts.size):
+        sums[slot + 1] = sums[slot] + amounts[slot]
+    return sums
+
+
+@kernel
+def best_gang(
+    value: Integers,
+    worker_cost: Integers,
+    ps_cost: Integers,
+    worker_limit: Integers,
+    ps_limit: Integers,
+    counts: Integers,
+    spread_slots: Integers,
+    colocated_slots: Integers,
+    reach: Integers,
+    worker_ends: Ends,
+    ps_ends: Ends,
+) -> tuple[int, int, int, int, int, bool]:
+    """Find the gang of greatest payoff: Algorithm 3, exact for problem (9).
+
+    For a start and a number of workers the duration is known, the workers' price too, and only
+    the number of parameter servers depends on the placement: all of them stand on one server
+    (constraint (3i) binds each server that holds any), which serves the workers elsewhere.
+    A start whose most favourable payoff, with every placement allowed that limits and time allow,
+    cannot beat the best found is not looked at again.
+
+    Parameters
+    ----------
+    value : int64, shape (slots + 1,)
+        ``value[e]``: utility, in millionths, of a job whose last slot is ``e - 1``; non-increasing.
+    worker_cost, ps_cost : int64, shape (slots + 1,)
+        Running sums of the price of one worker, of one parameter server, a slot (millionths).
+    worker_limit, ps_limit : int64, shape (slots,)
+        How many the job may use in each slot whatever the servers hold: its tenant's unused share
+        (first pass of Algorithm 2) or everyone's unused places (second pass).
+    counts : int64, shape (choices,)
+        Numbers of workers that may be chosen, increasing, from 1 up.
+    spread_slots, colocated_slots : int64, shape (choices,)
+        Duration with that many workers, spread over servers or all on the parameter servers' own
+        (Eq. (1)); ``colocated_slots <= spread_slots``. More than ``slots``: cannot be.
+    reach : int64, shape (most parameter servers on a server + 1,)
+        ``reach[z]``: workers on other servers that ``z`` parameter servers can serve,
+        ``floor(z b_p / b_w)``, non-decreasing; -1 where ``z`` is not allowed. A job without
+        parameter servers allows 0 alone.
+    worker_ends, ps_ends : int32, shape (slots, most places + 1, servers)
+        Run ends, see the module.
+
+    Returns
+    -------
+    payoff, start, end, workers, ps, colocated : int, int, int, int, int, bool
+        The gang occupies slots ``[start, end)``. Of equal payoffs the earliest start, then the
+        fewest workers, then colocation (line 6 of Algorithm 3). ``start`` is -1 where no gang has
+        a positive payoff (lines 10-12).
+    """
+    slots = value.size - 1
+    most_workers = worker_ends.shape[1] - 1
+    kinds = reach.size
+    fewest_ps = 0
+    while fewest_ps < kinds and reach[fewest_ps] < 0:
+        fewest_ps += 1
+    best = 0
+    best_start, best_end, best_count, best_ps, best_colocated = -1, 0, 0, 0, False
+    if fewest_ps == kinds:
+        return best, best_start, best_end, best_count, best_ps, best_colocated
+
+    # The fewest parameter servers that a spread gang of that size can have on any server.
+    spread_ps = np.full(counts.size, kinds, np.int64)
+    for choice in range(counts.size):
+        for ps in range(fewest_ps, kinds):
+            if reach[ps] >= 1 and counts[choice] - reach[ps] <= most_workers:
+                spread_ps[choice] = ps
+                break
+
+    # First slot from `start` on in which the limits refuse so many; most favourable payoff.
+    worker_block = np.full((slots + 1, counts.size), slots, np.int64)
+    ps_block = np.full((slots + 1, kinds), slots, np.int64)
+    bound = np.zeros(slots, np.int64)
+    for start in range(slots - 1, -1, -1):
+        for ps in range(kinds):
+            if ps_limit[start] < ps:
+                ps_block[start, ps] = start
+            else:
+                ps_block[start, ps] = ps_block[start + 1, ps]
+        for choice in range(counts.size):
+            count = counts[choice]
+            if worker_limit[start] < count:
+                worker_block[start, choice] = start
+                continue
+            block = worker_block[start + 1, choice]
+            worker_block[start, choice] = block
+            end = start + colocated_slots[choice]
+            if count <= most_workers and end <= block and end <= ps_block[start, fewest_ps]:
+                payoff = (
+                    value[end]
+                    - count * (worker_cost[end] - worker_cost[start])
+                    - fewest_ps * (ps_cost[end] - ps_cost[start])
+                )
+                if payoff > bound[start]:
+                    bound[start] = payoff
+            end = start + spread_slots[choice]
+            ps = spread_ps[choice]
+            if ps < kinds and end <= block and end <= ps_block[start, ps]:
+                payoff = (
+                    value[end]
+                    - count * (worker_cost[end] - worker_cost[start])
+                    - ps * (ps_cost[end] - ps_cost[start])
+                )
+                if payoff > bound[start]:
+                    bound[start] = payoff
+
+    longest = np.empty((kinds, most_workers + 1), np.int64)
+    joint = np.empty(slots + 2, np.int64)
+    for start in np.argsort(-bound, kind="mergesort"):
+        if bound[start] <= 0 or bound[start] < best:
+            break
+        if bound[start] == best and start > best_start:
+            continue
+        longest[:] = -1
+        joint_known = False
+        for choice in range(counts.size):
+            count = counts[choice]
+            block = worker_block[start, choice]
+
+            # Algorithm 5: one server holds every worker and one parameter server.
+            end = start + colocated_slots[choice]
+            if count <= most_workers and end <= block and end <= ps_block[start, fewest_ps]:
+                payoff = (
+                    value[end]
+                    - count * (worker_cost[end] - worker_cost[start])
+                    - fewest_ps * (ps_cost[end] - ps_cost[start])
+                )
+                if payoff > best or (payoff == best and start < best_start):
+                    if longest[fewest_ps, count] < 0:
+                        longest[fewest_ps, count] = _longest_run(
+                            worker_ends[start, count], ps_ends[start, fewest_ps]
+                        )
+                    if longest[fewest_ps, count] >= end:
+                        best, best_start, best_end = payoff, start, end
+                        best_count, best_ps, best_colocated = count, fewest_ps, True
+
+            # Algorithm 4: the parameter servers' own server, and workers anywhere.
+            end = start + spread_slots[choice]
+            if end > block:
+                continue
+            for ps in range(spread_ps[choice], kinds):
+                if end > ps_block[start, ps]:
+                    break
+                payoff = (
+                    value[end]
+                    - count * (worker_cost[end] - worker_cost[start])
+                    - ps * (ps_cost[end] - ps_cost[start])
+                )
+                if payoff < best or (payoff == best and start >= best_start):
+                    break
+                if not joint_known:
+                    _joint_minima(worker_ends[start], joint)
+                    joint_known = True
+                if joint[end] < count:
+                    break
+                beside = max(count - reach[ps], 0)
+                if beside > most_workers:
+                    continue
+                if longest[ps, beside] < 0:
+                    longest[ps, beside] = _longest_run(
+                        worker_ends[start, beside], ps_ends[start, ps]
+                    )
+                if longest[ps, beside] >= end:
+                    best, best_start, best_end = payoff, start, end
+                    best_count, best_ps, best_colocated = count, ps, False
+                    break
+    return best, best_start, best_end, best_count, best_ps, best_colocated
+
+
+@kernel
+def _longest_run(worker_ends: Ends, ps_ends: Ends) -> int:
+    """Return the last end by which some server still has both kinds of places."""
+    longest = 0
+    for server in range(worker_ends.size):
+        run = min(worker_ends[server], ps_ends[server])
+        if run > longest:
+            longest = run
+    return longest
+
+
+@kernel
+def _joint_minima(worker_ends: Ends, joint: Integers) -> None:
+    """Fill ``joint[e]``: the sum over servers of their least free places up to ``e``."""
+    joint[:] = 0
+    for places in range(1, worker_ends.shape[0]):
+        for server in range(worker_ends.shape[1]):
+            joint[worker_ends[places, server]] += 1
+    for end in range(joint.size - 2, -1, -1):
+        joint[end] += joint[end + 1]
+
+
+@kernel
+def place_gang(
+    start: int,
+    end: int,
+    workers: int,
+    ps: int,
+    colocated: bool,
+    reach: Integers,
+    precedence: Integers,
+    worker_ends: Ends,
+    ps_ends: Ends,
+) -> tuple[Integers, Integers]:
+    """Choose the servers of a gang that `best_gang` found (lines 7-20 of Algorithm 4, 7-11 of 5).
+
+    Servers with fewer free workers over the gang's slots come first, so that richer ones stay whole
+    for colocation; then those of lower precedence, then of lower number. The parameter servers
+    take a server that needs the fewest of them.
+
+    Parameters
+    ----------
+    start, end, workers, ps, colocated : int, int, int, int, bool
+        The gang.
+    reach, worker_ends, ps_ends : as in `best_gang`
+    precedence : int64, shape (servers,)
+        Order among servers with as many free workers.
+
+    Returns
+    -------
+    workers_on, ps_on : int64, shape (servers,)
+        Workers and parameter servers of the gang on each server, in each of its slots.
+    """
+    servers = worker_ends.shape[2]
+    free = np.zeros(servers, np.int64)
+    for places in range(1, worker_ends.shape[1]):
+        for server in range(servers):
+            if worker_ends[start, places, server] >= end:
+                free[server] += 1
+    by_precedence = np.argsort(precedence, kind="mergesort")
+    order = by_precedence[np.argsort(free[by_precedence], kind="mergesort")]
+
+    workers_on = np.zeros(servers, np.int64)
+    ps_on = np.zeros(servers, np.int64)
+    beside = workers if colocated else max(workers - reach[ps], 0)
+    left = workers
+    host = -1
+    if colocated or ps > 0:
+        for server in order:
+            if free[server] >= beside and ps_ends[start, ps, server] >= end:
+                host = server
+                break
+        if colocated:
+            workers_on[host] = workers
+        else:
+            # At least one worker stands elsewhere, or the gang would be colocated.
+            workers_on[host] = min(free[host], workers - 1)
+        ps_on[host] = ps
+        left -= workers_on[host]
+    for server in order:
+        if left == 0:
+            break
+        if server != host:
+            workers_on[server] = min(free[server], left)
+            left -= workers_on[server]
+    return workers_on, ps_on
