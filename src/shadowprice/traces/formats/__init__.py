@@ -1,0 +1,1 @@
+"""One module a trace format; each registers itself with `trace_format`."""

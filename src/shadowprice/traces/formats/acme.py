@@ -1,0 +1,87 @@
+"""Shanghai AI Laboratory Acme (2023): trace_seren.csv or trace_kalos.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import read_table
+
+_COLUMNS: Final[Mapping[str, pl.DataType]] = {
+    "job_id": pl.String(),
+    "user": pl.String(),
+    "node_num": pl.Float64(),
+    "gpu_num": pl.Float64(),
+    "cpu_num": pl.Float64(),
+    "type": pl.String(),
+    "state": pl.String(),
+    "submit_time": pl.String(),
+    "start_time": pl.String(),
+    "end_time": pl.String(),
+    "duration": pl.Float64(),
+    "mem_per_pod_GB": pl.Float64(),
+}
+_STATUS: Final = {
+    "COMPLETED": "passed",
+    "CANCELLED": "cancelled",
+    "FAILED": "failed",
+    "TIMEOUT": "failed",
+    "NODE_FAIL": "failed",
+}
+_TIME: Final = "%Y-%m-%d %H:%M:%S%z"
+
+
+@trace_format(
+    "acme",
+    title="Shanghai AI Laboratory Acme, 2023: trace_seren.csv or trace_kalos.csv",
+    citation="Hu et al., Characterization of Large Language Model Development in the Datacenter, "
+    "USENIX NSDI 2024; github.com/InternLM/AcmeTrace",
+    licence="CC-BY-4.0",
+    files="trace_seren.csv[.gz] or trace_kalos.csv[.gz]",
+    gotchas=(
+        "Seren's times are +08:00, Kalos's +00:00: both are read as UTC",
+        (
+            "Kalos's duration includes queueing (end - submit): duration is always end - start, and "
+            "rows that said otherwise are counted"
+        ),
+        "memory only in Kalos, for each pod; counts may be written 10.0",
+        "no virtual cluster: the tenant is the user",
+        "gpu_num 0 is a CPU job: kept and counted",
+    ),
+)
+def read_acme(path: Path, reading: Reading) -> Trace:
+    """Read an Acme job trace."""
+    table = read_table(path, _COLUMNS, reading, optional=("mem_per_pod_GB", "duration"))
+    table.drop(
+        pl.col("start_time").is_null() | pl.col("end_time").is_null(), "no start or end: never ran"
+    )
+    for column in ("submit_time", "start_time", "end_time"):
+        table.parse_times(column, _TIME)
+    table.check(pl.col("gpu_num") >= 0, "gpu_num", "is negative or missing")
+    table.check(pl.col("start_time") >= pl.col("submit_time"), "start_time", "is before submission")
+    run = pl.col("end_time") - pl.col("start_time")
+    table.check(run >= 0, "end_time", "is before start_time")
+    table.drop(run == 0, "run time 0: never ran")
+    table.mend(
+        (pl.col("duration") - run).abs() > 0.5,
+        "duration is not end - start (it includes queueing); the difference is used",
+    )
+    table.mend(pl.col("gpu_num") == 0, "CPU job (gpu_num 0)", action="kept")
+    jobs = table.done().select(
+        job="job_id",
+        submit="submit_time",
+        duration=run,
+        queue=pl.col("start_time") - pl.col("submit_time"),
+        gpus="gpu_num",
+        cpus="cpu_num",
+        memory=(pl.col("mem_per_pod_GB") * pl.col("node_num") * 1e9).round().cast(pl.Int64),
+        tenant="user",
+        user="user",
+        status=pl.col("state").replace(_STATUS).str.to_lowercase(),
+    )
+    return build_trace("acme", jobs, path, reading.tally, absolute=True)

@@ -1,0 +1,103 @@
+"""Gavel's trace files (7 or 10 fields) and Shockwave's (12), tab-separated without a header."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import read_head, read_table
+
+_I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
+_COMMON: Final[Mapping[str, pl.DataType]] = {
+    "num_steps_arg": _S,
+    "needs_data_dir": _S,
+    "total_steps": _I,
+}
+_LAYOUTS: Final[Mapping[int, Mapping[str, pl.DataType]]] = {
+    7: {"job_type": _S, "command": _S, **_COMMON, "arrival": _F, "scale_factor": _I},
+    10: {
+        "job_type": _S,
+        "command": _S,
+        "working_directory": _S,
+        **_COMMON,
+        "scale_factor": _I,
+        "priority_weight": _F,
+        "slo": _F,
+        "arrival": _F,
+    },
+    12: {
+        "job_type": _S,
+        "command": _S,
+        "working_directory": _S,
+        **_COMMON,
+        "scale_factor": _I,
+        "mode": _S,
+        "priority_weight": _F,
+        "slo": _F,
+        "duration": _F,
+        "arrival": _F,
+    },
+}
+_TYPE: Final = r"^(.+?)(?: \(batch size (\d+)\))?$"
+
+
+@trace_format(
+    "gavel",
+    title="Gavel's job traces (7 or 10 tab-separated fields) and Shockwave's (12)",
+    citation="Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning "
+    "Workloads, OSDI 2020; Zheng et al., Shockwave, NSDI 2023",
+    licence="MIT; the msr traces derive from Philly: also CC-BY-4.0",
+    files="*.trace[.gz]",
+    gotchas=(
+        "no header and no names: a job is called job-line; seven fields put arrival before GPUs",
+        "total_steps are mini-batches summed over workers, like Gavel's throughput table",
+        (
+            "7 and 10 fields carry no duration, and total_steps came from an older throughput table: "
+            "durations are left unknown and synthesis computes them from the measured curve"
+        ),
+        "the model was drawn at random (seeds 0-4 of the msr traces differ only in it)",
+        "SLO is -1 (none) in every published file; any other SLO or priority is not used, counted",
+        "Shockwave's traces are synthetic, and its batch size may change during the run (mode)",
+    ),
+)
+def read_gavel(path: Path, reading: Reading) -> Trace:
+    """Read a Gavel or Shockwave trace file."""
+    width = read_head(path).splitlines()[0].count("\t") + 1
+    if width not in _LAYOUTS:
+        raise InputError(
+            Fault(
+                f"{path}: line 1",
+                f"has {width} tab-separated fields",
+                "a Gavel trace has 7, 10 or 12",
+            )
+        )
+    table = read_table(path, _LAYOUTS[width], reading, separator="\t", header=False, quoted=False)
+    table.check(pl.col("job_type").is_not_null(), "job_type", "is missing")
+    table.check(pl.col("total_steps") > 0, "total_steps", "is not above 0")
+    table.check(pl.col("scale_factor") > 0, "scale_factor", "is not above 0")
+    table.check(pl.col("arrival") >= 0, "arrival", "is negative or missing")
+    if "slo" in _LAYOUTS[width]:
+        table.mend(pl.col("slo") != -1, "SLO is not used")
+        table.mend(pl.col("priority_weight") != 1, "priority_weight is not used")
+    if "duration" in _LAYOUTS[width]:
+        table.check(pl.col("duration") > 0, "duration", "is not above 0")
+    if "mode" in _LAYOUTS[width]:
+        table.mend(pl.col("mode") != "static", "batch size changes during the run (mode)", "kept")
+    duration = pl.col("duration") if "duration" in _LAYOUTS[width] else pl.lit(None)
+    jobs = table.done().select(
+        job=pl.format("job-{}", "line"),
+        submit="arrival",
+        duration=duration,
+        gpus="scale_factor",
+        workers="scale_factor",
+        model=pl.col("job_type").str.extract(_TYPE, 1),
+        batch_size=pl.col("job_type").str.extract(_TYPE, 2).cast(pl.Int64),
+        iterations="total_steps",
+    )
+    return build_trace("gavel", jobs, path, reading.tally, absolute=False)

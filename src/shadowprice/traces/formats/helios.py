@@ -1,0 +1,112 @@
+"""SenseTime Helios (2020): cluster_log.csv of one of its four clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import read_head, read_table
+
+_COLUMNS: Final[Mapping[str, pl.DataType]] = {
+    "job_id": pl.String(),
+    "user": pl.String(),
+    "vc": pl.String(),
+    "gpu_num": pl.Int64(),
+    "cpu_num": pl.Int64(),
+    "state": pl.String(),
+    "submit_time": pl.String(),
+    "start_time": pl.String(),
+    "end_time": pl.String(),
+    "duration": pl.Float64(),
+}
+_STATUS: Final = {
+    "COMPLETED": "passed",
+    "CANCELLED": "cancelled",
+    "FAILED": "failed",
+    "TIMEOUT": "failed",
+    "NODE_FAIL": "failed",
+    "SUSPENDED": "unfinished",
+}
+_TIME: Final = "%Y-%m-%d %H:%M:%S"
+
+
+@trace_format(
+    "helios",
+    title="SenseTime Helios, 2020: cluster_log.csv of Venus, Earth, Saturn or Uranus",
+    citation="Hu et al., Characterization and Prediction of Deep Learning Workloads in "
+    "Large-Scale GPU Datacenters, SC 2021; github.com/S-Lab-System-Group/HeliosData",
+    licence="CC-BY-4.0",
+    files="cluster_log.csv[.gz]",
+    gotchas=(
+        "times are naive local time (presumably UTC+8), kept as they stand",
+        "gpu_num 0 is a CPU job (53 % of the published jobs): kept, counted, GPUs 0",
+        "a job without a start or end never ran and is left out",
+        "duration is end - start; a duration column that disagrees is recomputed and counted",
+    ),
+)
+def read_helios(path: Path, reading: Reading) -> Trace:
+    """Read a Helios job log."""
+    table = read_table(path, _COLUMNS, reading)
+    table.drop(
+        pl.col("start_time").is_null() | pl.col("end_time").is_null(), "no start or end: never ran"
+    )
+    for column in ("submit_time", "start_time", "end_time"):
+        table.parse_times(column, _TIME)
+    table.check(pl.col("gpu_num") >= 0, "gpu_num", "is negative")
+    table.check(pl.col("cpu_num") >= 0, "cpu_num", "is negative")
+    table.check(pl.col("start_time") >= pl.col("submit_time"), "start_time", "is before submission")
+    run = pl.col("end_time") - pl.col("start_time")
+    table.check(run >= 0, "end_time", "is before start_time")
+    table.drop(run == 0, "run time 0: never ran")
+    table.mend(pl.col("duration") != run, "duration is not end - start; the difference is used")
+    table.mend(pl.col("gpu_num") == 0, "CPU job (gpu_num 0)", action="kept")
+    jobs = table.done().select(
+        job="job_id",
+        submit="submit_time",
+        duration=run,
+        queue=pl.col("start_time") - pl.col("submit_time"),
+        gpus="gpu_num",
+        cpus="cpu_num",
+        tenant="vc",
+        user="user",
+        status=pl.col("state").replace(_STATUS).str.to_lowercase(),
+    )
+    return build_trace("helios", jobs, path, reading.tally, absolute=True)
+
+
+def read_vc_sizes(path: Path) -> pl.DataFrame:
+    """Read the daily GPU counts of a Helios cluster's virtual clusters (cluster_gpu_number.csv).
+
+    Parameters
+    ----------
+    path : Path
+        The file: a date, a column of GPUs for each virtual cluster, the total.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns date, tenant, gpus; a day on which a virtual cluster has 0 GPUs (it does not exist
+        then) has no row.
+
+    Raises
+    ------
+    InputError
+        If the counts of a day do not add up to its total.
+    """
+    names = [name.strip() for name in read_head(path).splitlines()[0].split(",")]
+    tenants = [name for name in names if name not in {"date", "total"}]
+    columns: dict[str, pl.DataType] = {"date": pl.String(), "total": pl.Int64()}
+    columns |= {name: pl.Int64() for name in tenants}
+    frame = read_table(path, columns, Reading()).done()
+    wrong = frame.filter(pl.sum_horizontal(tenants) != pl.col("total"))
+    if not wrong.is_empty():
+        line = wrong.item(0, "line")
+        raise InputError(Fault(f"{path}: line {line}", "the GPUs do not add up to the total"))
+    long = frame.unpivot(on=tenants, index="date", variable_name="tenant", value_name="gpus")
+    return long.filter(pl.col("gpus") > 0).with_columns(pl.col("date").str.to_date())

@@ -1,0 +1,95 @@
+"""Microsoft ITP (2021) as published with ElasticFlow, with or without deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import read_head, read_table
+
+_I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
+_RAW: Final[Mapping[str, pl.DataType]] = {
+    "job_id": _S,
+    "submission_time": _F,
+    "duration": _F,
+    "num_gpu": _I,
+}
+_ELASTICFLOW: Final[Mapping[str, pl.DataType]] = {
+    "job_id": _S,
+    "submission_time": _F,
+    "num_iteration": _I,
+    "model_name": _S,
+    "deadline": _F,
+    "batch_size": _I,
+    "num_gpu": _I,
+    "duration": _F,
+}
+_PHILLY: Final[Mapping[str, pl.DataType]] = {
+    "job_id": _S,
+    "submit_time": _F,
+    "model_name": _S,
+    "ddl": _F,
+    "batch_size": _I,
+    "num_gpu": _I,
+    "duration": _F,
+    "iteration": _I,
+}
+_ALIKE: Final = {"submit_time": "submission_time", "ddl": "deadline", "iteration": "num_iteration"}
+
+
+@trace_format(
+    "itp",
+    title="Microsoft ITP, 2021 (cluster01..06.csv): ElasticFlow's files with model, batch size, "
+    "iterations and deadline, the raw ones without, and its Philly virtual cluster",
+    citation="Gu et al., ElasticFlow: An Elastic Serverless Training Platform for Distributed "
+    "Deep Learning, ASPLOS 2023; github.com/microsoft/elasticflow-traces",
+    licence="MIT (ITP); Apache-2.0 and CC-BY-4.0 (ElasticFlow's Philly file)",
+    files="cluster01.csv[.gz] .. cluster06.csv[.gz], or philly_103959.csv",
+    gotchas=(
+        (
+            "submission, GPUs and duration are real; model, batch size, iterations and deadline were "
+            "drawn by the authors (deadline = submission + U(0.5, 1.5) x duration), so about half the "
+            "deadlines cannot be met with the traced GPUs"
+        ),
+        "times are seconds from an unpublished start; no tenant, no status",
+        "not always sorted",
+    ),
+)
+def read_itp(path: Path, reading: Reading) -> Trace:
+    """Read an ITP job trace, in whichever of its three layouts."""
+    names = {name.strip() for name in read_head(path).splitlines()[0].split(",")}
+    layouts = (_ELASTICFLOW, _PHILLY, _RAW)
+    layout = next((one for one in layouts if set(one) <= names), None)
+    if layout is None:
+        known = "; ".join(",".join(one) for one in layouts)
+        raise InputError(Fault(f"{path}: line 1", "is no header of an ITP trace", f"use {known}"))
+    table = read_table(path, layout, reading)
+    table.frame = table.frame.rename({old: new for old, new in _ALIKE.items() if old in layout})
+    table.check(pl.col("submission_time") >= 0, "submission_time", "is negative or missing")
+    table.check(pl.col("duration") > 0, "duration", "is not above 0")
+    table.check(pl.col("num_gpu") > 0, "num_gpu", "is not above 0")
+    described = layout is not _RAW
+    if described:
+        table.check(pl.col("num_iteration") > 0, "num_iteration", "is not above 0")
+        table.check(pl.col("batch_size") > 0, "batch_size", "is not above 0")
+        table.check(pl.col("model_name").is_not_null(), "model_name", "is missing")
+        late = pl.col("deadline") > pl.col("submission_time")
+        table.check(late, "deadline", "is not after submission")
+    extra: dict[str, str] = {}
+    if described:
+        extra = {
+            "model": "model_name",
+            "batch_size": "batch_size",
+            "iterations": "num_iteration",
+            "deadline": "deadline",
+        }
+    jobs = table.done().select(
+        job="job_id", submit="submission_time", duration="duration", gpus="num_gpu", **extra
+    )
+    return build_trace("itp", jobs, path, reading.tally, absolute=False)

@@ -1,0 +1,202 @@
+"""Alibaba PAI (cluster-trace-gpu-v2020): a directory of tables that join on job and instance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import Table, read_table
+
+_F, _S = pl.Float64(), pl.String()
+_TABLES: Final[Mapping[str, Mapping[str, pl.DataType]]] = {
+    "job": {
+        "job_name": _S,
+        "inst_id": _S,
+        "user": _S,
+        "status": _S,
+        "start_time": _F,
+        "end_time": _F,
+    },
+    "task": {
+        "job_name": _S,
+        "task_name": _S,
+        "inst_num": _F,
+        "status": _S,
+        "start_time": _F,
+        "end_time": _F,
+        "plan_cpu": _F,
+        "plan_mem": _F,
+        "plan_gpu": _F,
+        "gpu_type": _S,
+    },
+    "instance": {
+        "job_name": _S,
+        "task_name": _S,
+        "inst_name": _S,
+        "worker_name": _S,
+        "inst_id": _S,
+        "status": _S,
+        "start_time": _F,
+        "end_time": _F,
+        "machine": _S,
+    },
+    "group_tag": {
+        "inst_id": _S,
+        "user": _S,
+        "gpu_type_spec": _S,
+        "group": _S,
+        "workload": _S,
+    },
+}
+_STATUS: Final = {
+    "Terminated": "passed",
+    "Failed": "failed",
+    "Running": "unfinished",
+    "Waiting": "unfinished",
+}
+_GIB: Final = 2**30
+
+
+@trace_format(
+    "pai",
+    title="Alibaba PAI, cluster-trace-gpu-v2020: a directory of pai_*_table.csv",
+    citation="Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale "
+    "Heterogeneous GPU Clusters, USENIX NSDI 2022; github.com/alibaba/clusterdata",
+    licence="CC-BY-4.0",
+    files="a directory with pai_job_table.csv and pai_task_table.csv, and, used where present, "
+    "pai_instance_table.csv and pai_group_tag_table.csv (plain or .gz)",
+    gotchas=(
+        "the tables have no header; a header line added by hand is refused by its line",
+        "they join on job_name and inst_id; a job without tasks is left out and counted",
+        "plan_cpu and plan_gpu are percent and hold for each of inst_num instances; blank is none",
+        (
+            "a job's start_time is its submission; it runs from its first instance's start (its first "
+            "task's, without the instance table) to its end"
+        ),
+        "a blank end_time is an unfinished job: left out; only Terminated is success",
+        (
+            "parameter servers (task ps), workers and evaluators are tasks of one job: ps and workers "
+            "are counted apart, GPUs, cores and memory in all"
+        ),
+        (
+            "times are shifted seconds (hour and weekday kept, UTC+8); no deadline and no virtual "
+            "cluster: the tenant is the user"
+        ),
+    ),
+)
+def read_pai(path: Path, reading: Reading) -> Trace:
+    """Read and join the PAI tables of a directory."""
+    if not path.is_dir():
+        raise InputError(
+            Fault(str(path), "is not a directory", "give the directory of the pai_*_table.csv")
+        )
+    jobs = _read_jobs(path, reading)
+    tasks = _read_tasks(path, reading)
+    began = _first_instances(path, reading)
+    workloads = _workloads(path, reading)
+    joined = jobs.join(tasks, on="job_name", how="left")
+    tally = reading.tally
+    orphans = joined.filter(pl.col("tasks").is_null()).height
+    tally.add("dropped", "job without tasks in pai_task_table", orphans)
+    joined = joined.filter(pl.col("tasks").is_not_null())
+    joined = joined.join(workloads, on="inst_id", how="left")
+    if began is not None:
+        joined = joined.join(began, on="job_name", how="left").with_columns(
+            began=pl.coalesce("instance_start", "began")
+        )
+    began_at = pl.coalesce("began", "start_time")
+    late = joined.filter(began_at >= pl.col("end_time"))
+    tally.add("dropped", "no run time between first start and end", late.height)
+    joined = joined.filter(began_at < pl.col("end_time"))
+    early = joined.filter(began_at < pl.col("start_time")).height
+    tally.add("mended", "a task starts before its job's submission; queueing is 0", early)
+    tally.add("kept", "CPU job (no plan_gpu)", joined.filter(pl.col("gpus") == 0).height)
+    frame = joined.select(
+        job="job_name",
+        submit="start_time",
+        duration=pl.col("end_time") - began_at,
+        queue=(began_at - pl.col("start_time")).clip(0.0),
+        gpus="gpus",
+        workers=pl.when(pl.col("workers") > 0).then("workers"),
+        ps="ps",
+        gpu_type="gpu_type",
+        cpus="cpus",
+        memory=pl.col("memory").round().cast(pl.Int64),
+        tenant="user",
+        user="user",
+        status=pl.col("status").replace(_STATUS).str.to_lowercase(),
+        model="workload",
+    )
+    return build_trace("pai", frame, path, tally, absolute=False)
+
+
+def _find(path: Path, table: str) -> Path | None:
+    for suffix in (".csv", ".csv.gz"):
+        candidate = path / f"pai_{table}_table{suffix}"
+        if candidate.exists():
+            return candidate
+    return None
+
+
+def _read(path: Path, table: str, reading: Reading) -> Table:
+    found = _find(path, table)
+    if found is None:
+        raise InputError(
+            Fault(str(path), f"lacks pai_{table}_table.csv", "put the table into the directory")
+        )
+    return read_table(found, _TABLES[table], reading, header=False)
+
+
+def _read_jobs(path: Path, reading: Reading) -> pl.DataFrame:
+    table = _read(path, "job", reading)
+    table.check(pl.col("job_name").is_not_null(), "job_name", "is missing")
+    table.check(pl.col("start_time") >= 0, "start_time", "is missing")
+    table.drop(pl.col("end_time").is_null(), "no end_time: unfinished job")
+    table.check(pl.col("end_time") >= pl.col("start_time"), "end_time", "is before start_time")
+    return table.done()
+
+
+def _read_tasks(path: Path, reading: Reading) -> pl.DataFrame:
+    table = _read(path, "task", reading)
+    table.check(pl.col("inst_num") > 0, "inst_num", "is not above 0")
+    for column in ("plan_cpu", "plan_mem", "plan_gpu"):
+        table.check(pl.col(column).fill_null(0.0) >= 0, column, "is negative")
+    frame = table.done()
+    role = pl.col("task_name").str.to_lowercase()
+    is_ps = (role == "ps").fill_null(False)
+    is_evaluator = role.str.contains("evaluator").fill_null(False)
+    count = pl.col("inst_num")
+
+    def planned(column: str, unit: float) -> pl.Expr:
+        return (pl.col(column).fill_null(0.0) * count).sum() * unit
+
+    return frame.group_by("job_name", maintain_order=True).agg(
+        tasks=pl.len(),
+        began=pl.col("start_time").min(),
+        gpus=planned("plan_gpu", 0.01),
+        cpus=planned("plan_cpu", 0.01),
+        memory=planned("plan_mem", _GIB),
+        ps=count.filter(is_ps).sum().cast(pl.Int64),
+        workers=count.filter(~is_ps & ~is_evaluator).sum().cast(pl.Int64),
+        gpu_type=pl.col("gpu_type").drop_nulls().unique(maintain_order=True).str.join("|"),
+    )
+
+
+def _first_instances(path: Path, reading: Reading) -> pl.DataFrame | None:
+    if _find(path, "instance") is None:
+        return None
+    frame = _read(path, "instance", reading).done()
+    return frame.group_by("job_name").agg(instance_start=pl.col("start_time").min())
+
+
+def _workloads(path: Path, reading: Reading) -> pl.DataFrame:
+    if _find(path, "group_tag") is None:
+        return pl.DataFrame(schema={"inst_id": _S, "workload": _S})
+    frame = _read(path, "group_tag", reading).done()
+    return frame.select("inst_id", "workload").unique("inst_id", keep="first", maintain_order=True)

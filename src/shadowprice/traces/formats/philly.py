@@ -1,0 +1,175 @@
+"""Microsoft Philly (2017): the flat CSV of later artifacts, or the original job log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import MOST_FAULTS, read_bytes, read_head, read_table
+
+TIME: Final = "%Y-%m-%d %H:%M:%S"
+_FLAT: Final[Mapping[str, pl.DataType]] = {
+    "timestamp": pl.String(),
+    "duration": pl.Float64(),
+    "num_gpus": pl.Int64(),
+    "gpu_time": pl.Float64(),
+    "cluster": pl.String(),
+}
+_STATUS: Final = {"Pass": "passed", "Killed": "cancelled", "Failed": "failed"}
+# On 2017-11-05 US Pacific clocks showed 01:00 to 02:00 twice.
+_AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() for hour in (1, 2))
+
+
+@trace_format(
+    "philly",
+    title="Microsoft Philly, 2017: flat CSV (timestamp, duration, num_gpus, gpu_time, cluster) "
+    "or the original cluster_job_log (JSON), told apart by content",
+    citation="Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training "
+    "Workloads, USENIX ATC 2019; github.com/msr-fiddle/philly-traces",
+    licence="CC-BY-4.0",
+    files="philly.csv[.gz] or cluster_job_log[.gz]",
+    gotchas=(
+        (
+            "times are naive local time, kept as they stand (presumably US Pacific: rows within "
+            "2017-11-05 01:00-02:00, which happened twice, are counted)"
+        ),
+        "flat: not sorted, no names (a job is called VC-line), duration excludes queueing",
+        "flat: virtual clusters such as 6214e9 look like numbers and are read as text",
+        "flat: exact duplicate rows are kept and counted; duplicates=drop leaves them out",
+        (
+            "original: a job's duration is the sum of its attempts' run times; jobs that never ran or "
+            "still run, and attempts without a start, are left out and counted"
+        ),
+        "original: where attempts differ in GPUs, the longest counts and GPU-time is conserved",
+    ),
+    options={"duplicates": "keep (default) or drop: exact duplicate rows of the flat CSV"},
+)
+def read_philly(path: Path, reading: Reading) -> Trace:
+    """Read either form of the Philly trace, whichever the file is."""
+    if read_head(path).lstrip().startswith(("[", "{")):
+        return _read_log(path, reading)
+    return _read_flat(path, reading)
+
+
+def _read_flat(path: Path, reading: Reading) -> Trace:
+    duplicates = reading.options.get("duplicates", "keep")
+    if duplicates not in {"keep", "drop"}:
+        raise InputError(f"duplicates={duplicates}: write duplicates=keep or duplicates=drop")
+    table = read_table(path, _FLAT, reading)
+    again = ~pl.struct(list(_FLAT)).is_first_distinct()
+    if duplicates == "drop":
+        table.drop(again, "exact duplicate of an earlier row")
+    else:
+        table.mend(again, "exact duplicate of an earlier row", action="kept")
+    table.parse_times("timestamp", TIME)
+    table.check(pl.col("duration") > 0, "duration", "is not above 0")
+    table.check(pl.col("num_gpus") > 0, "num_gpus", "is not above 0")
+    expected = pl.col("duration") * pl.col("num_gpus")
+    table.mend(
+        (pl.col("gpu_time") - expected).abs() > 1e-6 * expected,
+        "gpu_time is not duration x num_gpus; the product is used",
+    )
+    table.mend(
+        (pl.col("timestamp") >= _AMBIGUOUS[0]) & (pl.col("timestamp") < _AMBIGUOUS[1]),
+        "local time that happened twice (2017-11-05 01:00-02:00)",
+        action="kept",
+    )
+    frame = table.done()
+    jobs = frame.select(
+        job=pl.format("{}-{}", pl.col("cluster").fill_null("job"), "line"),
+        submit="timestamp",
+        duration="duration",
+        gpus="num_gpus",
+        tenant="cluster",
+    )
+    return build_trace("philly", jobs, path, reading.tally, absolute=True)
+
+
+def _read_log(path: Path, reading: Reading) -> Trace:
+    entries = _load_entries(path)
+    faults: list[Fault] = []
+    rows: list[dict[str, object]] = []
+    for index, entry in enumerate(entries):
+        try:
+            row = _job(entry, reading)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            name = entry.get("jobid", "") if isinstance(entry, dict) else ""
+            missing = isinstance(error, KeyError)
+            what = f"lacks {error}" if missing else f"is not a job of the Philly log ({error})"
+            faults.append(Fault(f"{path}: [{index}] {name}".rstrip(), what))
+            continue
+        if row is not None:
+            rows.append(row)
+    if faults and not reading.skip_invalid:
+        more = len(faults) - MOST_FAULTS
+        rest = [Fault(str(path), f"and {more} more jobs are wrong")] if more > 0 else []
+        raise InputError([*faults[:MOST_FAULTS], *rest])
+    reading.tally.add("dropped", "entry that is not a job", len(faults))
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return build_trace("philly", frame, path, reading.tally, absolute=True)
+
+
+def _load_entries(path: Path) -> list[Any]:
+    try:
+        entries = json.loads(read_bytes(path))
+    except json.JSONDecodeError as error:
+        raise InputError(
+            Fault(f"{path}: line {error.lineno}", f"is not JSON ({error.msg})", "fetch it again")
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError(Fault(str(path), "is not UTF-8", "save the file as UTF-8")) from error
+    if not isinstance(entries, list):
+        raise InputError(Fault(f"{path}: line 1", "is not a JSON list of jobs"))
+    return entries
+
+
+def _job(entry: Mapping[str, Any], reading: Reading) -> dict[str, object] | None:
+    tally = reading.tally
+    submit = _seconds(entry["submitted_time"])
+    attempts: Sequence[Mapping[str, Any]] = entry["attempts"]
+    if submit is None:
+        raise ValueError("submitted_time is missing")
+    if not attempts:
+        tally.add("dropped", "job with no attempt: it never ran", 1)
+        return None
+    if _seconds(attempts[-1]["end_time"]) is None:
+        tally.add("dropped", "last attempt has no end: the job was still running", 1)
+        return None
+    runs: list[tuple[float, float, int]] = []
+    for attempt in attempts:
+        begin, end = _seconds(attempt["start_time"]), _seconds(attempt["end_time"])
+        gpus = sum(len(machine["gpus"]) for machine in attempt["detail"])
+        if begin is None or end is None or end <= begin or not gpus:
+            tally.add("mended", "attempt without start, end, run time or GPUs is not counted", 1)
+        else:
+            runs.append((begin, end - begin, gpus))
+    if not runs:
+        tally.add("dropped", "no attempt ran on a GPU", 1)
+        return None
+    _, _, gpus = max(runs, key=lambda run: run[1])
+    if any(run[2] != gpus for run in runs):
+        tally.add("mended", "attempts differ in GPUs; GPU-time is kept at those of the longest", 1)
+    return {
+        "job": str(entry["jobid"]),
+        "submit": submit,
+        "duration": sum(seconds * held for _, seconds, held in runs) / gpus,
+        "queue": max(0.0, runs[0][0] - submit),
+        "gpus": float(gpus),
+        "tenant": entry["vc"],
+        "user": entry["user"],
+        "status": _STATUS.get(entry["status"], str(entry["status"]).lower()),
+    }
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None or text == "None":
+        return None
+    return datetime.strptime(text, TIME).replace(tzinfo=UTC).timestamp()

@@ -1,0 +1,113 @@
+"""The Standard Workload Format of the Parallel Workloads Archive."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from shadowprice.core.errors import InputError
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import Table, read_bytes, read_head
+
+_EPOCH: Final = datetime(1970, 1, 1)  # UTC without a zone, as in Trace.start
+_FIELDS: Final = (
+    *("job", "submit", "wait", "run", "allocated", "cpu_time", "used_memory", "requested"),
+    *("requested_time", "requested_memory", "status", "user", "group", "executable"),
+    *("queue", "partition", "preceding", "think_time"),
+)
+_STATUS: Final = {1: "passed", 0: "failed", 5: "cancelled"}
+_START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
+
+
+@trace_format(
+    "swf",
+    title="Standard Workload Format: 18 fields a line, comments after ;",
+    citation="Chapin et al., Benchmarks and Standards for the Evaluation of Parallel Job "
+    "Schedulers, JSSPP 1999; Feitelson, Parallel Workloads Archive",
+    licence="that of the log",
+    files="*.swf[.gz]",
+    gotchas=(
+        "-1 means unknown in every field",
+        "processors are taken as GPUs (processors=cpus: as cores of CPU jobs)",
+        "allocated processors, or those requested where the former are unknown (counted)",
+        "status 2-4 are parts of a job that another line sums up: left out",
+        "a run time of 0 never ran: left out; used memory is KB per processor",
+    ),
+    options={"processors": "gpus (default) or cpus: what a processor of the log stands for"},
+)
+def read_swf(path: Path, reading: Reading) -> Trace:
+    """Read an SWF log."""
+    processors = reading.options.get("processors", "gpus")
+    if processors not in {"gpus", "cpus"}:
+        raise InputError(f"processors={processors}: write processors=gpus or processors=cpus")
+    head = read_head(path)
+    table = _split(path, reading)
+    table.drop(pl.col("status").is_in([2, 3, 4]), "part of a job that another line sums up")
+    table.drop(pl.col("run") == 0, "run time 0: never ran")
+    table.check(pl.col("job") >= 0, "job", "is not a job number")
+    table.check(pl.col("submit") >= 0, "submit", "is negative")
+    held = pl.when(pl.col("allocated") > 0).then("allocated").otherwise("requested")
+    table.mend(pl.col("allocated") <= 0, "processors allocated unknown; those requested are used")
+    table.check(held > 0, "requested", "and allocated processors are unknown")
+    table.mend(pl.col("run") < 0, "run time unknown", "kept")
+    as_gpus = processors == "gpus"
+    memory = pl.when(pl.col("used_memory") > 0).then("used_memory") * held * 1024
+    jobs = table.done().select(
+        job=pl.format("job-{}", pl.col("job").cast(pl.Int64)),
+        submit="submit",
+        duration=pl.when(pl.col("run") > 0).then("run"),
+        queue=pl.when(pl.col("wait") >= 0).then("wait"),
+        gpus=held if as_gpus else pl.lit(0.0),
+        cpus=pl.lit(None) if as_gpus else held,
+        memory=memory.round().cast(pl.Int64),
+        tenant=_label("group"),
+        user=_label("user"),
+        status=pl.col("status").cast(pl.Int64).replace_strict(_STATUS, default=None),
+    )
+    trace = build_trace("swf", jobs, path, reading.tally, absolute=False)
+    start = _START.search(head)
+    if start is None or int(start[1]) == 0:
+        return trace
+    first = int(start[1]) + float(jobs.select(pl.col("submit").min()).item())
+    return replace(trace, start=_EPOCH + timedelta(seconds=first))
+
+
+def _split(path: Path, reading: Reading) -> Table:
+    """Split lines at any run of blanks; a line with another number of fields is refused."""
+    lines = pl.read_csv(
+        read_bytes(path),
+        has_header=False,
+        new_columns=["text"],
+        schema_overrides=[pl.String()],
+        separator="\x1f",
+        quote_char=None,
+        infer_schema=False,
+    ).with_row_index("line", offset=1)
+    table = Table(path, lines.with_columns(pl.col("text").str.strip_chars()), reading)
+    text = pl.col("text")
+    table.frame = table.frame.filter(~text.str.starts_with(";").fill_null(False))
+    table.drop(text.is_null() | (text == ""), "blank line")
+    fields = text.str.replace_all(r"\s+", " ").str.split(" ")
+    table.frame = table.frame.with_columns(fields=fields)
+    table.check(
+        pl.col("fields").list.len() == len(_FIELDS), "text", "does not have 18 fields of numbers"
+    )
+    numbers = [
+        pl.col("fields").list.get(at).cast(pl.Float64, strict=False).alias(name)
+        for at, name in enumerate(_FIELDS)
+    ]
+    table.frame = table.frame.with_columns(numbers)
+    whole = pl.all_horizontal(pl.col(name).is_finite() for name in _FIELDS)
+    table.check(whole, "text", "has a field that is not a number")
+    return table
+
+
+def _label(column: str) -> pl.Expr:
+    value = pl.col(column)
+    return pl.when(value >= 0).then(pl.format(column + "-{}", value.cast(pl.Int64)))

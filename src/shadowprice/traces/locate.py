@@ -1,0 +1,187 @@
+"""Finding trace files, and reading one from ``format:path?option=value&...``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from shadowprice.core.amounts import parse_duration
+from shadowprice.core.errors import InputError
+from shadowprice.traces.records import Selection, Trace, select
+from shadowprice.traces.registry import Reading, TraceFormat, get_format
+
+ENVIRONMENT: Final = "SHADOWPRICE_TRACES"
+DEFAULT_FOLDER: Final = Path("../shared/traces")
+SELECTION_OPTIONS: Final[Mapping[str, str]] = {
+    "vc": "only these tenants, comma between them",
+    "from": "only jobs submitted so long after the first (2d, 6h)",
+    "to": "only jobs submitted before so long after the first",
+    "limit": "at most so many jobs, the earliest",
+    "skip_invalid": "yes: leave out wrong rows, counted, instead of refusing the file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSpec:
+    """What a user asks for as ``format:path?option=value&...``.
+
+    Parameters
+    ----------
+    format : str
+        Name of the format.
+    path : Path
+        File or directory.
+    selection : Selection
+        Which jobs to keep.
+    skip_invalid : bool
+        Whether wrong rows are left out.
+    options : mapping of str to str
+        The format's own options.
+    synthesis : mapping of str to str
+        Options that are neither: left to the synthesis of what the trace lacks.
+    """
+
+    format: str
+    path: Path
+    selection: Selection
+    skip_invalid: bool
+    options: Mapping[str, str]
+    synthesis: Mapping[str, str]
+
+
+def traces_folder() -> Path:
+    """Return the folder of trace files: ``SHADOWPRICE_TRACES``, or ``../shared/traces``."""
+    return Path(os.environ.get(ENVIRONMENT) or DEFAULT_FOLDER)
+
+
+def resolve(path: Path) -> Path:
+    """Return a path as it stands, or under the folder of traces where only that exists."""
+    if not path.exists() and not path.is_absolute():
+        inside = traces_folder() / path
+        if inside.exists():
+            return inside
+    return path
+
+
+def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
+    """Read ``philly:philly/philly.csv.gz?vc=6214e9&limit=1000``.
+
+    Parameters
+    ----------
+    text : str
+        The specification. The path may hold commas and colons, and ``%3F`` for a question mark.
+    synthesis_options : iterable of str
+        Further option names to accept, for `shadowprice.traces.synthesis`.
+
+    Returns
+    -------
+    TraceSpec
+        What is asked for.
+
+    Raises
+    ------
+    InputError
+        If the format or an option is unknown (naming the nearest), or a value is wrong.
+    """
+    name, colon, rest = text.partition(":")
+    if not colon or not rest:
+        raise InputError(f"{text!r} is no trace; write format:path, such as philly:philly.csv.gz")
+    known = get_format(name)
+    location, _, query = rest.partition("?")
+    pairs = _pairs(text, query)
+    _check_names(text, pairs, known, synthesis_options)
+    return TraceSpec(
+        format=name,
+        path=resolve(Path(unquote(location)).expanduser()),
+        selection=Selection(
+            tenants=tuple(filter(None, pairs.get("vc", "").split(","))),
+            begin=_span(pairs, "from"),
+            end=_span(pairs, "to"),
+            limit=_limit(pairs),
+        ),
+        skip_invalid=_yes(pairs, "skip_invalid"),
+        options={key: value for key, value in pairs.items() if key in known.options},
+        synthesis={key: pairs[key] for key in synthesis_options if key in pairs},
+    )
+
+
+def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
+    """Read a trace and keep the selected jobs.
+
+    Parameters
+    ----------
+    spec : str or TraceSpec
+        What to read.
+    skip_invalid : bool
+        Leave out wrong rows, counting them (also ``?skip_invalid=yes``).
+
+    Returns
+    -------
+    Trace
+        The jobs, with notes of everything left out or mended.
+
+    Raises
+    ------
+    InputError
+        If the specification or the file is wrong.
+    """
+    if isinstance(spec, str):
+        spec = parse_spec(spec)
+    reading = Reading(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
+    return select(get_format(spec.format).read(spec.path, reading), spec.selection)
+
+
+def _pairs(text: str, query: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for part in filter(None, query.split("&")):
+        key, equals, value = part.partition("=")
+        if not equals or not value:
+            raise InputError(f"{text!r}: option {part!r} has no value; write option=value")
+        if key in pairs:
+            raise InputError(f"{text!r}: option {key!r} is given twice")
+        pairs[key] = unquote(value)
+    return pairs
+
+
+def _check_names(
+    text: str, pairs: Iterable[str], known: TraceFormat, synthesis_options: Iterable[str]
+) -> None:
+    allowed = [*SELECTION_OPTIONS, *known.options, *synthesis_options]
+    for key in pairs:
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise InputError(f"{text!r}: no option {key!r}; {hint}options: {', '.join(allowed)}")
+
+
+def _span(pairs: Mapping[str, str], key: str) -> float | None:
+    if key not in pairs:
+        return None
+    try:
+        duration = parse_duration(pairs[key])
+    except InputError as error:
+        raise InputError(f"{key}={pairs[key]}: {error}") from error
+    if duration.slots:
+        raise InputError(f"{key}={pairs[key]}: a trace has no slots; write seconds, hours or days")
+    return float(duration.seconds)
+
+
+def _limit(pairs: Mapping[str, str]) -> int | None:
+    text = pairs.get("limit")
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise InputError(f"limit={text}: write a whole number above 0")
+    return int(text)
+
+
+def _yes(pairs: Mapping[str, str], key: str) -> bool:
+    text = pairs.get(key, "no")
+    if text not in {"yes", "no", "true", "false"}:
+        raise InputError(f"{key}={text}: write yes or no")
+    return text in {"yes", "true"}

@@ -1,0 +1,241 @@
+"""The one table that every trace format is read into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+
+SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
+    {
+        "job": pl.String(),  # unique name
+        "submit": pl.Float64(),  # seconds since the first kept job's submission
+        "duration": pl.Float64(),  # seconds of running, queueing excluded; null: unknown
+        "queue": pl.Float64(),  # seconds it waited in the traced cluster; null: unknown
+        "gpus": pl.Float64(),  # GPUs in all, fractions of one allowed; 0: a CPU job
+        "workers": pl.Int64(),  # worker tasks, where the trace splits them; else null
+        "ps": pl.Int64(),  # parameter-server tasks, where the trace splits them; else null
+        "gpu_type": pl.String(),  # types it may run on, "|" between them; null: any or unknown
+        "cpus": pl.Float64(),  # cores in all; null: unknown
+        "memory": pl.Int64(),  # bytes in all; null: unknown
+        "tenant": pl.String(),  # virtual cluster or user; null: unknown
+        "user": pl.String(),
+        "status": pl.String(),  # passed, failed, cancelled or unfinished; null: unknown
+        "model": pl.String(),  # model family, as the trace names it
+        "batch_size": pl.Int64(),
+        "iterations": pl.Int64(),  # mini-batches of the whole job
+        "deadline": pl.Float64(),  # seconds, on the clock of `submit`; null: none
+    }
+)
+"""Columns of `Trace.jobs`: name and type; everything but job, submit and gpus may be null."""
+
+REQUIRED: Final = ("job", "submit", "gpus")
+
+STATUSES: Final = ("passed", "failed", "cancelled", "unfinished")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What an importer did to rows that could not be taken as they stand.
+
+    Parameters
+    ----------
+    action : {"dropped", "mended", "kept"}
+        Whether the rows were left out, changed, or kept although something about them is odd.
+    reason : str
+        Why, naming the trait of the format.
+    count : int
+        How many rows.
+    """
+
+    action: Literal["dropped", "mended", "kept"]
+    reason: str
+    count: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of rows dropped and mended, by reason, in the order first met."""
+
+    _counts: dict[tuple[Literal["dropped", "mended", "kept"], str], int] = field(
+        default_factory=dict
+    )
+
+    def add(self, action: Literal["dropped", "mended", "kept"], reason: str, count: int) -> None:
+        """Count rows; a count of 0 leaves no trace."""
+        if count:
+            key = (action, reason)
+            self._counts[key] = self._counts.get(key, 0) + count
+
+    def notes(self) -> tuple[Note, ...]:
+        """Return what was counted."""
+        return tuple(Note(action, reason, n) for (action, reason), n in self._counts.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A trace read into the common table.
+
+    Parameters
+    ----------
+    format : str
+        Name of the format it was read as.
+    jobs : polars.DataFrame
+        One row a job with the columns of `SCHEMA`, ordered by submission (file order among
+        jobs of one moment).
+    source : str
+        File or directory it came from.
+    notes : tuple of Note
+        Everything dropped or mended, by reason.
+    start : datetime, optional
+        Absolute time of the first kept submission, where the trace tells it.
+    """
+
+    format: str
+    jobs: pl.DataFrame
+    source: str
+    notes: tuple[Note, ...] = ()
+    start: datetime | None = None
+
+    @property
+    def dropped(self) -> tuple[tuple[str, int], ...]:
+        """Reasons and counts of the rows left out."""
+        return tuple((n.reason, n.count) for n in self.notes if n.action == "dropped")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which jobs of a trace to keep.
+
+    Parameters
+    ----------
+    tenants : tuple of str
+        Only these tenants (virtual clusters or users); empty for all.
+    begin, end : float, optional
+        Seconds after the first job of the trace; jobs submitted in [begin, end) are kept and the
+        clock starts again at the first of them.
+    limit : int, optional
+        At most so many jobs, the earliest.
+    """
+
+    tenants: tuple[str, ...] = ()
+    begin: float | None = None
+    end: float | None = None
+    limit: int | None = None
+
+
+def build_trace(
+    format_name: str,
+    frame: pl.DataFrame,
+    source: Path,
+    tally: Tally,
+    *,
+    absolute: bool,
+) -> Trace:
+    """Bring a reader's columns into the common table.
+
+    Parameters
+    ----------
+    format_name : str
+        Name of the format.
+    frame : polars.DataFrame
+        Any of the columns of `SCHEMA`, at least those of `REQUIRED`; ``submit`` in seconds of the
+        trace's own clock.
+    source : Path
+        Where it came from.
+    tally : Tally
+        What the reader dropped and mended.
+    absolute : bool
+        Whether ``submit`` counts seconds since 1970 (then `Trace.start` is known).
+
+    Returns
+    -------
+    Trace
+        Sorted, with the clock at 0 for the first job.
+
+    Raises
+    ------
+    InputError
+        If no job is left or two jobs share a name.
+    """
+    if frame.is_empty():
+        dropped = "; ".join(f"{n.count} {n.reason}" for n in tally.notes())
+        detail = f" (left out: {dropped})" if dropped else ""
+        raise InputError(Fault(str(source), f"holds no job{detail}", "give a trace with jobs"))
+    columns = [
+        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(kind).alias(name)
+        for name, kind in SCHEMA.items()
+    ]
+    jobs = frame.select(columns).sort("submit", maintain_order=True)
+    first = float(jobs.item(0, "submit"))
+    jobs = jobs.with_columns(pl.col("submit") - first, pl.col("deadline") - first)
+    repeated = jobs.filter(pl.col("job").is_duplicated())
+    if not repeated.is_empty():
+        name = repeated.item(0, "job")
+        raise InputError(
+            Fault(
+                str(source),
+                f"{repeated['job'].n_unique()} job names occur more than once, first {name!r}",
+                "job names must be unique within a trace",
+            )
+        )
+    start = datetime.fromtimestamp(first, tz=UTC).replace(tzinfo=None) if absolute else None
+    return Trace(format_name, jobs, str(source), tally.notes(), start)
+
+
+def select(trace: Trace, selection: Selection) -> Trace:
+    """Keep some jobs of a trace and restart its clock at the first of them.
+
+    Parameters
+    ----------
+    trace : Trace
+        The whole trace.
+    selection : Selection
+        What to keep.
+
+    Returns
+    -------
+    Trace
+        The part, with a note of how many jobs were not selected.
+
+    Raises
+    ------
+    InputError
+        If a tenant is unknown or nothing is left.
+    """
+    if selection == Selection():
+        return trace
+    jobs = trace.jobs
+    if selection.tenants:
+        known = set(jobs["tenant"].drop_nulls().unique().to_list())
+        for tenant in selection.tenants:
+            if tenant not in known:
+                some = ", ".join(sorted(known)[:12]) or "none"
+                raise InputError(
+                    Fault(trace.source, f"has no tenant {tenant!r}", f"its tenants are {some}")
+                )
+        jobs = jobs.filter(pl.col("tenant").is_in(list(selection.tenants)))
+    if selection.begin is not None:
+        jobs = jobs.filter(pl.col("submit") >= selection.begin)
+    if selection.end is not None:
+        jobs = jobs.filter(pl.col("submit") < selection.end)
+    if selection.limit is not None:
+        jobs = jobs.head(selection.limit)
+    if jobs.is_empty():
+        raise InputError(Fault(trace.source, "no job is selected", "widen from, to, vc or limit"))
+    first = float(jobs.item(0, "submit"))
+    left_out = trace.jobs.height - jobs.height
+    notes = (*trace.notes, *([Note("dropped", "not selected", left_out)] if left_out else ()))
+    return replace(
+        trace,
+        jobs=jobs.with_columns(pl.col("submit") - first, pl.col("deadline") - first),
+        notes=notes,
+        start=trace.start + timedelta(seconds=first) if trace.start else None,
+    )

@@ -1,0 +1,393 @@
+"""Reading delimited text fast, and refusing what is not text before much of it is read.
+
+A file is first judged by its head (64 KiB, decompressed where it is gzip): emptiness, another
+encoding, binary content and missing columns are found there, so that a gigabyte of junk costs
+neither time nor memory. The table is then parsed by polars with every type declared (inference
+would read the virtual cluster ``6214e9`` as a number). Only when that fails is the file walked
+line by line to say which line is wrong.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.traces.registry import Reading
+
+HEAD_BYTES: Final = 1 << 16
+MOST_FAULTS: Final = 20
+LARGEST_UNPACKED: Final = 4 << 30
+"""Bytes a gzip member may unpack to; the largest public trace table is about a fifth of it."""
+
+_GZIP: Final = b"\x1f\x8b"
+_TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
+_NUMBER_WORDS: Final[Mapping[object, str]] = {
+    pl.Int64(): "a whole number",
+    pl.Float64(): "a number",
+}
+
+
+def is_gzip(path: Path) -> bool:
+    """Return whether a file starts as gzip does, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(2) == _GZIP
+
+
+def read_head(path: Path) -> str:
+    """Return the first 64 KiB of a text file, decompressed.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it is empty, binary, not UTF-8, or a broken gzip.
+    """
+    if not path.exists():
+        raise InputError(Fault(str(path), "there is no such file", "check the path"))
+    if path.is_dir():
+        raise InputError(Fault(str(path), "is a directory", "give the file inside it"))
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise InputError(Fault(str(path), f"cannot be read ({error.strerror})")) from error
+    if head.startswith(_GZIP):
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+        except zlib.error as error:
+            raise InputError(Fault(str(path), "is damaged gzip", "fetch it again")) from error
+    if not head.strip():
+        raise InputError(Fault(str(path), "is empty", "give a file with rows"))
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(Fault(f"{path}: line 1", "is UTF-16", "save it as UTF-8"))
+    controls = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
+    if b"\0" in head or controls > len(head) // 100:
+        raise InputError(Fault(str(path), "is binary, not text", "give the trace's text file"))
+    try:
+        text = head.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 4:
+            raise _encoding_fault(path, head[: error.start].count(b"\n") + 1) from error
+        text = head[: error.start].decode("utf-8-sig")
+    if len(head) >= HEAD_BYTES and "\n" not in text and not text.lstrip().startswith(("[", "{")):
+        raise InputError(
+            Fault(f"{path}: line 1", "has no end within 64 KiB", "give a file with one job a line")
+        )
+    return text
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's bytes, decompressed where it is gzip.
+
+    Raises
+    ------
+    InputError
+        If the gzip stream is cut short, damaged, or unpacks to more than 4 GiB.
+    """
+    if not is_gzip(path):
+        return path.read_bytes()
+    parts: list[bytes] = []
+    size = lines = 0
+    try:
+        with gzip.open(path) as file:
+            while part := file.read(1 << 24):
+                parts.append(part)
+                lines += part.count(b"\n")
+                size += len(part)
+                if size > LARGEST_UNPACKED:
+                    raise InputError(Fault(str(path), "unpacks to more than 4 GiB", "split it"))
+    except EOFError as error:
+        raise InputError(
+            Fault(
+                f"{path}: line {lines + 1}",
+                "the gzip stream ends here, cut short",
+                "fetch it again",
+            )
+        ) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(
+            Fault(f"{path}: line {lines + 1}", "the gzip stream is damaged here", "fetch it again")
+        ) from error
+    return b"".join(parts)
+
+
+class Table:
+    """Rows of a delimited file, each with its line number, under checks.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    frame : polars.DataFrame
+        The rows that passed so far, with a column ``line`` (1-based).
+    """
+
+    def __init__(self, path: Path, frame: pl.DataFrame, reading: Reading) -> None:
+        self.path = path
+        self.frame = frame
+        self._reading = reading
+        self._faults: list[Fault] = []
+        self._wrong = 0
+
+    def drop(self, condition: pl.Expr, reason: str) -> None:
+        """Leave out rows that meet a condition which the format is known for, counting them."""
+        kept = self.frame.filter(~condition.fill_null(False))
+        self._reading.tally.add("dropped", reason, self.frame.height - kept.height)
+        self.frame = kept
+
+    def mend(
+        self, condition: pl.Expr, reason: str, action: Literal["mended", "kept"] = "mended"
+    ) -> None:
+        """Count rows that will be changed (or are kept although odd)."""
+        count = int(self.frame.select(condition.fill_null(False).sum()).item())
+        self._reading.tally.add(action, reason, count)
+
+    def check(self, valid: pl.Expr, column: str, message: str, mend: str = "") -> None:
+        """Refuse rows for which an expression is not true (null counts as not true).
+
+        Parameters
+        ----------
+        valid : polars.Expr
+            True for a good row.
+        column : str
+            Column whose value the fault shows.
+        message, mend : str
+            What is wrong and what to write instead.
+        """
+        good = self.frame.select(valid.fill_null(False)).to_series()
+        if good.all():
+            return
+        bad = self.frame.filter(~good)
+        if self._reading.skip_invalid:
+            self._reading.tally.add("dropped", f"{column} {message}", bad.height)
+        else:
+            self._wrong += bad.height
+            room = MOST_FAULTS - len(self._faults)
+            for line, value in bad.select("line", column).head(max(room, 0)).iter_rows():
+                shown = "" if value is None else f" {value!r}"
+                self._faults.append(
+                    Fault(f"{self.path}: line {line}", f"{column}{shown} {message}", mend)
+                )
+        self.frame = self.frame.filter(good)
+
+    def parse_times(self, column: str, pattern: str, *, nullable: bool = False) -> None:
+        """Turn a column of times as text into seconds since 1970.
+
+        Parameters
+        ----------
+        column : str
+            Column of text.
+        pattern : str
+            ``strptime`` pattern; a pattern with ``%z`` gives UTC, one without the naive clock.
+        nullable : bool
+            Whether the time may be missing.
+        """
+        text = pl.col(column)
+        kind = pl.Datetime("us", "UTC") if "%z" in pattern else pl.Datetime("us")
+        parsed = text.str.strptime(kind, pattern, strict=False)
+        valid = parsed.is_not_null()
+        self.check(
+            valid | text.is_null() if nullable else valid,
+            column,
+            "is not a time",
+            f"write it as {pattern}",
+        )
+        self.frame = self.frame.with_columns(parsed.dt.epoch("us").alias(column) / 1e6)
+
+    def done(self) -> pl.DataFrame:
+        """Return the rows, or raise all faults found.
+
+        Raises
+        ------
+        InputError
+            Listing up to 20 faults and how many more there are.
+        """
+        if self._faults:
+            self._faults.sort(key=lambda fault: int(fault.place.rsplit(" ", 1)[1]))
+            more = self._wrong - len(self._faults)
+            if more:
+                self._faults.append(Fault(str(self.path), f"and {more} more rows are wrong"))
+            raise InputError(self._faults)
+        return self.frame
+
+
+def read_table(
+    path: Path,
+    columns: Mapping[str, pl.DataType],
+    reading: Reading,
+    *,
+    separator: str = ",",
+    header: bool = True,
+    optional: Sequence[str] = (),
+    quoted: bool = True,
+) -> Table:
+    """Read a delimited file with every type declared.
+
+    Parameters
+    ----------
+    path : Path
+        The file, plain or gzip.
+    columns : mapping of str to polars type
+        Columns to read and what they hold. Without a header, all columns of the file, in order.
+    reading : Reading
+        How to treat wrong rows.
+    separator : str
+        Between fields.
+    header : bool
+        Whether the first line names the columns.
+    optional : sequence of str
+        Columns that may be absent; they are then null.
+    quoted : bool
+        Whether double quotes hold fields together; False where they are plain characters.
+
+    Returns
+    -------
+    Table
+        The rows; blank lines are dropped and counted.
+
+    Raises
+    ------
+    InputError
+        If the file is no such table.
+    """
+    head = read_head(path)
+    names = list(columns)
+    if header:
+        found = next(csv.reader([head.splitlines()[0]], delimiter=separator))
+        names = [name.strip() for name in found]
+        missing = [name for name in columns if name not in names and name not in optional]
+        if missing:
+            raise InputError(
+                Fault(
+                    f"{path}: line 1",
+                    f"the header lacks {', '.join(missing)}",
+                    f"the columns must be {', '.join(c for c in columns if c not in optional)}",
+                )
+            )
+    else:
+        _check_width(path, head, len(names), separator)
+    schema = {name: columns.get(name, pl.String()) for name in names}
+    source: Path | bytes = read_bytes(path) if is_gzip(path) else path
+    try:
+        frame = _parse(source, schema, separator, header, quoted)
+    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+        lines = _lines(path, source, separator, quoted)
+        frame = _parse_leniently(path, lines, schema, header, reading, error)
+    first_line = 2 if header else 1
+    if "line" not in frame.columns:
+        frame = frame.with_row_index("line", offset=first_line)
+    present = [name for name in columns if name in names]
+    absent = [
+        pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in names
+    ]
+    table = Table(path, frame.select("line", *present, *absent), reading)
+    table.drop(pl.all_horizontal(pl.col(name).is_null() for name in present), "blank line")
+    return table
+
+
+def _check_width(path: Path, head: str, width: int, separator: str) -> None:
+    found = len(next(csv.reader([head.splitlines()[0]], delimiter=separator)))
+    if found != width:
+        raise InputError(Fault(f"{path}: line 1", f"has {found} fields", f"{width} are expected"))
+
+
+def _parse(
+    source: Path | bytes,
+    schema: Mapping[str, pl.DataType],
+    separator: str,
+    header: bool,
+    quoted: bool,
+) -> pl.DataFrame:
+    return pl.read_csv(
+        source,
+        has_header=header,
+        new_columns=list(schema),
+        schema_overrides=list(schema.values()),
+        separator=separator,
+        quote_char='"' if quoted else None,
+        infer_schema=False,
+    )
+
+
+def _parse_leniently(
+    path: Path,
+    lines: Iterator[tuple[int, list[str]]],
+    schema: Mapping[str, pl.DataType],
+    header: bool,
+    reading: Reading,
+    cause: Exception,
+) -> pl.DataFrame:
+    """Walk a file that would not parse: name its wrong lines, or leave them out and count them."""
+    faults: list[Fault] = []
+    rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
+    for line, fields in lines:
+        if (header and line == 1) or not fields:
+            continue
+        fault = _row_fault(f"{path}: line {line}", fields, schema)
+        if fault is None and reading.skip_invalid:
+            rows["line"].append(line)
+            for (name, kind), text in zip(schema.items(), fields, strict=True):
+                rows[name].append(_value(text, kind))
+        elif fault is not None:
+            faults.append(fault)
+            if not reading.skip_invalid and len(faults) >= MOST_FAULTS:
+                break
+    if faults and not reading.skip_invalid:
+        raise InputError(faults) from cause
+    if not faults:
+        reason = str(cause).splitlines()[0]
+        raise InputError(Fault(str(path), f"cannot be parsed ({reason})")) from cause
+    reading.tally.add("dropped", "row that cannot be parsed", len(faults))
+    return pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema})
+
+
+def _lines(
+    path: Path, source: Path | bytes, separator: str, quoted: bool
+) -> Iterator[tuple[int, list[str]]]:
+    raw = io.BytesIO(source) if isinstance(source, bytes) else path.open("rb")
+    with raw as file:
+        for line, data in enumerate(iter(lambda: file.readline(HEAD_BYTES), b""), start=1):
+            try:
+                text = data.decode("utf-8-sig" if line == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise _encoding_fault(path, line) from error
+            row = text.rstrip("\r\n")
+            if quoted:
+                yield line, next(csv.reader([row], delimiter=separator), [])
+            else:
+                yield line, row.split(separator) if row else []
+
+
+def _row_fault(
+    place: str, fields: Sequence[str], schema: Mapping[str, pl.DataType]
+) -> Fault | None:
+    if len(fields) != len(schema):
+        return Fault(place, f"has {len(fields)} fields", f"{len(schema)} are expected")
+    for (name, kind), text in zip(schema.items(), fields, strict=True):
+        try:
+            _value(text, kind)
+        except ValueError:
+            expected = _NUMBER_WORDS.get(kind, "a value")
+            return Fault(place, f"{name} {text!r} is not {expected}", f"write {expected}")
+    return None
+
+
+def _value(text: str, kind: pl.DataType) -> object:
+    if text == "":
+        return None
+    if kind == pl.Int64():
+        return int(text)
+    if kind == pl.Float64():
+        return float(text)
+    return text
+
+
+def _encoding_fault(path: Path, line: int) -> InputError:
+    return InputError(Fault(f"{path}: line {line}", "is not UTF-8", "save the file as UTF-8"))
