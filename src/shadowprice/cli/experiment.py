@@ -22,11 +22,11 @@ def experiment(
 ) -> None:
     """Measure and draw a figure of a paper: CSV tables, a PNG and a manifest."""
     # Experiments pull in polars and numba: the command's help must not wait for them.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Table
 
-    from shadowprice.experiments.framework import (  # noqa: PLC0415
+    from shadowprice.experiments.framework import (
         Settings,
         experiments,
         find_experiment,

@@ -19,7 +19,7 @@ POLICY_COLOURS: Final[Mapping[str, str]] = {
 }
 """A policy keeps its colour from figure to figure."""
 
-STYLE: Final[Mapping[str, Any]] = {
+STYLE: Final[dict[Any, Any]] = {
     "font.family": "DejaVu Sans",
     "font.size": 10.0,
     "axes.spines.top": False,
