@@ -1,0 +1,381 @@
+"""One round: the pass over own shares, then the pass over everyone's unused places.
+
+Algorithm 2 (lines 3-6) around Algorithm 3. A round is a window of slots in which nothing was
+reserved before; all its gangs end within it. Slots are counted from its beginning here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.errors import InputError
+from shadowprice.kernels.gangs import (
+    best_gang,
+    fill_run_ends,
+    place_gang,
+    reserve_places,
+    running_sums,
+)
+from shadowprice.kernels.income import divide
+
+Integers = npt.NDArray[np.int64]
+
+MICRO = 1_000_000
+"""Units of account in one unit of utility."""
+
+LARGEST = 2**62
+"""No sum of prices or utilities may reach this, in units of account."""
+
+
+@dataclass(frozen=True, eq=False)
+class GangJob:
+    """A job as a round sees it.
+
+    Parameters
+    ----------
+    name : str
+        Unique name.
+    tenant : int
+        Owner.
+    arrival : int
+        Arrival slot; with the name, the order of service.
+    worker_type, ps_type : int
+        Types of the places it uses; ``ps_type`` is ignored without parameter servers.
+    counts : int64, shape (choices,)
+        Numbers of workers it may run with, increasing.
+    spread_slots, colocated_slots : int64, shape (choices,)
+        Slots it needs with that many, by placement (Eq. (1)); colocated is never slower.
+    reach : int64, shape (most parameter servers on a server + 1,)
+        Workers elsewhere that so many parameter servers serve, see `reach_of`.
+    utility : callable
+        From durations in slots (int64 array) to utilities (float64 array), non-increasing.
+    """
+
+    name: str
+    tenant: int
+    arrival: int
+    worker_type: int
+    ps_type: int
+    counts: Integers
+    spread_slots: Integers
+    colocated_slots: Integers
+    reach: Integers
+    utility: Callable[[Integers], npt.NDArray[np.float64]]
+
+    def values(self, slots: int) -> Integers:
+        """Return the utility, in millionths, of ending before each slot up to ``slots``.
+
+        The clock of the *ideal* revenue starts with the round (line 9 of Algorithm 3), whatever
+        the job has waited before.
+
+        Returns
+        -------
+        int64, shape (slots + 1,)
+            Entry 0, an end before any slot, is 0 and never asked for.
+        """
+        values = np.zeros(slots + 1, np.int64)
+        utilities = self.utility(np.arange(1, slots + 1, dtype=np.int64)) * MICRO
+        if np.abs(utilities).max(initial=0.0) >= LARGEST:
+            raise InputError(f"job {self.name!r} is worth too much to count; scale utilities down")
+        values[1:] = np.rint(utilities)
+        return values
+
+
+def reach_of(most_ps: int, worker_bandwidth: int, ps_bandwidth: int, served: bool) -> Integers:
+    """Return how many workers elsewhere each number of parameter servers can serve: (3i).
+
+    Parameters
+    ----------
+    most_ps : int
+        Most parameter servers on one server.
+    worker_bandwidth, ps_bandwidth : int
+        b_w and b_p in bit/s; 0 where the job names none, and nothing then binds.
+    served : bool
+        Whether the job trains with parameter servers at all.
+
+    Returns
+    -------
+    int64, shape (most_ps + 1,)
+        -1 where the job cannot have so many.
+    """
+    reach = np.full(most_ps + 1, -1, np.int64)
+    if not served:
+        reach[0] = UNLIMITED
+        return reach
+    for ps in range(1, most_ps + 1):
+        if worker_bandwidth and ps_bandwidth:
+            reach[ps] = min(ps * ps_bandwidth // worker_bandwidth, UNLIMITED)
+        else:
+            reach[ps] = UNLIMITED
+    return reach
+
+
+@dataclass(frozen=True, eq=False)
+class Gang:
+    """Where and when a job runs in a round, and at what prices.
+
+    Parameters
+    ----------
+    start, end : int
+        Slots ``[start, end)`` of the round.
+    workers, ps : int
+        Counts in each of these slots.
+    colocated : bool
+        Whether all stand on one server.
+    workers_on, ps_on : int64, shape (servers,)
+        Counts on each server.
+    value : int
+        Ideal utility, millionths.
+    worker_prices, ps_prices : int64, shape (end - start,)
+        Price of one worker, of one parameter server, in each slot, millionths.
+    """
+
+    start: int
+    end: int
+    workers: int
+    ps: int
+    colocated: bool
+    workers_on: Integers
+    ps_on: Integers
+    value: int
+    worker_prices: Integers
+    ps_prices: Integers
+
+    @property
+    def worker_costs(self) -> Integers:
+        """Cost of its workers in each slot."""
+        return self.workers * self.worker_prices
+
+    @property
+    def ps_costs(self) -> Integers:
+        """Cost of its parameter servers in each slot."""
+        return self.ps * self.ps_prices
+
+    @property
+    def cost(self) -> int:
+        """Cost over all slots."""
+        return int(self.worker_costs.sum() + self.ps_costs.sum())
+
+    @property
+    def payoff(self) -> int:
+        """Ideal utility less cost: Eq. (7)."""
+        return self.value - self.cost
+
+
+@dataclass(eq=False)
+class Places:
+    """The places of one type over a round.
+
+    Parameters
+    ----------
+    capacity : int64, shape (servers,)
+        Places of each server.
+    shares : int64, shape (tenants,)
+        Places each tenant owns; together, all of them.
+    prices : int64, shape (places + 1,)
+        Price of a place for a slot by how many are taken, see `prices.price_table`.
+    slots : int
+        Length of the round.
+    """
+
+    capacity: Integers
+    shares: Integers
+    prices: Integers
+    slots: int
+    free: Integers = field(init=False)
+    ends: npt.NDArray[np.int32] = field(init=False)
+    taken: Integers = field(init=False)
+    taken_by: Integers = field(init=False)
+
+    def __post_init__(self) -> None:
+        total, most = int(self.capacity.sum()), int(self.capacity.max(initial=0))
+        if int(self.prices.max()) * max(total, 1) * self.slots >= LARGEST:
+            raise InputError("prices are too high to count; lower theta or scale utilities down")
+        self.free = np.tile(self.capacity, (self.slots, 1))
+        self.ends = np.empty((self.slots, most + 1, self.capacity.size), np.int32)
+        fill_run_ends(self.free, self.ends)
+        self.taken = np.zeros(self.slots, np.int64)
+        self.taken_by = np.zeros((self.shares.size, self.slots), np.int64)
+
+    def limit(self, tenant: int, *, borrow: bool) -> Integers:
+        """Return what a job of a tenant may use: its unused share, or all that is unused."""
+        if borrow:
+            return np.asarray(self.capacity.sum() - self.taken, np.int64)
+        return np.asarray(np.maximum(self.shares[tenant] - self.taken_by[tenant], 0), np.int64)
+
+    def current_prices(self) -> Integers:
+        """Return the price of a place in each slot."""
+        return np.asarray(self.prices[self.taken], np.int64)
+
+    def take(self, tenant: int, start: int, end: int, amounts: Integers) -> None:
+        """Reserve places on each server over slots ``[start, end)``."""
+        for server in np.flatnonzero(amounts).tolist():
+            reserve_places(self.free, self.ends, server, start, end, int(amounts[server]))
+        self.taken[start:end] += amounts.sum()
+        self.taken_by[tenant, start:end] += amounts.sum()
+
+    def unused_shares(self) -> Integers:
+        """Return the unused share of every tenant, shape (slots, tenants)."""
+        return np.ascontiguousarray(np.maximum(self.shares[:, None] - self.taken_by, 0).T)
+
+
+@dataclass(frozen=True, eq=False)
+class Award:
+    """A job that a round schedules.
+
+    Parameters
+    ----------
+    job : GangJob
+        The job.
+    gang : Gang
+        Where and when.
+    worker_income, ps_income : int64, shape (slots of the gang, tenants), or None
+        What each tenant receives for the workers and the parameter servers in each slot, its owner
+        included: Eq. (2), Eq. (11). None within the tenant's own share, which is free.
+    """
+
+    job: GangJob
+    gang: Gang
+    worker_income: Integers | None = None
+    ps_income: Integers | None = None
+
+
+class Market:
+    """The state of one round.
+
+    Parameters
+    ----------
+    workers, ps : sequence of Places
+        The places by type.
+    pack_in_time : bool
+        Among servers with as many free places, take the busiest of the round first, instead of
+        the least busy.
+    """
+
+    def __init__(
+        self, workers: Sequence[Places], ps: Sequence[Places], *, pack_in_time: bool = False
+    ) -> None:
+        self.workers = tuple(workers)
+        self.ps = tuple(ps)
+        self.slots = self.workers[0].slots
+        self._nothing = Places(
+            np.zeros_like(self.workers[0].capacity),
+            np.zeros_like(self.workers[0].shares),
+            np.zeros(1, np.int64),
+            self.slots,
+        )
+        self._sign = -1 if pack_in_time else 1
+
+    def places(self, job: GangJob) -> tuple[Places, Places]:
+        """Return the places that a job's workers and its parameter servers use."""
+        served = job.reach.size > 0 and job.reach[0] < 0
+        return self.workers[job.worker_type], self.ps[job.ps_type] if served else self._nothing
+
+    def search(self, job: GangJob, *, borrow: bool) -> Gang | None:
+        """Return the gang of greatest positive payoff, None if there is none: Algorithm 3.
+
+        Parameters
+        ----------
+        job : GangJob
+            The job.
+        borrow : bool
+            Whether it may use everyone's unused places, or its tenant's unused share alone.
+        """
+        workers, ps = self.places(job)
+        values = job.values(self.slots)
+        worker_prices, ps_prices = workers.current_prices(), ps.current_prices()
+        late = self.slots + 1
+        _, start, end, count, servers, colocated = best_gang(
+            values,
+            running_sums(worker_prices),
+            running_sums(ps_prices),
+            workers.limit(job.tenant, borrow=borrow),
+            ps.limit(job.tenant, borrow=borrow),
+            job.counts,
+            np.minimum(job.spread_slots, late),
+            np.minimum(job.colocated_slots, late),
+            job.reach[: ps.ends.shape[1]],
+            workers.ends,
+            ps.ends,
+        )
+        if start < 0:
+            return None
+        busy = self._sign * (workers.capacity * self.slots - workers.free.sum(axis=0))
+        workers_on, ps_on = place_gang(
+            start,
+            end,
+            count,
+            servers,
+            colocated,
+            job.reach[: ps.ends.shape[1]],
+            busy,
+            workers.ends,
+            ps.ends,
+        )
+        return Gang(
+            start,
+            end,
+            count,
+            servers,
+            colocated,
+            workers_on,
+            ps_on,
+            int(values[end]),
+            worker_prices[start:end],
+            ps_prices[start:end],
+        )
+
+    def take(self, job: GangJob, gang: Gang) -> None:
+        """Reserve a gang for a job."""
+        workers, ps = self.places(job)
+        workers.take(job.tenant, gang.start, gang.end, gang.workers_on)
+        if gang.ps:
+            ps.take(job.tenant, gang.start, gang.end, gang.ps_on)
+
+    def hold(self, jobs: Iterable[GangJob], *, sharing: bool = True) -> list[Award]:
+        """Schedule jobs in both passes, by arrival, then name: one round of Algorithm 2.
+
+        Parameters
+        ----------
+        jobs : iterable of GangJob
+            The jobs not scheduled yet.
+        sharing : bool
+            Whether there is a second pass.
+
+        Returns
+        -------
+        list of Award
+            In the order in which they were scheduled.
+        """
+        awards = []
+        waiting = []
+        for job in sorted(jobs, key=lambda job: (job.arrival, job.name)):
+            gang = self.search(job, borrow=False)
+            if gang is None:
+                waiting.append(job)
+                continue
+            self.take(job, gang)
+            awards.append(Award(job, gang))
+        if not sharing:
+            return awards
+        # What a tenant contributes is what its own share's pass left unused: line 4.
+        worker_unused = [places.unused_shares() for places in self.workers]
+        ps_unused = [places.unused_shares() for places in self.ps]
+        for job in waiting:
+            gang = self.search(job, borrow=True)
+            if gang is None:
+                continue
+            self.take(job, gang)
+            used = slice(gang.start, gang.end)
+            worker_income = divide(gang.worker_costs, worker_unused[job.worker_type][used])
+            if gang.ps:
+                ps_income = divide(gang.ps_costs, ps_unused[job.ps_type][used])
+            else:
+                ps_income = np.zeros_like(worker_income)
+            awards.append(Award(job, gang, worker_income, ps_income))
+        return awards

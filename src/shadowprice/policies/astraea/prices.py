@@ -1,0 +1,109 @@
+"""Price function (8), its parameter theta, and Lemma 1's number of rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowprice.core.errors import InputError
+from shadowprice.policies.astraea.market import MICRO, GangJob
+
+
+def price_table(theta: float, capacity: int) -> npt.NDArray[np.int64]:
+    """Return the price of one place for a slot, by how many places are taken: Eq. (8).
+
+    ``theta ** (taken / capacity) - 1``; the exponent, lost in print, is confirmed by the paper's
+    example (16^(2/8) - 1 = 1).
+
+    Parameters
+    ----------
+    theta : float
+        One more than the price of the last place; above 1.
+    capacity : int
+        Places of this type in the whole cluster.
+
+    Returns
+    -------
+    int64, shape (capacity + 1,)
+        Millionths of a unit of utility, rounded to the nearest.
+    """
+    if not (1 < theta < math.inf):
+        raise InputError(f"theta is {theta}; give a number above 1")
+    if not capacity:
+        return np.zeros(1, np.int64)
+    taken = np.arange(capacity + 1) / capacity
+    prices = np.rint(MICRO * np.expm1(taken * math.log(theta)))
+    return np.asarray(prices, np.int64)
+
+
+def theta_of(jobs: Iterable[GangJob], most_workers: int) -> tuple[float, float]:
+    """Return the least theta of workers and of parameter servers that no job outbids.
+
+    Section 4.4: the price of an exhausted resource, ``theta - 1``, is at least the utility of any
+    job per worker-slot (parameter-server-slot) of any of its schedules, and at least 1.
+
+    Parameters
+    ----------
+    jobs : iterable of GangJob
+        The jobs that may be scheduled (of one pair of types).
+    most_workers : int
+        Most workers on one server: no gang is colocated with more.
+
+    Returns
+    -------
+    theta_worker, theta_ps : float, float
+    """
+    worker = ps = 1.0
+    for job in jobs:
+        allowed = np.flatnonzero(job.reach >= 0)
+        if not allowed.size:
+            continue
+        for at, count in enumerate(job.counts.tolist()):
+            ways = []
+            if count <= most_workers:
+                ways.append((int(job.colocated_slots[at]), int(allowed[0])))
+            spread = np.flatnonzero(
+                (job.reach >= 1) & (count - np.minimum(job.reach, count) <= most_workers)
+            )
+            if spread.size:
+                ways.append((int(job.spread_slots[at]), int(spread[0])))
+            for slots, servers in ways:
+                utility = float(job.utility(np.array([slots], np.int64))[0])
+                worker = max(worker, utility / (count * slots))
+                if servers:
+                    ps = max(ps, utility / (servers * slots))
+    return 1 + worker, 1 + ps
+
+
+def rounds_of_lemma(
+    total_utility: float, least_utility: float, theta_worker: float, theta_ps: float
+) -> int:
+    """Return Lemma 1's lambda: rounds that guarantee a batch the ideal optimum of one.
+
+    ``floor((log f(all jobs) - log f_min) / (log sigma - log(sigma - 1))) + 1`` with Lemma 3's
+    ``sigma = 2 (log theta_w + log theta_p)``.
+
+    Parameters
+    ----------
+    total_utility : float
+        Utility of all jobs together, each at its best.
+    least_utility : float
+        Least utility of a job, positive.
+    theta_worker, theta_ps : float
+        Parameters of the price functions.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    if not 0 < least_utility <= total_utility:
+        raise InputError("the least utility must be positive and at most the total")
+    ratio = 2 * (math.log(theta_worker) + math.log(theta_ps))
+    if ratio <= 1:
+        # One round in which the algorithm is as good as the optimum.
+        return 1
+    return math.floor(math.log(total_utility / least_utility) / -math.log1p(-1 / ratio)) + 1
