@@ -1,0 +1,364 @@
+"""What one machine can hold of a job in one slot: a small polygon of workers and parameter servers.
+
+PD-ORS (3.23) bounds workers ``w`` and parameter servers ``s`` on a machine by
+``alpha^r w + beta^r s <= free^r`` for every resource. Machines with equal room and equal prices
+form a class: ``count`` of them together hold ``count`` times the polygon of one (its Minkowski
+sum with itself), so that a linear program over classes has the optimum of the one over machines.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+SAME_VERTEX = 1e-12
+"""Vertices closer than this, relative to the cap on workers and servers, are one."""
+
+
+@kernel
+def room_for(
+    free: NDArray[np.int64],
+    worker: NDArray[np.int64],
+    server: NDArray[np.int64],
+    workers: int,
+    servers: int,
+) -> bool:
+    """Return whether a machine holds so many workers and parameter servers, (3.23) in integers.
+
+    Parameters
+    ----------
+    free, worker, server : ndarray of int64, shape (resources,)
+        Free amounts, demand of one worker, demand of one parameter server.
+    workers, servers : int
+        Counts, not negative.
+
+    Returns
+    -------
+    bool
+        Division keeps the test exact where a product would leave int64.
+    """
+    for r in range(len(free)):
+        left = free[r]
+        if worker[r] > 0 and workers > 0:
+            if workers > left // worker[r]:
+                return False
+            left -= worker[r] * workers
+        if server[r] > 0 and servers > 0 and servers > left // server[r]:
+            return False
+    return True
+
+
+@kernel
+def most_servers(
+    free: NDArray[np.int64],
+    worker: NDArray[np.int64],
+    server: NDArray[np.int64],
+    workers: int,
+    cap: int,
+) -> int:
+    """Return the most parameter servers beside so many workers, at most `cap`; -1 if none fit."""
+    most = cap
+    for r in range(len(free)):
+        left = free[r]
+        if worker[r] > 0 and workers > 0:
+            if workers > left // worker[r]:
+                return -1
+            left -= worker[r] * workers
+        if server[r] > 0:
+            most = min(most, max(left, 0) // server[r])
+    return most
+
+
+@kernel
+def group_machines(
+    price_worker: NDArray[np.float64],
+    price_server: NDArray[np.float64],
+    free: NDArray[np.int64],
+    worker: NDArray[np.int64],
+    server: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
+    """Gather machines that this job cannot tell apart into classes.
+
+    Parameters
+    ----------
+    price_worker, price_server : ndarray of float64, shape (machines,)
+        Price of one worker, of one parameter server on each machine, (3.22)'s p^w and p^s.
+    free : ndarray of int64, shape (machines, resources)
+        Free amounts.
+    worker, server : ndarray of int64, shape (resources,)
+        Demands; a resource that neither asks for does not tell machines apart.
+
+    Returns
+    -------
+    first, count : ndarray of int64, shape (machines,)
+        First machine and number of machines of each class; only the first ``classes`` entries
+        mean anything. A machine whose price is not finite belongs to none.
+    following : ndarray of int64, shape (machines,)
+        The next machine of the same class, -1 at its end.
+    classes : int
+        Number of classes, in the order of their first machines.
+    """
+    machines, resources = free.shape
+    first = np.empty(machines, np.int64)
+    last = np.empty(machines, np.int64)
+    count = np.zeros(machines, np.int64)
+    following = np.full(machines, -1, np.int64)
+    asked = np.empty(resources, np.int64)
+    kinds = 0
+    for r in range(resources):
+        if worker[r] > 0 or server[r] > 0:
+            asked[kinds] = r
+            kinds += 1
+    size = 4
+    while size < 2 * machines:
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    classes = 0
+    for h in range(machines):
+        if not (np.isfinite(price_worker[h]) and np.isfinite(price_server[h])):
+            continue
+        # Any hash will do: equality below decides. Amounts are cut to 31 bits so that the
+        # products stay inside int64, with or without the compiler.
+        mixed = 0
+        for k in range(kinds):
+            part = free[h, asked[k]]
+            mixed = ((mixed ^ (part & 0x7FFFFFFF) ^ (part >> 31)) * 1000003) & 0x3FFFFFFFFFF
+            mixed ^= mixed >> 17
+        at = mixed & (size - 1)
+        while True:
+            c = table[at]
+            if c < 0:
+                table[at] = classes
+                first[classes] = h
+                last[classes] = h
+                count[classes] = 1
+                classes += 1
+                break
+            twin = first[c]
+            same = price_worker[h] == price_worker[twin] and price_server[h] == price_server[twin]
+            for k in range(kinds):
+                same = same and free[h, asked[k]] == free[twin, asked[k]]
+            if same:
+                following[last[c]] = h
+                last[c] = h
+                count[c] += 1
+                break
+            at = (at + 1) & (size - 1)
+    return first, count, following, classes
+
+
+@kernel
+def machine_polygon(
+    free: NDArray[np.int64],
+    worker: NDArray[np.int64],
+    server: NDArray[np.int64],
+    most_w: int,
+    most_s: int,
+    at_w: NDArray[np.float64],
+    at_s: NDArray[np.float64],
+) -> int:
+    """Write the corners of {w, s >= 0 : worker w + server s <= free}, w and s also capped.
+
+    Parameters
+    ----------
+    free, worker, server : ndarray of int64, shape (resources,)
+        Free amounts and demands.
+    most_w, most_s : int
+        Caps on workers and servers (a slot's totals, so they cut off nothing that is used).
+    at_w, at_s : ndarray of float64, shape (at least resources + 4,)
+        Where the corners go: the origin first, then clockwise from the servers' axis.
+
+    Returns
+    -------
+    int
+        Number of corners; 1 where nothing fits.
+    """
+    resources = len(free)
+    top = float(most_s)
+    reach = float(most_w)
+    for r in range(resources):
+        if worker[r] > 0:
+            reach = min(reach, max(free[r], 0) / worker[r])
+        if server[r] > 0:
+            top = min(top, max(free[r], 0) / server[r])
+    at_w[0] = 0.0
+    at_s[0] = 0.0
+    corners = 1
+    near_w = SAME_VERTEX * max(most_w, 1)
+    near_s = SAME_VERTEX * max(most_s, 1)
+    if top > near_s:
+        at_w[corners] = 0.0
+        at_s[corners] = top
+        corners += 1
+    else:
+        top = 0.0
+    # Walk down the lower envelope of the lines s = (free - worker w) / server.
+    w, s, slope = 0.0, top, 0.0
+    while s > 0.0 and w < reach:
+        best, best_slope = reach, -1.0
+        for r in range(resources):
+            if server[r] == 0:
+                continue
+            steep = worker[r] / server[r]
+            if steep <= slope:
+                continue
+            # Where this line falls below the one being walked, s - slope (x - w).
+            height = (free[r] - worker[r] * w) / server[r]
+            cross = w + max(height - s, 0.0) / (steep - slope)
+            if cross < best or (cross == best and best_slope >= 0.0 and steep > best_slope):
+                best, best_slope = cross, steep
+        fall = s - slope * (best - w)
+        if fall <= near_s:
+            fall = 0.0
+        if best - w > near_w:
+            w, s = best, fall
+            at_w[corners] = w
+            at_s[corners] = s
+            corners += 1
+        if best_slope < 0.0:
+            break
+        slope = best_slope
+    if reach > near_w and (corners == 1 or at_s[corners - 1] > 0.0):
+        # The foot on the workers' axis, under the last corner or beyond it.
+        at_w[corners] = reach
+        at_s[corners] = 0.0
+        corners += 1
+    return corners
+
+
+@kernel
+def machine_hull(
+    free: NDArray[np.int64],
+    worker: NDArray[np.int64],
+    server: NDArray[np.int64],
+    most_w: int,
+    most_s: int,
+    at_w: NDArray[np.float64],
+    at_s: NDArray[np.float64],
+) -> int:
+    """Write the corners of the hull of the integer points of `machine_polygon`.
+
+    Parameters
+    ----------
+    free, worker, server, most_w, most_s
+        As in `machine_polygon`.
+    at_w, at_s : ndarray of float64, shape (at least most_w + 3,)
+        Where the corners go, in the same order; all are integers.
+
+    Returns
+    -------
+    int
+        Number of corners; 1 where not even one worker or server fits.
+    """
+    at_w[0] = 0.0
+    at_s[0] = 0.0
+    corners = 1
+    reach = 0
+    for w in range(most_w + 1):
+        s = most_servers(free, worker, server, w, most_s)
+        if s < 0:
+            break
+        reach = w
+        # Upper hull of (w, s), left to right, by Andrew's monotone chain.
+        while corners >= 3:
+            before_w, before_s = at_w[corners - 1], at_s[corners - 1]
+            run, rise = before_w - at_w[corners - 2], before_s - at_s[corners - 2]
+            if rise * (w - before_w) <= (s - before_s) * run:
+                corners -= 1
+            else:
+                break
+        at_w[corners] = w
+        at_s[corners] = s
+        corners += 1
+    if corners > 1 and at_s[1] == 0.0:
+        # No server fits: the hull is the stretch of the workers' axis.
+        corners = 1
+    if reach > 0 and (corners == 1 or at_s[corners - 1] > 0.0):
+        at_w[corners] = reach
+        at_s[corners] = 0.0
+        corners += 1
+    return corners
+
+
+@kernel
+def slot_corners(
+    price_worker: NDArray[np.float64],
+    price_server: NDArray[np.float64],
+    free: NDArray[np.int64],
+    worker: NDArray[np.int64],
+    server: NDArray[np.int64],
+    most_w: int,
+    most_s: int,
+    whole: bool,
+) -> tuple[
+    NDArray[np.int64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+]:
+    """Lay out a slot's classes and their corners, class after class.
+
+    Parameters
+    ----------
+    price_worker, price_server, free, worker, server
+        As in `group_machines`.
+    most_w, most_s : int
+        Most workers and servers that the slot will be asked for.
+    whole : bool
+        Corners of the integer hulls rather than of the polygons.
+
+    Returns
+    -------
+    begin : ndarray of int64, shape (classes + 1,)
+        Where each class's corners begin; a class that holds nothing is left out.
+    w, s, cost : ndarray of float64, shape (corners,)
+        Workers, servers and cost of each corner, for all machines of the class together.
+    first, count : ndarray of int64, shape (classes,)
+        As in `group_machines`.
+    following : ndarray of int64, shape (machines,)
+        As in `group_machines`.
+    """
+    first, count, following, classes = group_machines(
+        price_worker, price_server, free, worker, server
+    )
+    widest = free.shape[1] + 4
+    if whole:
+        widest = most_w + 3
+    begin = np.zeros(classes + 1, np.int64)
+    corner_w = np.empty(classes * widest)
+    corner_s = np.empty(classes * widest)
+    cost = np.empty(classes * widest)
+    kept, at = 0, 0
+    for c in range(classes):
+        h = first[c]
+        if whole:
+            corners = machine_hull(
+                free[h], worker, server, most_w, most_s, corner_w[at:], corner_s[at:]
+            )
+        else:
+            corners = machine_polygon(
+                free[h], worker, server, most_w, most_s, corner_w[at:], corner_s[at:]
+            )
+        if corners == 1:
+            continue
+        for j in range(at, at + corners):
+            corner_w[j] *= count[c]
+            corner_s[j] *= count[c]
+            cost[j] = price_worker[h] * corner_w[j] + price_server[h] * corner_s[j]
+        first[kept] = h
+        count[kept] = count[c]
+        kept += 1
+        at += corners
+        begin[kept] = at
+    return (
+        begin[: kept + 1],
+        corner_w[:at],
+        corner_s[:at],
+        cost[:at],
+        first[:kept],
+        count[:kept],
+        following,
+    )
