@@ -1,0 +1,1 @@
+"""Exponential resource prices, shared by the policies that post them."""

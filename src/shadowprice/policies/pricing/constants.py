@@ -1,0 +1,199 @@
+"""The constants L and U of the exponential price functions, OASiS (23)-(26).
+
+All of it happens on logarithms: with a sigmoid of decay 5, the smallest utility underflows and U/L
+reaches e^1400 (papers' README, reading 3). Amounts are shares of the largest capacity in the pool,
+so that prices do not depend on units (reading 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Amounts, Cluster
+from shadowprice.core.job import Job
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Servers that are priced together.
+
+    Parameters
+    ----------
+    members : ndarray of bool, shape (servers,)
+        Which servers belong to it.
+    scale : ndarray of float64, shape (resources,)
+        Largest capacity in the pool; 0 where the pool has none of a resource or does not limit it.
+    total_share : float
+        Sum of all capacities in the pool, each as a share of its resource's scale.
+    """
+
+    members: NDArray[np.bool_]
+    scale: Floats
+    total_share: float
+
+    @classmethod
+    def of(cls, cluster: Cluster, members: NDArray[np.bool_]) -> Pool:
+        """Measure a pool of a cluster's servers."""
+        scale = cluster.pool_scale(members)
+        limited = scale > 0
+        shares = np.minimum(cluster.capacity[members][:, limited], scale[limited]) / scale[limited]
+        return cls(members, scale, float(shares.sum()))
+
+    def shares(self, demand: Amounts) -> Floats:
+        """Return a demand as shares of the pool's scale, 0 for what the pool does not limit."""
+        return np.divide(
+            demand,
+            self.scale,
+            out=np.zeros(len(self.scale)),
+            where=self.scale > 0,
+            dtype=np.float64,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PriceConstants:
+    """L and U of one pool, as natural logarithms.
+
+    Parameters
+    ----------
+    ln_lower : float
+        ln L, utility per slot for a share of 1; one for all resources.
+    ln_upper : ndarray of float64, shape (resources,)
+        ln U by resource; ``-inf`` where no job asks for it, and the resource is then free.
+    """
+
+    ln_lower: float
+    ln_upper: Floats
+
+    def scaled(self, factor: float) -> PriceConstants:
+        """Return constants whose every ratio U/L is ``factor`` times this one's, L unchanged.
+
+        OASiS's Fig. 6 estimates the ratios; a ratio never falls below 1.
+        """
+        upper = np.maximum(self.ln_upper + math.log(factor), self.ln_lower)
+        return PriceConstants(self.ln_lower, np.where(np.isneginf(self.ln_upper), -np.inf, upper))
+
+    def record(self, resources: Sequence[str]) -> dict[str, object]:
+        """Return the constants as ``run.json`` writes them."""
+        upper = {
+            name: float(value)
+            for name, value in zip(resources, self.ln_upper, strict=True)
+            if np.isfinite(value)
+        }
+        return {"ln_L": self.ln_lower if math.isfinite(self.ln_lower) else None, "ln_U": upper}
+
+
+@dataclass
+class ConstantsLearner:
+    """The constants over the jobs seen so far; (23)-(26) over exactly those.
+
+    Parameters
+    ----------
+    pool : Pool
+        The servers priced.
+    for_ps : bool
+        Whether the pool carries parameter servers (24), (26), else workers (23), (25).
+    horizon : int
+        Slots a planner looks ahead.
+    until : int or None
+        End of the timespan T.
+    """
+
+    pool: Pool
+    for_ps: bool
+    horizon: int
+    until: int | None
+    _ln_upper: Floats = field(init=False)
+    _ln_least_rate: float = field(init=False, default=math.inf)
+    _ln_least_use: float = field(init=False, default=math.inf)
+    _longest: int = field(init=False, default=1)
+
+    def __post_init__(self) -> None:
+        self._ln_upper = np.full(len(self.pool.scale), -np.inf)
+
+    def learn(self, jobs: Iterable[Job]) -> bool:
+        """Take jobs in; return whether the constants changed."""
+        before = self.constants()
+        for job in jobs:
+            self._learn(job)
+        after = self.constants()
+        return before.ln_lower != after.ln_lower or bool((before.ln_upper != after.ln_upper).any())
+
+    def _learn(self, job: Job) -> None:
+        demand = job.ps if self.for_ps else job.worker
+        if demand is None:
+            return
+        shares = self.pool.shares(demand)
+        asked = shares > 0
+        window = self._window(job)
+        if not asked.any() or window <= 0:
+            return
+        ln_best = float(job.utility.log_values(np.array([job.shortest_slots]))[0])
+        # (23), (24); reading 2: the argument is the shortest duration itself.
+        np.maximum(
+            self._ln_upper, np.where(asked, ln_best - _log(shares), -np.inf), out=self._ln_upper
+        )
+        ln_use = math.log(worker_slots(job)) + math.log(float(shares.sum()))
+        ln_worst = _ln_smallest_utility(job, window)
+        if math.isfinite(ln_worst):
+            self._ln_least_rate = min(self._ln_least_rate, ln_worst - ln_use)
+        self._ln_least_use = min(self._ln_least_use, ln_use)
+        self._longest = max(self._longest, window)
+
+    def _window(self, job: Job) -> int:
+        """Return the slots in which the job could run."""
+        if self.until is None:
+            return self.horizon
+        return min(self.horizon, self.until - job.arrival)
+
+    def constants(self) -> PriceConstants:
+        """Return the constants over the jobs taken in so far."""
+        if not math.isfinite(self._ln_least_rate):
+            return PriceConstants(-math.inf, self._ln_upper.copy())
+        timespan = self._longest if self.until is None else self.until
+        # 1 / eta <= use_i / (T * sum of capacities) for every job i, below (26).
+        ln_eta = math.log(timespan) + math.log(self.pool.total_share) - self._ln_least_use
+        ln_lower = -math.log(4.0) - ln_eta + self._ln_least_rate
+        upper = np.where(np.isneginf(self._ln_upper), -np.inf, np.maximum(self._ln_upper, ln_lower))
+        return PriceConstants(ln_lower, upper)
+
+
+def worker_slots(job: Job) -> int:
+    """Return the most worker-slots that a job takes, ``ceil(E N M (tau + 2 e / b))``.
+
+    For a measured throughput curve the amount depends on the number of workers; the most wasteful
+    number counts, as L is a lower bound.
+    """
+    # A float is exact enough: the amount only enters L, through its logarithm.
+    return math.ceil(float((job.worker_counts * (job.required / job.gains)).max()))
+
+
+def given_constants(
+    lower: float, upper: Mapping[str, float], resources: Sequence[str]
+) -> PriceConstants:
+    """Return constants that a user gives, as utilities per slot for a share of 1."""
+    ln_upper = np.array([_ln(upper.get(resource, 0.0)) for resource in resources])
+    return PriceConstants(_ln(lower), ln_upper)
+
+
+def _ln_smallest_utility(job: Job, window: int) -> float:
+    """Return the logarithm of the smallest positive utility of completing within the window."""
+    ln_utilities = job.utility.log_values(np.arange(window))
+    positive = ln_utilities[np.isfinite(ln_utilities)]
+    return float(positive[-1]) if len(positive) else -math.inf
+
+
+def _ln(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _log(values: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.log(values)
