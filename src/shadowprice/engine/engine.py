@@ -137,6 +137,11 @@ class Engine:
         return self.ledger.end if self.until is None else min(self.ledger.end, self.until)
 
     @property
+    def view(self) -> EngineView:
+        """What policies see now."""
+        return self._view
+
+    @property
     def idle(self) -> bool:
         """Whether nothing runs or is planned: the driver may then skip slots."""
         return not self.running and not self._agenda and not self._moved
@@ -351,11 +356,15 @@ class Engine:
             story = f"job {decision.job!r} is unknown" if known is None else known.story()
             raise PolicyError(f"{story}: {type(decision).__name__} came too late")
         apply: Callable[[JobRecord, Any], None] = getattr(self, _HANDLERS[type(decision)])
+        ran = decision.job in self.running
         try:
             apply(record, decision)
         except OverbookingError as error:
             raise PolicyError(f"{record.story()}: {error}") from error
-        return [Decided(self.ledger.start, decision)]
+        decided = Decided(self.ledger.start, decision)
+        if ran and decision.job not in self.running:  # given up while it runs
+            return [Stop(self.ledger.start, decision.job, finished=False), decided]
+        return [decided]
 
     def _commit(self, record: JobRecord, decision: Commit) -> None:
         plan = decision.schedule
