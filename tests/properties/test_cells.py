@@ -1,0 +1,95 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.policies.sharing.cells import Buddies, Cell, VirtualClusters, cells_of, cut
+
+PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
+
+
+def test_a_server_is_the_cells_of_its_binary_digits() -> None:
+    assert cells_of(3, 6) == [Cell(3, 0, 4), Cell(3, 4, 2)]
+    assert cells_of(0, 8) == [Cell(0, 0, 8)]
+    assert cells_of(0, 0) == []
+
+
+def test_buddies_split_the_smallest_and_merge_again() -> None:
+    buddies = Buddies([Cell(0, 0, 4), Cell(1, 0, 2)])
+    first = buddies.take(1)
+    second = buddies.take(1)
+    assert (first, second) == (Cell(1, 0, 1), Cell(1, 1, 1))
+    assert buddies.take(4) == Cell(0, 0, 4)
+    assert buddies.take(1) is None
+    for cell in (second, Cell(0, 0, 4), first):
+        assert not buddies.idle
+        buddies.give(cell)
+    assert buddies.idle
+
+
+def test_tenants_get_whole_servers_first() -> None:
+    assert cut([8, 8, 2], [9, 8, 1]) == [Counter({8: 1, 1: 1}), Counter({8: 1}), Counter({1: 1})]
+    with pytest.raises(ShadowpriceError, match="more than the servers hold"):
+        cut([2], [3])
+
+
+@PROPERTY
+@given(st.integers(0, 2**32 - 1))
+def test_every_share_is_cut_to_the_last_place(seed: int) -> None:
+    places, shares = draw(np.random.default_rng(seed))
+    owned = cut(places, shares)
+    assert [sum(size * n for size, n in cells.items()) for cells in owned] == shares
+
+
+def draw(generator: np.random.Generator) -> tuple[list[int], list[int]]:
+    places = generator.integers(1, 9, generator.integers(1, 7)).tolist()
+    shares = generator.multinomial(sum(places), np.full(3, 1 / 3)).tolist()
+    return places, shares
+
+
+@PROPERTY
+@given(st.integers(0, 2**32 - 1))
+def test_a_tenant_s_own_cells_are_always_available_to_it(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    places, shares = draw(generator)
+    clusters = VirtualClusters(places, cut(places, shares))
+    running: list[tuple[int, list[Cell]]] = []
+    used = Counter[int]()
+    for _ in range(60):
+        if running and generator.random() < 0.45:
+            tenant, cells = running.pop(int(generator.integers(len(running))))
+            for cell in cells:
+                clusters.give(tenant, cell)
+            used[tenant] -= sum(cell.size for cell in cells)
+        else:
+            tenant = int(generator.integers(3))
+            workers = int(generator.integers(1, 10))
+            taken = clusters.take(tenant, workers, 8)
+            # HiveD's promise: within its share a tenant is never refused.
+            assert (taken is not None) == (used[tenant] + workers <= shares[tenant])
+            if taken is not None:
+                assert sum(cell.size for cell in taken) == workers
+                running.append((tenant, taken))
+                used[tenant] += workers
+        assert all(clusters.idle_places(t) == shares[t] - used[t] for t in range(3))
+        held = [
+            (cell.server, cell.offset + place)
+            for _, cells in running
+            for cell in cells
+            for place in range(cell.size)
+        ]
+        assert len(held) == len(set(held))
+        assert all(place < places[server] for server, place in held)
+
+
+def test_a_gang_stands_on_one_server_if_the_tenant_owns_it() -> None:
+    clusters = VirtualClusters([8, 8], [{8: 1}, {4: 1, 2: 2}])
+    assert clusters.take(1, 1, 8) == [Cell(0, 0, 1)]
+    whole = clusters.take(0, 8, 8)
+    assert whole == [Cell(1, 0, 8)]
+    assert clusters.take(1, 4, 8) == [Cell(0, 4, 4)]
+    assert clusters.take(1, 3, 8) == [Cell(0, 2, 2), Cell(0, 1, 1)]
+    assert clusters.take(1, 1, 8) is None
