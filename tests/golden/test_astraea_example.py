@@ -142,3 +142,12 @@ def test_a_steeper_report_pays_in_the_example() -> None:
     honest, steep = outcome(-2.0), outcome(-4.0)
     assert honest == (82.0, 8.0)
     assert steep == (86.0, pytest.approx(12.0))
+
+
+def test_alone_on_its_share_u2_would_have_done_better() -> None:
+    # Batch sharing incentive, in utility: the price that j11 leaves behind moves j21 back by two
+    # slots, although both stand within their shares.
+    rows = [job_of(row, rigid=True) for row in EXAMPLE["jobs"] if row["tenant"] == "u2"]
+    pooled = {award.job.name: award.gang for award in played(rigid=True)[0][0]}
+    alone = {award.job.name: award.gang for award in market(4).hold(rows)}
+    assert (pooled["j21"].value, alone["j21"].value) == (92 * MICRO, 96 * MICRO)
