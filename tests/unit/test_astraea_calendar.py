@@ -3,25 +3,40 @@ import itertools
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.policies.astraea.calendar import batch_of, decision_slot, rounds_of
+from shadowprice.policies.astraea.calendar import Round, calendar
 from shadowprice.policies.astraea.prices import price_table, rounds_of_lemma
 
 
-def test_batches_collect_arrivals_between_powers_of_two() -> None:
-    # The paper's r in [tau_{l-1}, tau_l), tau_l = 2^l, is our slot r - 1.
-    assert [batch_of(arrival) for arrival in range(8)] == [1, 2, 2, 3, 3, 3, 3, 4]
+def first(rounds: int, longest: int, count: int) -> list[Round]:
+    return list(itertools.islice(calendar(rounds, longest), count))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_rounds_follow_each_other_across_batches(count: int) -> None:
-    rounds = [turn for batch in range(1, 7) for turn in rounds_of(batch, count)]
-    assert all(a.end == b.start for a, b in itertools.pairwise(rounds))
-    assert all(turn.end - turn.start == 2**turn.batch for turn in rounds)
-    # No job can run before its batch is decided, and no batch before its jobs arrived.
-    for turn in rounds:
-        assert turn.start >= decision_slot(turn.batch)
-        latest = max(a for a in range(2**7) if batch_of(a) == turn.batch)
-        assert latest < decision_slot(turn.batch)
+def test_the_example_s_batch() -> None:
+    # tau_1 = 2, tau_2 = 4: r in [2, 4), our slots 1 and 2, runs in (8, 12] and (12, 16].
+    before, after = first(2, 300, 4)[1:3]
+    assert before.collected == 1
+    assert after == Round(batch=2, number=0, start=8, end=12, collected=3)
+    assert first(2, 300, 4)[3] == Round(batch=2, number=1, start=12, end=16, collected=3)
+
+
+@pytest.mark.parametrize(("rounds", "longest"), [(1, 64), (2, 64), (3, 64), (2, 20), (1, 2)])
+def test_rounds_follow_each_other_and_leave_no_arrival_out(rounds: int, longest: int) -> None:
+    turns = first(rounds, longest, 10 * rounds)
+    assert all(a.end == b.start for a, b in itertools.pairwise(turns))
+    assert all(a.collected <= b.collected for a, b in itertools.pairwise(turns))
+    for turn in turns:
+        # A batch is decided when its last arrival is in, and runs no earlier.
+        assert turn.collected <= turn.start
+        assert turn.end - turn.start == min(2**turn.batch, 2 ** (longest.bit_length() - 1))
+    doubling = [turn for turn in turns if 2**turn.batch <= longest]
+    assert [turn.start for turn in doubling if not turn.number] == [
+        rounds * 2**batch for batch in range(1, 1 + len(doubling) // rounds)
+    ]
+
+
+def test_a_horizon_too_short_for_a_round_is_refused() -> None:
+    with pytest.raises(InputError, match="at least 2 slots"):
+        first(2, 1, 1)
 
 
 def test_the_price_function_passes_through_the_example() -> None:

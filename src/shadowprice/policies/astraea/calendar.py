@@ -8,11 +8,17 @@ line of Algorithm 3 prints another interval, which would overlap the next batch)
 
 Our slots count from 0: arrival slot ``a`` is the paper's ``r = a + 1``, and the instant tau_l is
 the beginning of our slot tau_l. Batches and rounds follow each other without gap or overlap.
+
+Intervals double as long as a round fits the planner's horizon; from then on rounds keep the last
+length, and a batch collects whatever arrived before it begins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from shadowprice.core.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +33,40 @@ class Round:
         Position among the rounds of its batch, from 0.
     start, end : int
         It runs in slots ``[start, end)``.
+    collected : int
+        Its batch collects what arrived before this slot and has not been scheduled.
     """
 
     batch: int
     number: int
     start: int
     end: int
+    collected: int
 
 
-def batch_of(arrival: int) -> int:
-    """Return the batch that collects an arrival slot: l with tau_{l-1} <= arrival + 1 < tau_l."""
-    return (arrival + 1).bit_length()
-
-
-def decision_slot(batch: int) -> int:
-    """Return the slot at whose beginning a batch is decided: tau_l."""
-    return 1 << batch
-
-
-def rounds_of(batch: int, rounds: int) -> tuple[Round, ...]:
-    """Return the rounds of a batch.
+def calendar(rounds: int, longest: int) -> Iterator[Round]:
+    """Yield all rounds in order, without end.
 
     Parameters
     ----------
-    batch : int
-        The batch, from 1.
     rounds : int
         Rounds in a batch, the paper's lambda, at least 1.
+    longest : int
+        Most slots of a round, at least 2.
+
+    Raises
+    ------
+    InputError
+        If there is no room for the first batch's rounds of two slots.
     """
-    length = 1 << batch
-    return tuple(
-        Round(batch, number, (rounds + number) * length, (rounds + number + 1) * length)
-        for number in range(rounds)
-    )
+    if rounds < 1 or longest < 2:
+        raise InputError("Astraea needs lambda of at least 1 and a horizon of at least 2 slots")
+    batch, start = 1, 2 * rounds
+    while True:
+        doubling = 1 << batch <= longest
+        length = 1 << min(batch, longest.bit_length() - 1)
+        collected = (1 << batch) - 1 if doubling else start
+        for number in range(rounds):
+            yield Round(batch, number, start, start + length, collected)
+            start += length
+        batch += 1
