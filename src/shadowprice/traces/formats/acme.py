@@ -46,7 +46,7 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S%z"
     gotchas=(
         "Seren's times are +08:00, Kalos's +00:00: both are read as UTC",
         (
-            "Kalos's duration includes queueing (end - submit): duration is always end - start, and "
+            "Kalos's duration includes queueing (end - submit): duration is always end - start; "
             "rows that said otherwise are counted"
         ),
         "memory only in Kalos, for each pod; counts may be written 10.0",

@@ -58,8 +58,8 @@ _TYPE: Final = r"^(.+?)(?: \(batch size (\d+)\))?$"
         "no header and no names: a job is called job-line; seven fields put arrival before GPUs",
         "total_steps are mini-batches summed over workers, like Gavel's throughput table",
         (
-            "7 and 10 fields carry no duration, and total_steps came from an older throughput table: "
-            "durations are left unknown and synthesis computes them from the measured curve"
+            "7 and 10 fields carry no duration, and total_steps came from an older throughput "
+            "table: durations are left unknown and synthesis computes them from the measured curve"
         ),
         "the model was drawn at random (seeds 0-4 of the msr traces differ only in it)",
         "SLO is -1 (none) in every published file; any other SLO or priority is not used, counted",

@@ -53,9 +53,9 @@ _ALIKE: Final = {"submit_time": "submission_time", "ddl": "deadline", "iteration
     files="cluster01.csv[.gz] .. cluster06.csv[.gz], or philly_103959.csv",
     gotchas=(
         (
-            "submission, GPUs and duration are real; model, batch size, iterations and deadline were "
-            "drawn by the authors (deadline = submission + U(0.5, 1.5) x duration), so about half the "
-            "deadlines cannot be met with the traced GPUs"
+            "submission, GPUs and duration are real; model, batch size, iterations and deadline "
+            "were drawn by the authors (deadline = submission + U(0.5, 1.5) x duration), so half "
+            "the deadlines cannot be met with the traced GPUs"
         ),
         "times are seconds from an unpublished start; no tenant, no status",
         "not always sorted",

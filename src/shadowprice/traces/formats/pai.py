@@ -76,13 +76,13 @@ _GIB: Final = 2**30
         "they join on job_name and inst_id; a job without tasks is left out and counted",
         "plan_cpu and plan_gpu are percent and hold for each of inst_num instances; blank is none",
         (
-            "a job's start_time is its submission; it runs from its first instance's start (its first "
-            "task's, without the instance table) to its end"
+            "a job's start_time is its submission; it runs from its first instance's start (its "
+            "first task's, without the instance table) to its end"
         ),
         "a blank end_time is an unfinished job: left out; only Terminated is success",
         (
-            "parameter servers (task ps), workers and evaluators are tasks of one job: ps and workers "
-            "are counted apart, GPUs, cores and memory in all"
+            "parameter servers (task ps), workers and evaluators are tasks of one job: ps and "
+            "workers are counted apart, GPUs, cores and memory in all"
         ),
         (
             "times are shifted seconds (hour and weekday kept, UTC+8); no deadline and no virtual "

@@ -45,8 +45,8 @@ _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() fo
         "flat: virtual clusters such as 6214e9 look like numbers and are read as text",
         "flat: exact duplicate rows are kept and counted; duplicates=drop leaves them out",
         (
-            "original: a job's duration is the sum of its attempts' run times; jobs that never ran or "
-            "still run, and attempts without a start, are left out and counted"
+            "original: a job's duration is the sum of its attempts' run times; jobs that never ran "
+            "or still run, and attempts without a start, are left out and counted"
         ),
         "original: where attempts differ in GPUs, the longest counts and GPU-time is conserved",
     ),

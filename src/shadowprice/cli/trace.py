@@ -1,0 +1,223 @@
+"""``shadowprice trace`` and ``shadowprice generate``: where workloads come from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Look at cluster traces, and turn them into jobs.")
+
+SpecArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FORMAT:PATH",
+        help="Such as philly:philly.csv.gz, with options: philly:PATH?vc=6214e9&limit=1000. "
+        "`shadowprice trace formats` lists formats and options.",
+    ),
+]
+SlotOption = Annotated[str, typer.Option("--slot", help="Length of a slot.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of everything drawn.")]
+SkipOption = Annotated[
+    bool, typer.Option("--skip-invalid", help="Leave out wrong rows, counted, and go on.")
+]
+
+
+class Output(str, Enum):
+    """How a command prints its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")]
+
+
+@app.command()
+def info(
+    spec: SpecArgument,
+    output: OutputOption = Output.TABLE,
+    skip_invalid: SkipOption = False,
+) -> None:
+    """Show what is in a trace: jobs, GPUs, run times, burstiness, what was left out and why."""
+    from shadowprice.traces.locate import read_trace
+    from shadowprice.traces.statistics import describe
+
+    statistics = describe(read_trace(spec, skip_invalid=skip_invalid))
+    if output is Output.JSON:
+        record = asdict(statistics)
+        record["start"] = statistics.start.isoformat() if statistics.start else None
+        typer.echo(json.dumps(record, indent=2))
+        return
+    _print_statistics(statistics)
+
+
+@app.command()
+def convert(
+    spec: SpecArgument,
+    out: Annotated[Path, typer.Argument(help="Job file to write: .jsonl or .yaml.")],
+    slot: SlotOption = "20min",
+    seed: SeedOption = 0,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(help="Also write a cluster file sized to the jobs."),
+    ] = None,
+    load: Annotated[
+        float, typer.Option(help="GPU-time asked for over GPU-time there is, for --cluster.")
+    ] = 1.0,
+    horizon: Annotated[int, typer.Option(help="Slots a planner looks ahead, for --cluster.")] = 300,
+    skip_invalid: SkipOption = False,
+) -> None:
+    """Turn a trace into a job file; what the trace lacks is drawn from the seed."""
+    from shadowprice.traces.generator import cluster_for
+    from shadowprice.traces.locate import parse_spec, read_trace
+    from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
+
+    parsed = parse_spec(spec, OPTION_NAMES)
+    options = SynthesisOptions.from_text(dict(parsed.synthesis))
+    trace = read_trace(parsed, skip_invalid=skip_invalid)
+    workload = synthesize(trace, _slot_seconds(slot), options, seed=seed)
+    document = cluster_for(workload, load=load, horizon=horizon) if cluster else None
+    workload.write(out)
+    if cluster is not None and document is not None:
+        _write_yaml(cluster, document)
+    for note in (*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes):
+        typer.echo(f"note: {note}", err=True)
+    written = f" and {cluster}" if cluster else ""
+    typer.echo(f"{len(workload)} jobs in {out}{written}")
+
+
+@app.command()
+def formats(output: OutputOption = Output.TABLE) -> None:
+    """List the trace formats: what each is, its options, and the traits it is read with."""
+    from rich.console import Console
+
+    from shadowprice.traces.locate import SELECTION_OPTIONS
+    from shadowprice.traces.registry import formats as known_formats
+
+    known = known_formats().values()
+    if output is Output.JSON:
+        rows = [{k: v for k, v in asdict(one).items() if k != "read"} for one in known]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    console = Console(highlight=False)
+    for one in known:
+        console.print(f"[bold]{one.name}[/bold]  {one.title}")
+        console.print(f"  files    {one.files}", markup=False)
+        console.print(f"  source   {one.citation} ({one.licence})", markup=False)
+        for name, meaning in one.options.items():
+            console.print(f"  option   {name}: {meaning}", markup=False)
+        for gotcha in one.gotchas:
+            console.print(f"  note     {gotcha}", markup=False)
+    console.print("[bold]options of every format[/bold]")
+    for name, meaning in SELECTION_OPTIONS.items():
+        console.print(f"  {name}: {meaning}", markup=False)
+
+
+def generate(
+    out: Annotated[Path, typer.Option(help="Directory for cluster.yaml and jobs.jsonl.")],
+    preset: Annotated[
+        str, typer.Option(help="paper: OASiS's evaluation ranges; calibrated: feasible ones.")
+    ] = "paper",
+    jobs: Annotated[int, typer.Option(min=1, help="How many jobs.")] = 100,
+    slots: Annotated[int, typer.Option(min=1, help="Timespan T in slots.")] = 300,
+    slot: SlotOption = "20min",
+    arrivals: Annotated[
+        str, typer.Option(help="uniform, poisson, or bursty (as the Philly trace is).")
+    ] = "poisson",
+    workers: Annotated[int, typer.Option(min=1, help="Servers for workers, H.")] = 50,
+    parameter_servers: Annotated[
+        int, typer.Option(min=1, help="Servers for parameter servers, K.")
+    ] = 50,
+    seed: SeedOption = 0,
+) -> None:
+    """Generate a workload and its cluster, from the ranges of OASiS's evaluation."""
+    from shadowprice.core.errors import InputError
+    from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
+
+    seconds = _slot_seconds(slot)
+    options = GeneratorOptions(
+        preset=preset,  # type: ignore[arg-type]  # checked by the options
+        jobs=jobs,
+        slots=slots,
+        slot_seconds=seconds,
+        arrivals=arrivals,  # type: ignore[arg-type]  # checked where they are drawn
+    )
+    workload = generate(options, seed=seed)
+    document = paper_cluster(
+        workers=workers,
+        parameter_servers=parameter_servers,
+        slot_seconds=seconds,
+        horizon=slots,
+        seed=seed,
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be made a directory ({error.strerror})") from error
+    _write_yaml(out / "cluster.yaml", document)
+    workload.write(out / "jobs.jsonl")
+    typer.echo(f"{jobs} jobs and {workers + parameter_servers} servers in {out}")
+
+
+def _slot_seconds(text: str) -> Fraction:
+    from shadowprice.core.amounts import parse_duration
+    from shadowprice.core.errors import InputError
+
+    duration = parse_duration(text)
+    if duration.slots or not duration.seconds:
+        raise InputError(f"--slot {text}: write a time above 0, such as 20min")
+    return duration.seconds
+
+
+def _write_yaml(path: Path, document: dict[str, Any]) -> None:
+    import yaml
+
+    from shadowprice.core.errors import InputError
+
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _print_statistics(statistics: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from shadowprice.core.amounts import format_seconds
+
+    shares = ", ".join(f"{name}: {share:.2%}" for name, share in statistics.gpu_shares.items())
+    run = ", ".join(f"p{at} {seconds:,.0f} s" for at, seconds in statistics.run_time.items())
+    rows = {
+        "jobs": f"{statistics.jobs:,}",
+        "first submission": str(statistics.start or "unknown"),
+        "span": format_seconds(statistics.span),
+        "GPUs a job": f"{shares}; at most {statistics.most_gpus:g}",
+        "run time": run or "unknown",
+        "GPU-time": f"{statistics.gpu_hours:,.0f} GPU-h, "
+        f"{statistics.multi_gpu_share:.0%} of it in jobs of several GPUs",
+        "between arrivals": f"CV {statistics.arrival_cv:.1f} (Poisson: 1)",
+        "arrivals an hour": f"mean {statistics.hourly_mean:.1f}, peak {statistics.hourly_peak}, "
+        f"Fano {statistics.hourly_fano:.0f} (Poisson: 1)",
+        "tenants": str(statistics.tenants),
+        "model known": f"{statistics.with_model:,} jobs",
+        "deadline known": f"{statistics.with_deadline:,} jobs",
+    }
+    table = Table(
+        title=f"{statistics.format}: {statistics.source}", show_header=False, title_justify="left"
+    )
+    for name, text in rows.items():
+        table.add_row(name, text)
+    for note in statistics.notes:
+        table.add_row(note.action, f"{note.count:,} x {note.reason}")
+    Console().print(table)

@@ -1,0 +1,198 @@
+"""Arrival times: uniform, Poisson, or as bursty as a real training cluster's.
+
+A Poisson process has a coefficient of variation (CV) of 1 between arrivals and a Fano factor
+(variance over mean) of 1 in hourly counts. The open Philly trace has 12.4 and 214. The bursty
+process is a doubly stochastic one with batches, its parameters fitted to that trace:
+
+- an hourly intensity, log-normal with variance 9.6 about a mean of 1, whose autocorrelation from
+  one hour to the next is 0.48 (that of Philly's hourly counts), times a daily cycle;
+- stretches of silence, a day or so each (they make most of Philly's CV);
+- jobs arrive in batches (sweeps submitted together) of geometric size, seconds apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+
+from shadowprice.core.errors import InputError
+
+Floats = NDArray[np.float64]
+Pattern = Literal["uniform", "poisson", "bursty"]
+
+HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Burstiness:
+    """Parameters of the bursty process; the defaults are fitted to the open Philly trace.
+
+    Parameters
+    ----------
+    variance : float
+        Variance of the hourly intensity about a mean of 1.
+    persistence : float
+        Correlation of the intensity's logarithm from one hour to the next.
+    quiet : float
+        Share of the time in which nothing arrives, 0 to 1.
+    silence : float
+        Mean hours of such a stretch.
+    daily : float
+        Amplitude of the daily cycle, 0 to 1; the peak is at 07:00 of a clock that starts at 0.
+    batch : float
+        Mean number of jobs submitted together, at least 1.
+    spacing : float
+        Mean seconds between the jobs of a batch.
+    """
+
+    variance: float = 9.6
+    persistence: float = 0.74
+    quiet: float = 0.12
+    silence: float = 25.0
+    daily: float = 0.35
+    batch: float = 5.0
+    spacing: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not (
+            self.variance >= 0
+            and 0 <= self.persistence < 1
+            and 0 <= self.daily < 1
+            and 0 <= self.quiet < 1
+            and self.silence >= 1
+            and self.batch >= 1
+            and self.spacing >= 0
+        ):
+            raise InputError(
+                "bursty arrivals need variance and spacing >= 0, batch and silence >= 1, and "
+                "persistence, quiet and daily in [0, 1)"
+            )
+
+
+def arrival_times(
+    pattern: Pattern,
+    count: int,
+    span: float,
+    rng: np.random.Generator,
+    burstiness: Burstiness | None = None,
+) -> Floats:
+    """Draw exactly ``count`` arrival times within a span.
+
+    Parameters
+    ----------
+    pattern : {"uniform", "poisson", "bursty"}
+        Uniform: evenly spaced, the first at 0. Poisson: a Poisson process given its count, that is
+        independent uniform times. Bursty: see the module.
+    count : int
+        How many.
+    span : float
+        Seconds; times lie in [0, span).
+    rng : numpy.random.Generator
+        Source of randomness.
+    burstiness : Burstiness, optional
+        Of the bursty pattern.
+
+    Returns
+    -------
+    ndarray of float64, shape (count,)
+        Ascending.
+
+    Raises
+    ------
+    InputError
+        If the pattern is unknown or count or span make no sense.
+    """
+    if count < 1 or not span > 0:
+        raise InputError("arrivals need at least one job and a span above 0")
+    if pattern == "uniform":
+        return np.arange(count, dtype=np.float64) * (span / count)
+    if pattern == "poisson":
+        return np.sort(rng.random(count) * span)
+    if pattern == "bursty":
+        return _bursty(count, span, rng, burstiness or Burstiness())
+    raise InputError(f"no arrival pattern {pattern!r}: write uniform, poisson or bursty")
+
+
+def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness) -> Floats:
+    hours = int(np.ceil(span / HOUR))
+    sigma = np.sqrt(np.log1p(shape.variance))
+    level = _autoregressive(hours, shape.persistence, rng)
+    cycle = 1 + shape.daily * np.cos(2 * np.pi * (np.arange(hours) - 7) / 24)
+    # Silence leaves a trace of intensity, so that a span that is all silent still has arrivals.
+    awake = np.where(_silent(hours, shape, rng), 1e-9, 1.0)
+    intensity = np.exp(sigma * level) * cycle * awake
+    # Lengths: the last hour may be cut short by the span.
+    length = np.full(hours, HOUR)
+    length[-1] = span - HOUR * (hours - 1)
+    mass = np.cumsum(intensity * length)
+    sizes: list[int] = []
+    left = count
+    while left:
+        size = min(left, int(rng.geometric(1 / shape.batch)))
+        sizes.append(size)
+        left -= size
+    starts = rng.random(len(sizes)) * mass[-1]
+    at = np.searchsorted(mass, starts, side="right")
+    inside = (starts - np.where(at > 0, mass[at - 1], 0.0)) / intensity[at]
+    firsts = at * HOUR + inside
+    batch = np.repeat(np.arange(len(sizes)), sizes)
+    gaps = rng.exponential(shape.spacing, count) if shape.spacing else np.zeros(count)
+    order = np.cumsum(gaps)
+    opening = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    times = firsts[batch] + (order - order[opening][batch])
+    # A batch that would run over the end folds back into the span.
+    folded = np.where(times >= span, 2 * span - times, times)
+    return np.asarray(np.sort(folded.clip(0, np.nextafter(span, 0))), dtype=np.float64)
+
+
+def _autoregressive(count: int, persistence: float, rng: np.random.Generator) -> Floats:
+    """Return a stationary Gaussian series of unit variance with geometric autocorrelation."""
+    shocks = rng.standard_normal(count) * np.sqrt(1 - persistence**2)
+    shocks[0] /= np.sqrt(1 - persistence**2)
+    return np.asarray(lfilter([1.0], [1.0, -persistence], shocks), dtype=np.float64)
+
+
+def _silent(hours: int, shape: Burstiness, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return which hours are silent: a two-state Markov chain, stationary from its start."""
+    if not shape.quiet:
+        return np.zeros(hours, dtype=np.bool_)
+    wake = 1 / shape.silence
+    sleep = min(1.0, wake * shape.quiet / (1 - shape.quiet))
+    draws = rng.random(hours)
+    silent = np.empty(hours, dtype=np.bool_)
+    state = bool(draws[0] < shape.quiet)
+    for hour in range(hours):
+        if hour:
+            state = draws[hour] >= wake if state else draws[hour] < sleep
+        silent[hour] = state
+    return silent
+
+
+def interarrival_cv(times: Floats) -> float:
+    """Return the coefficient of variation of the times between arrivals (1 for Poisson)."""
+    gaps = np.diff(np.sort(times))
+    mean = float(gaps.mean()) if len(gaps) else 0.0
+    return float(gaps.std()) / mean if mean > 0 else float("nan")
+
+
+def hourly_counts(times: Floats, offset: float = 0.0) -> NDArray[np.int64]:
+    """Return arrivals in each hour of the clock, from the first arrival's to the last's.
+
+    Parameters
+    ----------
+    times : ndarray of float64
+        Seconds.
+    offset : float
+        Seconds past a full hour of the clock at time 0.
+    """
+    hours = ((times + offset) // HOUR).astype(np.int64)
+    return np.bincount(hours - hours.min())
+
+
+def fano_factor(counts: NDArray[np.int64]) -> float:
+    """Return variance over mean of counts (1 for Poisson)."""
+    return float(counts.var() / counts.mean())

@@ -1,0 +1,312 @@
+"""Generated workloads and the clusters they are meant for.
+
+`paper` draws from the ranges of OASiS's evaluation (section V-A), uniformly, as printed.
+They give a median job that could not finish within 15 slots even alone at full width (papers'
+README, reading 6); `calibrated` draws the mini-batch time log-uniformly in [1e-6, 0.01] slots so
+that the median job can (14 slots, of which communication takes 9, at slots of 20 minutes), and
+changes nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import MILLI
+from shadowprice.core.cluster import BANDWIDTH
+from shadowprice.core.errors import InputError
+from shadowprice.traces.arrivals import Burstiness, Pattern, arrival_times
+from shadowprice.traces.synthesis import CLASSES, draw_sigmoids
+from shadowprice.traces.workload import NANO, Profile, Workload
+
+Preset = Literal["paper", "calibrated"]
+PRESETS: Final = ("paper", "calibrated")
+
+# OASiS section V-A; tau in time slots.
+TAU: Final = (0.001, 0.1)
+CALIBRATED_TAU: Final = (1e-6, 0.01)
+EPOCHS: Final = (50, 200)
+CHUNKS: Final = (5, 100)
+MINIBATCHES: Final = (10, 100)
+GRADIENT_MB: Final = (30, 575)
+TARGET: Final = (1.0, 15.0)
+
+# EC2 capacities: GPU, vCPU, memory GiB. The paper gives C4 to workers and P2 and G3 to parameter
+# servers; workers need up to 4 GPUs and C4 has none, so the two are evidently swapped in print.
+# The largest size of each family, as the smaller ones cannot hold the largest demands.
+WORKER_INSTANCES: Final = {"p2.16xlarge": (16, 64, 732), "g3.16xlarge": (4, 64, 488)}
+PS_INSTANCES: Final = {"c4.8xlarge": (0, 36, 60)}
+SERVER_GBPS: Final = (20, 50)
+# These instances have no disk of their own (EBS): storage is given ample room.
+STORAGE: Final = "1TB"
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorOptions:
+    """What to generate.
+
+    Parameters
+    ----------
+    preset : {"paper", "calibrated"}
+        Ranges, as the module says.
+    jobs : int
+        How many.
+    slots : int
+        Timespan T: arrivals lie in its first ``arrival_share``.
+    slot_seconds : Fraction
+        Length of a slot; the paper's testbed has 20 minutes, its simulation names none. It matters
+        for communication alone: everything else is drawn in slots.
+    arrivals : {"uniform", "poisson", "bursty"}
+        The paper follows the Google cluster trace, which is not among the data here.
+    arrival_share : float
+        Share of the timespan in which jobs arrive.
+    burstiness : Burstiness, optional
+        Of bursty arrivals; its hours are then hours of the simulated clock.
+    insensitive, sensitive : float
+        Shares of time-insensitive and time-sensitive jobs.
+    value : (float, float)
+        Range of the priority (Fig. 5 narrows it).
+    """
+
+    preset: Preset = "paper"
+    jobs: int = 100
+    slots: int = 300
+    slot_seconds: Fraction = Fraction(1200)
+    arrivals: Pattern = "poisson"
+    arrival_share: float = 1.0
+    burstiness: Burstiness | None = None
+    insensitive: float = 0.10
+    sensitive: float = 0.55
+    value: tuple[float, float] = (1.0, 100.0)
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise InputError(f"no preset {self.preset!r}: write {' or '.join(PRESETS)}")
+        if self.jobs < 1 or self.slots < 1:
+            raise InputError("jobs and slots must be at least 1")
+        if not 0 < self.arrival_share <= 1:
+            raise InputError("arrival_share must be above 0 and at most 1")
+        if self.insensitive < 0 or self.sensitive < 0 or self.insensitive + self.sensitive > 1:
+            raise InputError("insensitive and sensitive are shares, at most 1 together")
+        if not 0 <= self.value[0] <= self.value[1]:
+            raise InputError("value is a range of numbers from 0 up")
+
+
+def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
+    """Draw a workload.
+
+    Parameters
+    ----------
+    options : GeneratorOptions
+        What to draw.
+    seed : int
+        Seed of everything drawn.
+
+    Returns
+    -------
+    Workload
+        Jobs ordered by arrival, called ``job-0``, ``job-1``, ...
+    """
+    rng = np.random.default_rng(seed)
+    count = options.jobs
+    slot = options.slot_seconds
+    # In slots; an arrival inside slot t is put at its start, so the job may run in slot t.
+    span = float(options.slots * options.arrival_share * slot)
+    times = arrival_times(options.arrivals, count, span, rng, options.burstiness)
+    slots = np.minimum((times / float(slot)).astype(np.int64), options.slots - 1)
+
+    def whole(low: int, high: int) -> NDArray[np.int64]:
+        return rng.integers(low, high, count, endpoint=True)
+
+    epochs, chunks, minibatches = whole(*EPOCHS), whole(*CHUNKS), whole(*MINIBATCHES)
+    if options.preset == "paper":
+        tau = rng.uniform(*TAU, count)
+    else:
+        shortest, longest = CALIBRATED_TAU
+        tau = shortest * (longest / shortest) ** rng.random(count)
+    profiles = _profiles(rng, count)
+    value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
+    low, high = options.value
+    # Rescaled rather than drawn again: the same seed keeps every other draw of a job.
+    value = low + (value - 1.0) / 99.0 * (high - low)
+    slot_nanoseconds = slot * NANO
+    return Workload(
+        names=[f"job-{at}" for at in range(count)],
+        tenants=[None] * count,
+        # Rounded down to a nanosecond, an arrival at the start of a slot stays in it.
+        arrival=np.array([int(int(at) * slot_nanoseconds) for at in slots], dtype=np.int64),
+        epochs=epochs,
+        chunks=chunks,
+        minibatches=minibatches,
+        minibatch_time=np.maximum(1, np.rint(tau * float(slot_nanoseconds))).astype(np.int64),
+        fewest=np.ones(count, dtype=np.int64),
+        most=chunks.copy(),
+        profiles=profiles,
+        kind=["sigmoid"] * count,
+        value=value,
+        decay=decay,
+        target=rng.uniform(*TARGET, count),
+        labels=[{"class": CLASSES[at]} for at in classes],
+        slot_seconds=slot,
+    )
+
+
+def _profiles(rng: np.random.Generator, count: int) -> list[Profile]:
+    """Draw the demands of section V-A; each job has its own."""
+
+    def whole(low: int, high: int, unit: int) -> list[int]:
+        return [int(at) * unit for at in rng.integers(low, high, count, endpoint=True)]
+
+    def rates(low: float, high: float) -> list[int]:
+        return [round(at) * 10**6 for at in rng.uniform(low, high, count)]
+
+    gpus = whole(0, 4, MILLI)
+    gradients = whole(*GRADIENT_MB, 10**6)
+    worker_rates, ps_rates = rates(100, 5000), rates(5000, 20000)
+
+    def share() -> list[tuple[int, int, int]]:
+        parts = (whole(1, 10, MILLI), whole(2, 32, 10**9), whole(5, 10, 10**9))
+        return list(zip(*parts, strict=True))
+
+    def demand(part: tuple[int, int, int], rate: int) -> dict[str, int]:
+        return {"cpu": part[0], "memory": part[1], "storage": part[2], BANDWIDTH: rate}
+
+    rows = zip(gpus, share(), worker_rates, share(), ps_rates, gradients, strict=True)
+    return [
+        Profile(
+            worker={**({"gpu": gpu} if gpu else {}), **demand(worker, worker_rate)},
+            ps=demand(ps, ps_rate),
+            gradient=gradient,
+        )
+        for gpu, worker, worker_rate, ps, ps_rate, gradient in rows
+    ]
+
+
+def paper_cluster(
+    *,
+    workers: int = 50,
+    parameter_servers: int = 50,
+    slot_seconds: Fraction = Fraction(1200),
+    horizon: int = 300,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return OASiS's evaluation cluster as a cluster file writes it.
+
+    Servers for workers are EC2 P2 or G3 instances at random, those for parameter servers C4 (the
+    paper has them the other way round, see the module); every server's bandwidth is drawn from
+    20 to 50 Gbps.
+
+    Parameters
+    ----------
+    workers, parameter_servers : int
+        H and K of the paper.
+    slot_seconds : Fraction
+        Length of a slot.
+    horizon : int
+        Slots a planner looks ahead.
+    seed : int
+        Seed of the draws.
+
+    Returns
+    -------
+    dict
+        A mapping that `shadowprice.core.specs.ClusterSpec` validates.
+    """
+    rng = np.random.default_rng([seed, 1])
+    servers = []
+    for prefix, role, count, instances in (
+        ("gpu", "worker", workers, WORKER_INSTANCES),
+        ("net", "ps", parameter_servers, PS_INSTANCES),
+    ):
+        kinds = list(instances.values())
+        for at in range(count):
+            gpu, cpu, memory = kinds[int(rng.integers(len(kinds)))]
+            servers.append(
+                {
+                    "name": f"{prefix}-{at}",
+                    "role": role,
+                    "capacity": {
+                        **({"gpu": gpu} if gpu else {}),
+                        "cpu": cpu,
+                        "memory": f"{memory}GiB",
+                        "storage": STORAGE,
+                        BANDWIDTH: f"{int(rng.integers(*SERVER_GBPS, endpoint=True))}Gbps",
+                    },
+                }
+            )
+    return {"slot": f"{slot_text(slot_seconds)}", "horizon": horizon, "servers": servers}
+
+
+def cluster_for(
+    workload: Workload, *, load: float = 1.0, horizon: int = 300, gpus_per_server: int = 8
+) -> dict[str, Any]:
+    """Return a cluster sized to a workload, as a cluster file writes it.
+
+    Parameters
+    ----------
+    workload : Workload
+        From a trace (its jobs' GPU-time counts).
+    load : float
+        GPU-time asked for over GPU-time there is, between the first arrival and the last; below 1
+        the cluster has room to spare.
+    horizon : int
+        Slots a planner looks ahead.
+    gpus_per_server : int
+        GPUs of a server for workers; it has 8 cores and 32 GiB a GPU and 25 Gbps.
+
+    Returns
+    -------
+    dict
+        A mapping that `shadowprice.core.specs.ClusterSpec` validates: servers for workers, at least
+        as many as the widest job needs at its fewest workers, and half as many for parameter
+        servers where jobs use them.
+    """
+    if not load > 0:
+        raise InputError(f"load={load}: write a number above 0")
+    gpus = np.array([profile.worker.get("gpu", 0) / MILLI for profile in workload.profiles])
+    seconds = worker_seconds(workload)
+    span = max(float(np.ptp(workload.arrival)) / NANO, float(workload.slot_seconds))
+    wanted = float((gpus * seconds).sum()) / (span * load)
+    widest = float((gpus * workload.fewest).max())
+    count = max(1, int(np.ceil(max(wanted, widest) / gpus_per_server)))
+    capacity = {
+        "gpu": gpus_per_server,
+        "cpu": 8 * gpus_per_server,
+        "memory": f"{32 * gpus_per_server}GiB",
+        BANDWIDTH: "25Gbps",
+    }
+    servers = [{"name": "gpu", "count": count, "role": "worker", "capacity": capacity}]
+    if any(profile.ps is not None for profile in workload.profiles):
+        net = {"cpu": 32, "memory": "244GiB", BANDWIDTH: "50Gbps"}
+        servers.append({"name": "net", "count": -(-count // 2), "role": "ps", "capacity": net})
+    return {
+        "slot": slot_text(workload.slot_seconds),
+        "horizon": horizon,
+        "servers": servers,
+    }
+
+
+def worker_seconds(workload: Workload) -> NDArray[np.float64]:
+    """Return the worker-seconds of each job; for a measured curve, at its fewest workers."""
+    seconds = np.empty(len(workload))
+    work = workload.work
+    for at, profile in enumerate(workload.profiles):
+        if profile.curve is None:
+            bandwidth = profile.worker.get(BANDWIDTH, 0)
+            comm = 16 * profile.gradient / bandwidth if bandwidth else 0.0
+            seconds[at] = work[at] * (workload.minibatch_time[at] / NANO + comm)
+        else:
+            fewest = min(n for n in profile.curve if n >= workload.fewest[at])
+            seconds[at] = work[at] / profile.curve[fewest] * fewest
+    return seconds
+
+
+def slot_text(seconds: Fraction) -> str:
+    """Write a slot length as a cluster file does."""
+    if seconds.denominator == 1 and seconds % 60 == 0:
+        return f"{seconds // 60}min"
+    return f"{float(seconds)!r}s"

@@ -1,0 +1,135 @@
+"""What a trace looks like, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from shadowprice.traces.arrivals import HOUR, fano_factor, hourly_counts, interarrival_cv
+from shadowprice.traces.records import Note, Trace
+
+PERCENTILES: Final = (10, 50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStatistics:
+    """Summary of a trace.
+
+    Parameters
+    ----------
+    format, source : str
+        What was read.
+    jobs : int
+        Jobs kept.
+    start : datetime, optional
+        First submission, where known.
+    span : float
+        Seconds from the first submission to the last.
+    gpu_shares : mapping of str to float
+        Share of jobs by GPUs: ``0``, ``below 1``, 1, 2, 4, 8, more than 8, and the rest.
+    most_gpus : float
+        GPUs of the widest job.
+    run_time : mapping of int to float
+        Percentiles of run time in seconds, of the jobs whose duration is known.
+    gpu_hours : float
+        GPU-time of those jobs.
+    multi_gpu_share : float
+        Share of it in jobs of more than one GPU.
+    arrival_cv : float
+        Standard deviation over mean of the times between submissions (Poisson: 1).
+    hourly_fano : float
+        Variance over mean of submissions in an hour of the clock (Poisson: 1).
+    hourly_peak, hourly_mean : float
+        Most and mean submissions in an hour.
+    tenants : int
+        How many tenants.
+    with_model, with_deadline : int
+        Jobs whose model, whose deadline is known.
+    notes : tuple of Note
+        What was dropped or mended.
+    """
+
+    format: str
+    source: str
+    jobs: int
+    start: datetime | None
+    span: float
+    gpu_shares: Mapping[str, float]
+    most_gpus: float
+    run_time: Mapping[int, float]
+    gpu_hours: float
+    multi_gpu_share: float
+    arrival_cv: float
+    hourly_fano: float
+    hourly_peak: int
+    hourly_mean: float
+    tenants: int
+    with_model: int
+    with_deadline: int
+    notes: tuple[Note, ...]
+
+
+def describe(trace: Trace) -> TraceStatistics:
+    """Summarise a trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace; hours are those of its clock where `Trace.start` is known, else they count from
+        its first job.
+
+    Returns
+    -------
+    TraceStatistics
+        The summary; CV is NaN for fewer than two jobs or all at one moment.
+    """
+    jobs = trace.jobs
+    submit = jobs["submit"].to_numpy()
+    offset = 0.0
+    if trace.start is not None:
+        midnight = trace.start.replace(hour=0, minute=0, second=0, microsecond=0)
+        offset = (trace.start - midnight).total_seconds() % HOUR
+    counts = hourly_counts(submit, offset)
+    timed = jobs.filter(pl.col("duration").is_not_null())
+    gpu_time = (timed["duration"] * timed["gpus"]).to_numpy()
+    several = (timed["gpus"] > 1).to_numpy()
+    total = float(gpu_time.sum())
+    run = timed["duration"].to_numpy()
+    percentiles = np.percentile(run, PERCENTILES).tolist() if len(run) else []
+    return TraceStatistics(
+        format=trace.format,
+        source=trace.source,
+        jobs=jobs.height,
+        start=trace.start,
+        span=float(submit[-1] - submit[0]),
+        gpu_shares=_gpu_shares(jobs["gpus"].to_numpy()),
+        most_gpus=float(jobs.select(pl.col("gpus").max()).item()),
+        run_time=dict(zip(PERCENTILES, percentiles, strict=False)),
+        gpu_hours=total / HOUR,
+        multi_gpu_share=float(gpu_time[several].sum()) / total if total else 0.0,
+        arrival_cv=interarrival_cv(submit),
+        hourly_fano=fano_factor(counts),
+        hourly_peak=int(counts.max()),
+        hourly_mean=float(counts.mean()),
+        tenants=jobs["tenant"].drop_nulls().n_unique(),
+        with_model=jobs["model"].drop_nulls().len(),
+        with_deadline=jobs["deadline"].drop_nulls().len(),
+        notes=trace.notes,
+    )
+
+
+def _gpu_shares(gpus: np.ndarray[tuple[int], np.dtype[np.float64]]) -> dict[str, float]:
+    shares = {
+        "0": gpus == 0,
+        "below 1": (gpus > 0) & (gpus < 1),
+        **{str(count): gpus == count for count in (1, 2, 4, 8)},
+        "more than 8": gpus > 8,
+    }
+    rest = ~np.logical_or.reduce(list(shares.values()))
+    shares["other"] = rest
+    return {name: float(part.mean()) for name, part in shares.items() if part.any()}

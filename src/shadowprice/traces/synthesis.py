@@ -1,0 +1,513 @@
+"""Adding what no trace carries: model, speed, gradient, demands, utility and elasticity.
+
+Everything is drawn from one seed; the same trace, options and seed give the same jobs. Two things
+hold by construction, and by test:
+
+- **GPU-time is conserved.** A job's mini-batches and step time are set so that, with the workers
+  it was traced with, it takes its traced duration: ``work * step_time`` worker-seconds are
+  ``workers * duration`` to a nanosecond a mini-batch (linear model), or ``work / rate(workers)``
+  is ``duration`` to a mini-batch (measured curve).
+- **What the trace says is used as it is**: model, batch size, iterations and deadline (those of
+  ElasticFlow's and Gavel's files) replace what would have been drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Final, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import MILLI, parse_amount
+from shadowprice.core.cluster import BANDWIDTH, Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.job import Job
+from shadowprice.traces.locate import parse_spec, read_trace
+from shadowprice.traces.records import Trace
+from shadowprice.traces.throughput import Curve, Family, at_workers, family_table
+from shadowprice.traces.workload import NANO, Profile, Workload
+
+MOST_WORKERS: Final = 64
+CLASSES: Final = ("time-insensitive", "time-sensitive", "time-critical")
+_DECAYS: Final = ((0.0, 0.0), (0.01, 1.0), (4.0, 6.0))
+_CHUNK: Final = 50
+_MANY: Final = 50 * _CHUNK
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisOptions:
+    """How to fill in what a trace lacks.
+
+    Parameters
+    ----------
+    families : {"a100", "v100"}
+        Set of measured model families that jobs without a model are drawn from, uniformly.
+    speed : {"auto", "linear", "measured"}
+        Linear: any number of workers, each at the family's rate on one GPU (the papers' model).
+        Measured: only the measured numbers, at the measured rates. Auto: measured where the trace
+        names a model that is in the table, else linear.
+    training : {"ps", "allreduce"}
+        Whether jobs ask for parameter servers.
+    insensitive, sensitive : float
+        Shares of time-insensitive (decay 0) and time-sensitive (decay 0.01-1 per slot) jobs; the
+        rest are time-critical (decay 4-6). OASiS, section V: 10 % and 55 %.
+    target : {"relative", "slots"}
+        Relative: the target is the traced duration times a stretch drawn from 1 to ``stretch``
+        (log-uniform), and at least a slot. Slots: uniform in 1 to 15 slots whatever the duration
+        (OASiS, section V; jobs longer than that cannot meet it).
+    stretch : float
+        Largest stretch of a relative target.
+    elasticity : float
+        A job may run with 1 to ``elasticity`` times its traced workers (at most 64); 1 keeps the
+        traced number, alone. For a measured curve given by the trace, 0 (the default) allows every
+        measured number; otherwise 0 means 2.
+    cpu_jobs : {"drop", "keep"}
+        What becomes of jobs without GPUs.
+    bandwidth : str
+        Network share of one worker with one GPU; the default is 3Gbps, an eighth of 25 Gbps.
+    """
+
+    families: Literal["a100", "v100"] = "a100"
+    speed: Literal["auto", "linear", "measured"] = "auto"
+    training: Literal["ps", "allreduce"] = "ps"
+    insensitive: float = 0.10
+    sensitive: float = 0.55
+    target: Literal["relative", "slots"] = "relative"
+    stretch: float = 4.0
+    elasticity: float = 0.0
+    cpu_jobs: Literal["drop", "keep"] = "drop"
+    bandwidth: str = "3Gbps"
+
+    def __post_init__(self) -> None:
+        for name, kind in _CHOICES.items():
+            if getattr(self, name) not in kind:
+                raise InputError(f"{name}={getattr(self, name)}: write {' or '.join(kind)}")
+        shares = (self.insensitive, self.sensitive, 1 - self.insensitive - self.sensitive)
+        if not all(-1e-9 <= share <= 1 for share in shares):
+            raise InputError("insensitive and sensitive are shares of all jobs, at most 1 together")
+        if not (math.isfinite(self.stretch) and self.stretch >= 1):
+            raise InputError(f"stretch={self.stretch}: write 1 or more")
+        if not (self.elasticity == 0 or 1 <= self.elasticity <= MOST_WORKERS):
+            raise InputError(f"elasticity={self.elasticity}: write 0, or 1 to {MOST_WORKERS}")
+
+    @classmethod
+    def from_text(cls, pairs: dict[str, str]) -> SynthesisOptions:
+        """Build the options from text, as ``?training=allreduce&stretch=2`` gives them."""
+        values: dict[str, object] = {}
+        for field in fields(cls):
+            if field.name in pairs:
+                text = pairs[field.name]
+                try:
+                    values[field.name] = float(text) if field.type == "float" else text
+                except ValueError as error:
+                    raise InputError(f"{field.name}={text}: write a number") from error
+        return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
+
+
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "families": ("a100", "v100"),
+    "speed": ("auto", "linear", "measured"),
+    "training": ("ps", "allreduce"),
+    "target": ("relative", "slots"),
+    "cpu_jobs": ("drop", "keep"),
+}
+OPTION_NAMES: Final = tuple(field.name for field in fields(SynthesisOptions))
+
+
+def load_jobs(
+    spec: str,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    skip_invalid: bool = False,
+) -> tuple[list[Job], Workload, Trace]:
+    """Read a trace and return its jobs, resolved against a cluster.
+
+    Parameters
+    ----------
+    spec : str
+        ``format:path?option=value&...`` with the options of the format, of the selection
+        (`shadowprice.traces.locate`) and of `SynthesisOptions`.
+    cluster : Cluster
+        Where the jobs will run; demands it does not count are left out.
+    seed : int
+        Seed of everything that is drawn.
+    skip_invalid : bool
+        Leave out wrong rows, counting them.
+
+    Returns
+    -------
+    jobs : list of Job
+        Ordered by arrival.
+    workload : Workload
+        The same by columns, with notes of what was left out or assumed.
+    trace : Trace
+        What was read.
+    """
+    parsed = parse_spec(spec, OPTION_NAMES)
+    options = SynthesisOptions.from_text(dict(parsed.synthesis))
+    trace = read_trace(parsed, skip_invalid=skip_invalid)
+    workload = synthesize(trace, cluster.slot_seconds, options, seed=seed).fitted_to(cluster)
+    return workload.to_jobs(cluster), workload, trace
+
+
+def synthesize(
+    trace: Trace,
+    slot_seconds: Fraction,
+    options: SynthesisOptions | None = None,
+    *,
+    seed: int = 0,
+) -> Workload:
+    """Give every job of a trace what it lacks.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    slot_seconds : Fraction
+        Slot length that targets and decays count in.
+    options : SynthesisOptions, optional
+        How.
+    seed : int
+        Seed of everything drawn.
+
+    Returns
+    -------
+    Workload
+        The jobs, with ``notes`` of everything left out or assumed.
+
+    Raises
+    ------
+    InputError
+        If no job is left.
+    """
+    options = options or SynthesisOptions()
+    notes: list[str] = []
+    frame = _usable(trace, options, notes)
+    rng = np.random.default_rng(seed)
+    families = _families(frame, options, rng, notes)
+    traced, per_worker = _traced_workers(frame)
+    speeds = _Speeds(frame, families, traced, options, notes)
+    kind, value, decay, target, classes = _utilities(
+        frame, speeds.duration, slot_seconds, options, rng, notes
+    )
+    return Workload(
+        names=frame["job"].to_list(),
+        tenants=frame["tenant"].to_list(),
+        arrival=_nanoseconds(frame["submit"].to_numpy()),
+        epochs=speeds.epochs,
+        chunks=speeds.chunks,
+        minibatches=speeds.minibatches,
+        minibatch_time=speeds.minibatch_time,
+        fewest=speeds.fewest,
+        most=speeds.most,
+        profiles=_profiles(frame, families, speeds.curves, traced, per_worker, options),
+        kind=kind,
+        value=value,
+        decay=decay,
+        target=target,
+        labels=[
+            {"family": family.name, "class": name}
+            for family, name in zip(families, classes, strict=True)
+        ],
+        slot_seconds=slot_seconds,
+        notes=tuple(notes),
+    )
+
+
+def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.DataFrame:
+    frame = trace.jobs
+    if options.cpu_jobs == "drop":
+        kept = frame.filter(pl.col("gpus") > 0)
+        if kept.height < frame.height:
+            notes.append(
+                f"{frame.height - kept.height} CPU jobs left out (cpu_jobs=keep keeps them)"
+            )
+        frame = kept
+    table = family_table()
+    known = pl.struct("model", "batch_size").is_in(
+        [{"model": f.model, "batch_size": f.batch_size} for f in table.families],
+        nulls_equal=True,
+    )
+    timed = pl.col("duration").is_not_null() | (pl.col("iterations").is_not_null() & known)
+    kept = frame.filter(timed)
+    if kept.height < frame.height:
+        notes.append(
+            f"{frame.height - kept.height} jobs without a duration or a known model left out"
+        )
+    if kept.is_empty():
+        raise InputError(f"{trace.source}: no job is left to schedule ({'; '.join(notes)})")
+    return kept
+
+
+def _families(
+    frame: pl.DataFrame, options: SynthesisOptions, rng: np.random.Generator, notes: list[str]
+) -> list[Family]:
+    """Return each job's family: the one its trace names, or a drawn one."""
+    table = family_table()
+    pool = table.of_set(options.families)
+    drawn = rng.integers(0, len(pool), frame.height)
+    pairs = zip(frame["model"].to_list(), frame["batch_size"].to_list(), drawn, strict=True)
+    named = {(f.model, f.batch_size): f for f in table.families}
+    families = [named.get((model, batch)) or pool[int(at)] for model, batch, at in pairs]
+    unknown = sum(
+        model is not None and (model, batch) not in named
+        for model, batch in zip(frame["model"], frame["batch_size"], strict=True)
+    )
+    if unknown:
+        notes.append(
+            f"{unknown} jobs name a model without measurements: a family is drawn for them"
+        )
+    return families
+
+
+def _traced_workers(frame: pl.DataFrame) -> tuple[Ints, Floats]:
+    """Return the workers each job was traced with, and the GPUs of one of them."""
+    gpus = frame["gpus"].to_numpy()
+    split = frame["workers"].fill_null(0).to_numpy()
+    whole = np.maximum(1, np.ceil(gpus - 1e-9)).astype(np.int64)
+    traced = np.where(split > 0, split, whole).astype(np.int64)
+    return traced, gpus / traced
+
+
+class _Speeds:
+    """Work, step time and worker range of every job, conserving its GPU-time."""
+
+    def __init__(
+        self,
+        frame: pl.DataFrame,
+        families: list[Family],
+        traced: Ints,
+        options: SynthesisOptions,
+        notes: list[str],
+    ) -> None:
+        described = frame["iterations"].is_not_null().to_numpy()
+        iterations = frame["iterations"].fill_null(0).to_numpy().astype(np.int64)
+        duration = frame["duration"].fill_null(np.nan).to_numpy().astype(np.float64)
+        steps = np.array([family.step_seconds for family in families])
+        factor = options.elasticity or 2.0
+        widest = np.clip(np.floor(traced * factor), traced, np.maximum(MOST_WORKERS, traced))
+        self.most = widest.astype(np.int64)
+        self.fewest = traced.copy() if options.elasticity == 1 else np.ones_like(traced)
+        self.curves: list[Curve | None] = [None] * frame.height
+        rates = np.zeros(frame.height)
+        wanted = described if options.speed == "auto" else np.full_like(described, True)
+        if options.speed != "linear":
+            self._measure(families, traced, wanted, described, options, rates)
+        measured = rates > 0
+        missing = int((wanted & ~measured).sum()) if options.speed != "linear" else 0
+        if missing:
+            notes.append(f"{missing} jobs ran with more GPUs than were measured: linear speed")
+        comm = self._communication(families, options)
+        # Duration where the trace tells none: that of its iterations at the speed they get.
+        with np.errstate(divide="ignore"):
+            implied = np.where(
+                measured, iterations / np.where(measured, rates, 1.0), iterations * steps / traced
+            )
+        self.duration = np.where(np.isnan(duration), implied, duration)
+        untimed = np.isnan(duration) & ~measured
+        # Without a traced duration, linear work is the iterations at compute plus communication.
+        self.duration[untimed] += (iterations * comm / traced)[untimed]
+        batches = np.where(
+            measured,
+            np.where(described, iterations, np.rint(self.duration * np.where(measured, rates, 1))),
+            np.rint(traced * self.duration / (steps + comm)),
+        )
+        batches = np.maximum(1, batches).astype(np.int64)
+        exact = measured & described
+        self.chunks, rest = _chunked(batches, self.most, exact)
+        self.epochs, self.minibatches, rest = _epochs(rest, measured)
+        work = self.chunks * rest
+        share = traced * self.duration / work - comm
+        short = ~measured & (share < 1e-9)
+        if short.any():
+            notes.append(f"{int(short.sum())} jobs are shorter than one mini-batch: one is made")
+        step = np.where(short, 1e-9, share)
+        self.minibatch_time = np.where(measured, 0, np.rint(step * NANO)).astype(np.int64)
+        self.most = np.minimum(self.most, self.chunks)
+        self.fewest = np.minimum(self.fewest, self.most)
+
+    def _measure(
+        self,
+        families: list[Family],
+        traced: Ints,
+        wanted: NDArray[np.bool_],
+        described: NDArray[np.bool_],
+        options: SynthesisOptions,
+        rates: Floats,
+    ) -> None:
+        """Set curve, rate at the traced workers and worker range of jobs with a measured speed."""
+        known: dict[tuple[int, int], tuple[Curve | None, float]] = {}
+        curve: Curve | None
+        for at in np.flatnonzero(wanted):
+            family, workers = families[at], int(traced[at])
+            key = (id(family), workers)
+            if key not in known:
+                rate = at_workers(family.curve, workers)
+                curve = (
+                    None if rate is None else dict(sorted({**family.curve, workers: rate}.items()))
+                )
+                known[key] = (curve, rate or 0.0)
+            self.curves[at], rates[at] = known[key]
+            curve = self.curves[at]
+            if curve is not None and described[at] and options.elasticity == 0:
+                self.most[at] = max(curve)
+
+    @staticmethod
+    def _communication(families: list[Family], options: SynthesisOptions) -> Floats:
+        """Return seconds of communication in a mini-batch, 2 e / b of OASiS (2)."""
+        bandwidth = _bandwidth(options)
+        gradients = np.array([family.gradient for family in families], dtype=np.float64)
+        return 16.0 * gradients / bandwidth
+
+
+def _bandwidth(options: SynthesisOptions) -> int:
+    value = parse_amount(options.bandwidth)
+    if not value.value or value.dimension.value != "rate":
+        raise InputError(f"bandwidth={options.bandwidth}: write a rate such as 3Gbps")
+    return value.value
+
+
+def _chunked(batches: Ints, most: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Split mini-batches into at least ``most`` chunks, exactly where asked.
+
+    Elsewhere ``most`` chunks with equally many mini-batches each, the nearest such number. Where
+    the number must stay: the smallest divisor within [most, 4 most), or chunks of one mini-batch.
+    """
+    chunks = np.minimum(most, batches)
+    rest = np.maximum(1, np.rint(batches / chunks)).astype(np.int64)
+    left = exact & (batches % chunks != 0)
+    for at in np.flatnonzero(left):
+        total, low = int(batches[at]), int(chunks[at])
+        divisor = next((c for c in range(low, 4 * low) if total % c == 0), total)
+        chunks[at], rest[at] = divisor, total // divisor
+    return chunks, rest
+
+
+def _epochs(rest: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+    """Split mini-batches per chunk and job into epochs and chunks of up to 50 mini-batches.
+
+    Where the step time absorbs the rounding and there are many, to the nearest 50 (within 1 %).
+    """
+    rounded = np.where(~exact & (rest > _MANY), np.rint(rest / _CHUNK) * _CHUNK, rest)
+    rest = rounded.astype(np.int64)
+    size = np.ones_like(rest)
+    for candidate in range(2, _CHUNK + 1):
+        size[rest % candidate == 0] = candidate
+    return rest // size, size, rest
+
+
+def _profiles(
+    frame: pl.DataFrame,
+    families: list[Family],
+    curves: list[Curve | None],
+    traced: Ints,
+    per_worker: Floats,
+    options: SynthesisOptions,
+) -> list[Profile]:
+    """Return demands and speed of every job; jobs with equal ones share the object."""
+    table = family_table()
+    bandwidth = _bandwidth(options)
+    gpus = np.ceil(per_worker * MILLI - 1e-6).astype(np.int64)
+    # A worker's share of what the trace counts in all, rounded up to what is kept.
+    cores = np.ceil(frame["cpus"].fill_null(0.0).to_numpy() * MILLI / traced - 1e-6)
+    memory = np.ceil(frame["memory"].fill_null(0).to_numpy() / traced)
+    cache: dict[tuple[object, ...], Profile] = {}
+    profiles = []
+    ps = {**table.ps} if options.training == "ps" else None
+    if ps is not None:
+        ps[BANDWIDTH] = max(ps[BANDWIDTH], bandwidth)
+    for at, family in enumerate(families):
+        key = (id(family), id(curves[at]), gpus[at], cores[at], memory[at])
+        if key not in cache:
+            scale = max(float(per_worker[at]), 0.0) or 1.0
+            assumed = {
+                "cpu": max(1, math.ceil(table.worker["cpu"] * scale)),
+                "memory": max(1, math.ceil(table.worker["memory"] * scale)),
+            }
+            worker = {
+                **({"gpu": int(gpus[at])} if gpus[at] else {}),
+                "cpu": int(cores[at]) or assumed["cpu"],
+                "memory": int(memory[at]) or assumed["memory"],
+                BANDWIDTH: bandwidth,
+            }
+            gradient = family.gradient if curves[at] is None else 0
+            cache[key] = Profile(worker, ps, gradient, curves[at])
+        profiles.append(cache[key])
+    return profiles
+
+
+def _utilities(
+    frame: pl.DataFrame,
+    duration: Floats,
+    slot_seconds: Fraction,
+    options: SynthesisOptions,
+    rng: np.random.Generator,
+    notes: list[str],
+) -> tuple[list[Literal["sigmoid", "deadline"]], Floats, Floats, Floats, list[str]]:
+    """Draw utilities: OASiS section V's mix, or the trace's own deadline."""
+    count = frame.height
+    slot = float(slot_seconds)
+    value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
+    if options.target == "slots":
+        target = rng.uniform(1.0, 15.0, count)
+    else:
+        stretch = np.exp(rng.uniform(0.0, math.log(options.stretch), count))
+        target = np.maximum(1.0, duration * stretch / slot)
+    due = frame["deadline"].fill_null(np.nan).to_numpy()
+    has = ~np.isnan(due)
+    # Completion in slot t ends at (t + 1) slots: t <= deadline / slot - 1, counted from arrival.
+    arrival = np.ceil(frame["submit"].to_numpy() / slot)
+    by = np.floor(due / slot + 1e-9) - 1 - arrival
+    early = has & (by < 0)
+    if early.any():
+        notes.append(
+            f"{int(early.sum())} deadlines fall before the end of the first slot the job could "
+            "use: they are put there (shorter slots keep them)"
+        )
+    target = np.where(has, np.maximum(0.0, by), target)
+    decay = np.where(has, 0.0, decay)
+    names = ["deadline" if late else CLASSES[at] for late, at in zip(has, classes, strict=True)]
+    kinds: list[Literal["sigmoid", "deadline"]] = [
+        "deadline" if late else "sigmoid" for late in has
+    ]
+    return kinds, value, decay, target, names
+
+
+def draw_sigmoids(
+    rng: np.random.Generator, count: int, shares: tuple[float, float] = (0.10, 0.55)
+) -> tuple[Floats, Floats, Ints]:
+    """Draw values, decays and classes of OASiS section V.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Source of randomness.
+    count : int
+        How many jobs.
+    shares : (float, float)
+        Shares of time-insensitive and time-sensitive jobs.
+
+    Returns
+    -------
+    value, decay : ndarray of float64, shape (count,)
+        Uniform in [1, 100]; 0, uniform in [0.01, 1] or in [4, 6] by class.
+    classes : ndarray of int64, shape (count,)
+        Index into `CLASSES`.
+    """
+    classes = np.searchsorted(np.cumsum(shares), rng.random(count), side="right").astype(np.int64)
+    value = rng.uniform(1.0, 100.0, count)
+    low = np.array([low for low, _ in _DECAYS])[classes]
+    high = np.array([high for _, high in _DECAYS])[classes]
+    return value, low + (high - low) * rng.random(count), classes
+
+
+def _nanoseconds(seconds: Floats) -> Ints:
+    return np.asarray(np.rint(seconds * NANO), dtype=np.int64)

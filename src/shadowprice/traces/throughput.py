@@ -1,0 +1,335 @@
+"""Measured training speeds: curves of mini-batches/s by number of workers.
+
+Readers of the throughput tables that accompany public traces, and the small table of model
+families that ships with the package.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from shadowprice.core.amounts import parse_amount
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.traces.registry import Reading
+from shadowprice.traces.text import read_bytes, read_head, read_table
+
+Curve = Mapping[int, float]
+"""Mini-batches/s of the whole job by number of workers; numbers it cannot run with are absent."""
+
+WARM_UP: Final = 0.1
+"""Share of the first samples of a Chronus series that are warm-up."""
+
+_JOB_TYPE: Final = re.compile(r"(.+?)(?: \(batch size (\d+)\))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of model that jobs train.
+
+    Parameters
+    ----------
+    set : str
+        Which measurements it belongs to: ``a100`` or ``v100``.
+    model : str
+        Model name, as traces write it.
+    batch_size : int, optional
+        Samples in a mini-batch (the global batch in the set ``a100``).
+    gradient : int
+        Bytes of gradients.
+    curve : mapping of int to float
+        Measured mini-batches/s by number of workers.
+    """
+
+    set: str
+    model: str
+    batch_size: int | None
+    gradient: int
+    curve: Curve
+
+    @property
+    def name(self) -> str:
+        """Name with the batch size: ``resnet50/64``."""
+        return self.model if self.batch_size is None else f"{self.model}/{self.batch_size}"
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a mini-batch on one GPU."""
+        return 1.0 / self.curve[1]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyTable:
+    """The model families that ship with the package.
+
+    Parameters
+    ----------
+    families : tuple of Family
+        In the order of the data file.
+    worker, ps : mapping of str to int
+        Amounts that a worker with one GPU (the GPU left out) and a parameter server ask for.
+    """
+
+    families: tuple[Family, ...]
+    worker: Mapping[str, int]
+    ps: Mapping[str, int]
+
+    def find(self, model: str, batch_size: int | None) -> Family | None:
+        """Return the family of a model and batch size, None if there is none."""
+        for family in self.families:
+            if family.model == model and family.batch_size == batch_size:
+                return family
+        return None
+
+    def of_set(self, name: str) -> tuple[Family, ...]:
+        """Return the families of one set of measurements."""
+        return tuple(family for family in self.families if family.set == name)
+
+
+@cache
+def family_table() -> FamilyTable:
+    """Return the table of ``data/families.toml``, whose comments cite its sources."""
+    text = resources.files("shadowprice.traces").joinpath("data/families.toml").read_text("utf-8")
+    data = tomllib.loads(text)
+    families = tuple(
+        Family(
+            set=entry["set"],
+            model=entry["model"],
+            batch_size=entry.get("batch_size"),
+            gradient=parse_amount(entry["gradient"]).value,
+            curve={int(count): float(rate) for count, rate in entry["throughput"].items()},
+        )
+        for entry in data["family"]
+    )
+    return FamilyTable(families, _amounts(data["worker"]), _amounts(data["ps"]))
+
+
+def _amounts(entry: Mapping[str, Any]) -> dict[str, int]:
+    return {name: parse_amount(value).value for name, value in entry.items()}
+
+
+def at_workers(curve: Curve, workers: int) -> float | None:
+    """Return a curve's rate at a number of workers.
+
+    Parameters
+    ----------
+    curve : mapping of int to float
+        Measured rates.
+    workers : int
+        Number of workers.
+
+    Returns
+    -------
+    float or None
+        The measured rate; between two measured numbers, interpolated on a straight line; None
+        outside what was measured (a curve is never extrapolated).
+    """
+    if workers in curve:
+        return curve[workers]
+    below = max((n for n in curve if n < workers), default=None)
+    above = min((n for n in curve if n > workers), default=None)
+    if below is None or above is None:
+        return None
+    share = Fraction(workers - below, above - below)
+    return float(curve[below] + (curve[above] - curve[below]) * share)
+
+
+def read_elasticflow(path: Path) -> dict[int, Curve]:
+    """Read an ElasticFlow table: iterations/s of a global batch size by number of GPUs.
+
+    Parameters
+    ----------
+    path : Path
+        CSV with a column ``global_batch_size`` and a column for each number of GPUs.
+
+    Returns
+    -------
+    dict of int to curve
+        By global batch size; blank, ``nan`` and ``0`` cells are infeasible and absent.
+
+    Raises
+    ------
+    InputError
+        If the file is no such table.
+    """
+    header = [name.strip() for name in read_head(path).splitlines()[0].split(",")]
+    counts = [name for name in header if name.isdecimal()]
+    columns: dict[str, pl.DataType] = {"global_batch_size": pl.Int64()}
+    columns |= {name: pl.Float64() for name in counts}
+    table = read_table(path, columns, Reading())
+    for name in counts:
+        table.check(pl.col(name).fill_null(0).fill_nan(0) >= 0, name, "is a negative rate")
+    return {
+        int(row["global_batch_size"]): {
+            int(name): float(row[name]) for name in counts if _feasible(row[name])
+        }
+        for row in table.done().iter_rows(named=True)
+    }
+
+
+def _feasible(rate: float | None) -> bool:
+    return rate is not None and not math.isnan(rate) and rate > 0
+
+
+def read_gavel(
+    path: Path, gpu: str = "v100", *, consolidated: bool = True
+) -> dict[tuple[str, int | None], Curve]:
+    """Read Gavel's throughputs of jobs that run alone.
+
+    Parameters
+    ----------
+    path : Path
+        ``simulation_throughputs.json`` or ``physical_cluster_throughputs.json``, plain or gzip.
+    gpu : str
+        k80, p100 or v100.
+    consolidated : bool
+        Whether the workers stand together.
+
+    Returns
+    -------
+    dict of (model, batch size or None) to curve
+        STEPS/s SUMMED over workers, so one worker makes curve[n] / n; 0.0 (did not fit) is absent.
+
+    Raises
+    ------
+    InputError
+        If the file is no such table or has no such GPU.
+    """
+    data = _load_json(path)
+    kind = gpu if consolidated else f"{gpu}_unconsolidated"
+    if not isinstance(data, dict) or kind not in data:
+        known = ", ".join(data) if isinstance(data, dict) else "none"
+        raise InputError(Fault(str(path), f"has no GPU {kind!r}", f"its GPUs are {known}"))
+    curves: dict[tuple[str, int | None], dict[int, float]] = {}
+    for key, rates in data[kind].items():
+        try:
+            job_type, workers = ast.literal_eval(key)
+            rate = float(rates["null"])
+            match = _JOB_TYPE.fullmatch(job_type)
+        except (ValueError, SyntaxError, KeyError, TypeError) as error:
+            raise InputError(
+                Fault(f"{path}: {kind}: {key}", "is no (job type, GPUs) with a rate alone")
+            ) from error
+        if match is not None and rate > 0:
+            model = (match[1], int(match[2]) if match[2] else None)
+            curves.setdefault(model, {})[int(workers)] = rate
+    return dict(curves)
+
+
+def _load_json(path: Path) -> Any:
+    read_head(path)
+    try:
+        return json.loads(read_bytes(path))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(Fault(str(path), f"is not JSON ({error})", "fetch it again")) from error
+
+
+def read_pollux_placements(path: Path) -> pl.DataFrame:
+    """Read Pollux's measurements of step times by placement.
+
+    Parameters
+    ----------
+    path : Path
+        ``placements.csv``; a placement's digits are GPUs per node, so it is text: ``112`` is three
+        nodes with 1, 1 and 2 GPUs.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns placement, nodes, replicas, local_bsz (per GPU), batch_size (local_bsz x replicas),
+        step_time, sync_time (seconds).
+    """
+    columns: dict[str, pl.DataType] = {
+        "placement": pl.String(),
+        "local_bsz": pl.Int64(),
+        "step_time": pl.Float64(),
+        "sync_time": pl.Float64(),
+    }
+    table = read_table(path, columns, Reading())
+    text = pl.col("placement")
+    table.check(text.str.contains(r"^[1-9]+$"), "placement", "is not digits above 0")
+    table.check(pl.col("local_bsz") > 0, "local_bsz", "is not above 0")
+    table.check(pl.col("step_time") > 0, "step_time", "is not above 0")
+    digits = text.str.split("").list.eval(pl.element().filter(pl.element() != ""))
+    replicas = digits.cast(pl.List(pl.Int64())).list.sum()
+    return table.done().select(
+        "placement",
+        nodes=text.str.len_chars().cast(pl.Int64),
+        replicas=replicas,
+        local_bsz="local_bsz",
+        batch_size=pl.col("local_bsz") * replicas,
+        step_time="step_time",
+        sync_time="sync_time",
+    )
+
+
+def pollux_curve(placements: pl.DataFrame, local_batch: int) -> Curve:
+    """Return mini-batches/s, of one GPU's batch each and summed over workers, by workers.
+
+    Parameters
+    ----------
+    placements : polars.DataFrame
+        From `read_pollux_placements`.
+    local_batch : int
+        Samples per GPU and step.
+
+    Returns
+    -------
+    curve
+        ``n / step_time``, for the placement on the fewest nodes (the fastest of those).
+    """
+    rows = placements.filter(pl.col("local_bsz") == local_batch)
+    best = rows.sort("replicas", "nodes", "step_time").group_by("replicas").first()
+    return {
+        int(row["replicas"]): row["replicas"] / row["step_time"]
+        for row in best.sort("replicas").iter_rows(named=True)
+    }
+
+
+def read_chronus(folder: Path, name: str) -> Curve:
+    """Read Chronus's samples of seconds per iteration of a model.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``<name>_gpu_<n>.npy``, 500 to 1,000 samples each.
+    name : str
+        Such as ``imagenet_arch_resnet50``.
+
+    Returns
+    -------
+    curve
+        Iterations/s of the whole job: 1 over the median after the warm-up (the first tenth).
+
+    Raises
+    ------
+    InputError
+        If there is no such file or one holds no positive seconds.
+    """
+    curve: dict[int, float] = {}
+    for path in sorted(folder.glob(f"{name}_gpu_*.npy")):
+        try:
+            samples = np.load(path, allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise InputError(Fault(str(path), "is not an array of seconds")) from error
+        steady = samples[int(len(samples) * WARM_UP) :]
+        middle = float(np.median(steady)) if len(steady) else 0.0
+        if not middle > 0:
+            raise InputError(Fault(str(path), "holds no positive seconds"))
+        curve[int(path.stem.rsplit("_", 1)[1])] = 1.0 / middle
+    if not curve:
+        raise InputError(Fault(str(folder), f"has no {name}_gpu_*.npy"))
+    return dict(sorted(curve.items()))

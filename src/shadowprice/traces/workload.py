@@ -1,0 +1,385 @@
+"""Jobs by columns: what synthesis and generation produce, before a cluster resolves them.
+
+A workload of 50,000 jobs becomes `Job` objects in well under a second, without a validation model
+a row; `to_records` writes the same jobs as a job file, which the file reader takes back to the
+same `Job` objects (a test holds the two to it).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import MILLI, Dimension
+from shadowprice.core.cluster import BANDWIDTH, Amounts, Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.job import MICRO, Job, StepModel, build_job
+from shadowprice.core.utility import Deadline, Sigmoid, Utility
+from shadowprice.traces.throughput import Curve
+
+NANO: Final = 10**9
+
+_UNITS: Final[Mapping[Dimension, tuple[tuple[str, int], ...]]] = {
+    Dimension.BYTES: (
+        *(("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)),
+        *(("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1)),
+    ),
+    Dimension.RATE: (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1)),
+}
+_DIMENSIONS: Final[Mapping[str, Dimension]] = {
+    "memory": Dimension.BYTES,
+    "storage": Dimension.BYTES,
+    BANDWIDTH: Dimension.RATE,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """What jobs of one kind have in common; identical objects are resolved once.
+
+    Parameters
+    ----------
+    worker : mapping of str to int
+        Amounts of one worker.
+    ps : mapping of str to int, optional
+        Amounts of one parameter server; None for all-reduce.
+    gradient : int
+        Bytes of gradients; 0 where communication is not modelled.
+    curve : mapping of int to float, optional
+        Measured mini-batches/s by number of workers, in place of the linear model.
+    """
+
+    worker: Mapping[str, int]
+    ps: Mapping[str, int] | None
+    gradient: int = 0
+    curve: Curve | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Jobs by columns, ordered by arrival; every array has one entry a job.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Unique names.
+    tenants : sequence of str or None
+        Owners.
+    arrival : ndarray of int64
+        Nanoseconds after time 0; a job that arrives inside a slot is taken in the next.
+    epochs, chunks, minibatches : ndarray of int64
+        Mini-batches in all are their product.
+    minibatch_time : ndarray of int64
+        Nanoseconds of a mini-batch on one worker; 0 where the profile has a curve.
+    fewest, most : ndarray of int64
+        Workers in a slot in which the job runs.
+    profiles : sequence of Profile
+        Demands and speed.
+    kind : sequence of {"sigmoid", "deadline"}
+        Family of the utility.
+    value, decay, target : ndarray of float64
+        Worth, decay per slot, and target (or deadline) in slots.
+    labels : sequence of mapping of str to str
+        Model family and utility class.
+    slot_seconds : Fraction
+        Slot length that ``decay`` and ``target`` count in.
+    """
+
+    names: Sequence[str]
+    tenants: Sequence[str | None]
+    arrival: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    minibatches: NDArray[np.int64]
+    minibatch_time: NDArray[np.int64]
+    fewest: NDArray[np.int64]
+    most: NDArray[np.int64]
+    profiles: Sequence[Profile]
+    kind: Sequence[Literal["sigmoid", "deadline"]]
+    value: NDArray[np.float64]
+    decay: NDArray[np.float64]
+    target: NDArray[np.float64]
+    labels: Sequence[Mapping[str, str]]
+    slot_seconds: Fraction
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def work(self) -> NDArray[np.int64]:
+        """Mini-batches of each job."""
+        return self.epochs * self.chunks * self.minibatches
+
+    def fitted_to(self, cluster: Cluster) -> Workload:
+        """Return the workload asking only for resources that a cluster counts.
+
+        A cluster that counts places (resources ``worker`` and ``ps``, as Astraea does) instead of
+        GPUs is asked for one place a worker and one a parameter server. Tenants that the cluster
+        does not know are mapped onto its tenants, in order of first arrival, round robin.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            Where the jobs will run.
+
+        Returns
+        -------
+        Workload
+            With demands left out, or turned into places, and said so in ``notes``.
+
+        Raises
+        ------
+        InputError
+            If the cluster counts neither GPUs nor places, but the jobs use GPUs.
+        """
+        asked = {
+            name for p in set(self.profiles) for part in (p.worker, p.ps or {}) for name in part
+        }
+        notes = list(self.notes)
+        places = "worker" in cluster.column and "gpu" not in cluster.column
+        unknown = sorted(asked - set(cluster.resources) - {BANDWIDTH})
+        if places:
+            notes.append("the cluster counts places: a worker and a parameter server take one each")
+        elif "gpu" in unknown:
+            raise InputError("the jobs use GPUs and no server of the cluster has a resource 'gpu'")
+        elif unknown:
+            notes.append(f"the cluster does not count {', '.join(unknown)}: not asked for")
+        fitted = {p: _fit(p, cluster, places) for p in dict.fromkeys(self.profiles)}
+        tenants = list(self.tenants)
+        if cluster.tenants:
+            known = cluster.tenant_index
+            others = [t for t in dict.fromkeys(tenants) if t not in known]
+            names = [tenant.name for tenant in cluster.tenants]
+            mapping = {other: names[at % len(names)] for at, other in enumerate(others)}
+            tenants = [mapping.get(tenant, tenant) for tenant in tenants]
+            if others:
+                notes.append(f"{len(others)} tenants are mapped onto the cluster's {len(names)}")
+        return replace(
+            self,
+            profiles=[fitted[p] for p in self.profiles],
+            tenants=tenants,
+            notes=tuple(notes),
+        )
+
+    def to_jobs(self, cluster: Cluster) -> list[Job]:
+        """Resolve every job against a cluster.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            Where the jobs will run; its slot length must be the one the workload was made for.
+
+        Returns
+        -------
+        list of Job
+            Ordered by arrival, equal to what the written job file would give.
+
+        Raises
+        ------
+        InputError
+            If the slot lengths differ, or the cluster lacks a resource.
+        """
+        if cluster.slot_seconds != self.slot_seconds:
+            raise InputError(
+                f"the jobs were made for slots of {float(self.slot_seconds):g} s and the cluster's "
+                f"last {float(cluster.slot_seconds):g} s; give both the same"
+            )
+        resolver = _Resolver(cluster)
+        return [resolver.job(self, at) for at in range(len(self))]
+
+    def to_records(self) -> Iterator[dict[str, object]]:
+        """Yield each job as a job file writes it."""
+        for at, name in enumerate(self.names):
+            profile = self.profiles[at]
+            record: dict[str, object] = {"name": name}
+            if self.tenants[at] is not None:
+                record["tenant"] = self.tenants[at]
+            record["arrival"] = _seconds(int(self.arrival[at]))
+            record["epochs"] = int(self.epochs[at])
+            record["chunks"] = int(self.chunks[at])
+            record["minibatches"] = int(self.minibatches[at])
+            if profile.curve is None:
+                record["minibatch_time"] = _seconds(int(self.minibatch_time[at]))
+                if profile.gradient:
+                    record["gradient"] = _amount("memory", profile.gradient)
+            else:
+                record["throughput"] = {
+                    count: rate
+                    for count, rate in profile.curve.items()
+                    if self.fewest[at] <= count <= self.most[at]
+                }
+            record["worker"] = {k: _amount(k, v) for k, v in profile.worker.items()}
+            if profile.ps is not None:
+                record["ps"] = {k: _amount(k, v) for k, v in profile.ps.items()}
+            record["workers"] = {"min": int(self.fewest[at]), "max": int(self.most[at])}
+            record["utility"] = self._utility_record(at)
+            record["labels"] = dict(self.labels[at])
+            yield record
+
+    def _utility_record(self, at: int) -> dict[str, object]:
+        value, target = float(self.value[at]), f"{float(self.target[at])!r} slots"
+        if self.kind[at] == "deadline":
+            return {"kind": "deadline", "value": value, "by": target}
+        return {
+            "kind": "sigmoid",
+            "value": value,
+            "decay": float(self.decay[at]),
+            "target": target,
+        }
+
+    def write(self, path: Path) -> None:
+        """Write a job file: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
+
+        Parameters
+        ----------
+        path : Path
+            Where to; written beside it first, so that a stop leaves no half a file.
+
+        Raises
+        ------
+        InputError
+            If the name ends otherwise, or the folder does not exist.
+        """
+        if path.suffix not in {".jsonl", ".yaml", ".yml"}:
+            raise InputError(f"{path}: a job file ends in .jsonl or .yaml")
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
+        part = path.with_name(f".{path.name}.part")
+        try:
+            with part.open("w", encoding="utf-8") as file:
+                if path.suffix == ".jsonl":
+                    for record in self.to_records():
+                        file.write(json.dumps(record) + "\n")
+                else:
+                    yaml.safe_dump({"jobs": list(self.to_records())}, file, sort_keys=False)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _fit(profile: Profile, cluster: Cluster, places: bool) -> Profile:
+    if places:
+        worker = {"worker": MILLI}
+        ps = None if profile.ps is None else {"ps": MILLI}
+        if BANDWIDTH in cluster.column or profile.gradient:
+            worker |= {k: v for k, v in profile.worker.items() if k == BANDWIDTH}
+            ps = ps and ps | {k: v for k, v in (profile.ps or {}).items() if k == BANDWIDTH}
+        return replace(profile, worker=worker, ps=ps)
+    known = {*cluster.resources, BANDWIDTH}
+    return replace(
+        profile,
+        worker={k: v for k, v in profile.worker.items() if k in known},
+        ps=profile.ps and {k: v for k, v in profile.ps.items() if k in known},
+    )
+
+
+class _Resolver:
+    """Builds jobs, working out once what many of them share."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._slot = cluster.slot_seconds
+        self._demands: dict[Profile, tuple[Amounts, Amounts | None]] = {}
+        self._shapes: dict[tuple[Profile, int, int], Job] = {}
+
+    def job(self, workload: Workload, at: int) -> Job:
+        """Build one job: its shape comes from `build_job` once a (profile, worker range)."""
+        profile = workload.profiles[at]
+        fewest = int(workload.fewest[at])
+        most = min(int(workload.most[at]), int(workload.chunks[at]))
+        shape = self._shapes.get((profile, fewest, most))
+        if shape is None:
+            shape = self._shape(profile, fewest, most)
+            self._shapes[profile, fewest, most] = shape
+        utility: Utility
+        if workload.kind[at] == "deadline":
+            utility = Deadline(float(workload.value[at]), float(workload.target[at]))
+        else:
+            utility = Sigmoid(
+                float(workload.value[at]), float(workload.decay[at]), float(workload.target[at])
+            )
+        parts = (int(workload.epochs[at]), int(workload.chunks[at]), int(workload.minibatches[at]))
+        work = parts[0] * parts[1] * parts[2]
+        if profile.curve is None:
+            # OASiS (2), as `build_job` has it, over the common denominator NANO * bandwidth.
+            bandwidth = shape.worker_bandwidth or 1
+            comm = 16 * NANO * profile.gradient if shape.worker_bandwidth else 0
+            step = int(workload.minibatch_time[at]) * bandwidth + comm
+            below = self._slot.numerator * NANO * bandwidth
+            required = -(-work * step * self._slot.denominator // below)
+            # Fraction-to-float is correctly rounded, as in `build_job`; int / int is too.
+            step_seconds = step / (NANO * bandwidth)
+        else:
+            required, step_seconds = work * MICRO, shape.step_seconds
+        return Job(
+            name=workload.names[at],
+            arrival=-(
+                -int(workload.arrival[at]) * self._slot.denominator // (self._slot.numerator * NANO)
+            ),
+            required=required,
+            worker_counts=shape.worker_counts,
+            gains=shape.gains,
+            internal_gains=shape.internal_gains,
+            worker=shape.worker,
+            ps=shape.ps,
+            ps_counts=shape.ps_counts,
+            utility=utility,
+            tenant=workload.tenants[at],
+            epochs=parts[0],
+            chunks=parts[1],
+            minibatches=parts[2],
+            step_seconds=step_seconds,
+            worker_bandwidth=shape.worker_bandwidth,
+            ps_bandwidth=shape.ps_bandwidth,
+            internal_bandwidth=shape.internal_bandwidth,
+            labels=workload.labels[at],
+        )
+
+    def _shape(self, profile: Profile, fewest: int, most: int) -> Job:
+        """Return a job of this shape, with everything that its size does not change."""
+        if profile not in self._demands:
+            ps = None if profile.ps is None else self._cluster.demand(profile.ps)
+            self._demands[profile] = (self._cluster.demand(profile.worker), ps)
+        worker, ps = self._demands[profile]
+        speed = (
+            StepModel(Fraction(1), gradient_bytes=profile.gradient)
+            if profile.curve is None
+            else {count: Fraction(str(rate)) for count, rate in profile.curve.items()}
+        )
+        return build_job(
+            name="shape",
+            arrival=0,
+            epochs=1,
+            chunks=most,
+            minibatches=1,
+            speed=speed,
+            worker=worker,
+            ps=ps,
+            utility=Deadline(0.0, 0.0),
+            slot_seconds=self._slot,
+            worker_bandwidth=profile.worker.get(BANDWIDTH, 0),
+            ps_bandwidth=(profile.ps or {}).get(BANDWIDTH, 0),
+            worker_range=(fewest, most),
+        )
+
+
+def _seconds(nanoseconds: int) -> str:
+    return f"{Decimal(nanoseconds).scaleb(-9).normalize():f}s"
+
+
+def _amount(name: str, value: int) -> int | float | str:
+    dimension = _DIMENSIONS.get(name, Dimension.COUNT)
+    if dimension is Dimension.COUNT:
+        return value // MILLI if value % MILLI == 0 else value / MILLI
+    unit, size = next(unit for unit in _UNITS[dimension] if value % unit[1] == 0)
+    return f"{value // size}{unit}"
