@@ -1,0 +1,308 @@
+"""Bounds of the search over slots: equal slots, convex hulls, and the relaxation of every slot.
+
+The search over slots is a multiple-choice knapsack: at most one choice a slot, gather ``required``
+units at least cost (OASiS problem (28); PD-ORS (3.16)). Its linear relaxation needs only the lower
+convex hull of each slot's choices. A slot more can only lower the break slope, so one pass over the
+slots, with a heap of the steepest edge that each slot still takes, gives the relaxation for every
+completion slot.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Costs from here on count as infinite: sums of them could not be compared.
+COST_LIMIT = 1e300
+
+
+@kernel
+def greatest_common_divisor(gain: Ints) -> int:
+    """Greatest common divisor of all gains (0 where there are none)."""
+    divisor = 0
+    for value in gain:
+        a = divisor
+        b = value
+        while b != 0:
+            a, b = b, a % b
+        divisor = a
+    return divisor
+
+
+@kernel
+def equal_slots(cost: Floats) -> tuple[Ints, Ints]:
+    """Group slots whose rows of costs are equal to the bit.
+
+    Parameters
+    ----------
+    cost : float64[T, C]
+        Cost of every choice in every slot, ``inf`` where infeasible.
+
+    Returns
+    -------
+    class_of : int64[T]
+        Class of each slot, numbered in order of first appearance.
+    first : int64[K]
+        First slot of each class.
+    """
+    slots, choices = cost.shape
+    class_of = np.empty(slots, np.int64)
+    first = np.empty(slots, np.int64)
+    weight = np.empty(choices)
+    for j in range(choices):
+        weight[j] = 0.5 + (0.6180339887498949 * (j + 1)) % 1.0
+    print_of = np.empty(slots)
+    print_bits = print_of.view(np.int64)
+    size = 16
+    while size < 4 * slots:
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    classes = 0
+    for t in range(slots):
+        total = 0.0
+        for j in range(choices):
+            value = cost[t, j]
+            if value < COST_LIMIT:
+                total += value * weight[j]
+            else:
+                total += weight[j]
+        print_of[t] = total
+        bits = print_bits[t]
+        place = (bits ^ (bits >> 21) ^ (bits >> 43)) & (size - 1)
+        while True:
+            known = table[place]
+            if known < 0:
+                table[place] = classes
+                first[classes] = t
+                class_of[t] = classes
+                classes += 1
+                break
+            other = first[known]
+            if print_of[other] == total:
+                same = True
+                for j in range(choices):
+                    if cost[other, j] != cost[t, j]:
+                        same = False
+                        break
+                if same:
+                    class_of[t] = known
+                    break
+            place = (place + 1) % size
+    return class_of, first[:classes].copy()
+
+
+@kernel
+def slot_options(
+    cost: Floats, gain: Ints, first: Ints
+) -> tuple[Ints, Floats, Ints, Ints, Ints, Floats, Ints]:
+    """Undominated options of each class of slots, and their lower convex hull.
+
+    An option is dominated when another gains as much for no more. Doing nothing (gain 0, cost 0)
+    is always option 0: its place is kept even where a free choice dominates it.
+
+    Parameters
+    ----------
+    cost : float64[T, C]
+        Cost of every choice in every slot, ``inf`` where infeasible.
+    gain : int64[C]
+        Units that each choice adds.
+    first : int64[K]
+        One slot of each class.
+
+    Returns
+    -------
+    option_gain, option_cost, option_choice : [K, C + 1]
+        The options by increasing gain; ``option_choice`` is -1 for doing nothing.
+    option_count : int64[K]
+        Options of each class.
+    hull, slope : [K, C + 1]
+        Options on the hull, and the slope of the edge that ends there (entry 0 unused).
+    hull_count : int64[K]
+        Options on the hull of each class.
+    """
+    classes = len(first)
+    choices = len(gain)
+    order = np.argsort(gain, kind="mergesort")
+    width = choices + 1
+    option_gain = np.empty((classes, width), np.int64)
+    option_cost = np.empty((classes, width))
+    option_choice = np.empty((classes, width), np.int64)
+    option_count = np.empty(classes, np.int64)
+    hull = np.empty((classes, width), np.int64)
+    slope = np.empty((classes, width))
+    hull_count = np.empty(classes, np.int64)
+    kept = np.empty(choices, np.int64)
+    for k in range(classes):
+        t = first[k]
+        # From the largest gain down; among equal gains the cheapest, then the lowest choice.
+        cheapest = COST_LIMIT
+        n = 0
+        position = choices - 1
+        while position >= 0:
+            best = order[position]
+            best_cost = cost[t, best]
+            position -= 1
+            while position >= 0 and gain[order[position]] == gain[best]:
+                other = order[position]
+                if cost[t, other] <= best_cost:
+                    best = other
+                    best_cost = cost[t, other]
+                position -= 1
+            if best_cost < cheapest:
+                cheapest = best_cost
+                kept[n] = best
+                n += 1
+        option_gain[k, 0] = 0
+        option_cost[k, 0] = 0.0
+        option_choice[k, 0] = -1
+        for i in range(n):
+            j = kept[n - 1 - i]
+            option_gain[k, i + 1] = gain[j]
+            option_cost[k, i + 1] = cost[t, j]
+            option_choice[k, i + 1] = j
+        option_count[k] = n + 1
+        top = 0
+        hull[k, 0] = 0
+        slope[k, 0] = 0.0
+        for i in range(1, n + 1):
+            while True:
+                last = hull[k, top]
+                rise = (option_cost[k, i] - option_cost[k, last]) / (
+                    option_gain[k, i] - option_gain[k, last]
+                )
+                if top > 0 and slope[k, top] >= rise:
+                    top -= 1
+                else:
+                    break
+            top += 1
+            hull[k, top] = i
+            slope[k, top] = rise
+        hull_count[k] = top + 1
+    return option_gain, option_cost, option_choice, option_count, hull, slope, hull_count
+
+
+@kernel
+def _steeper(slope: Floats, a: int, b: int) -> bool:
+    """Order of the heap: the steepest edge first, the later slot on ties."""
+    return bool(slope[a] > slope[b] or (slope[a] == slope[b] and a > b))
+
+
+@kernel
+def _sift_down(heap: Ints, size: int, slope: Floats) -> None:
+    """Restore the heap after its first entry became less steep."""
+    place = 0
+    entry = heap[0]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and _steeper(slope, heap[child + 1], heap[child]):
+            child += 1
+        if not _steeper(slope, heap[child], entry):
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = entry
+
+
+@kernel
+def relaxations(
+    class_of: Ints,
+    required: int,
+    option_gain: Ints,
+    option_cost: Floats,
+    hull: Ints,
+    slope: Floats,
+    hull_count: Ints,
+) -> tuple[Floats, Floats, Floats]:
+    """Linear relaxation and a rounded solution for every completion slot, in one pass.
+
+    Parameters
+    ----------
+    class_of : int64[T]
+        Class of each slot.
+    required : int
+        Units to gather.
+    option_gain, option_cost, hull, slope, hull_count
+        As `slot_options` returns them.
+
+    Returns
+    -------
+    lower : float64[T]
+        Cost of the relaxation over slots 0..t; ``inf`` where the slots cannot gather enough.
+    upper : float64[T]
+        Cost of the relaxation with its break edge taken whole: a feasible solution.
+    multiplier : float64[T]
+        Slope of the break edge, the relaxation's price of a unit.
+    """
+    slots = len(class_of)
+    lower = np.full(slots, np.inf)
+    upper = np.full(slots, np.inf)
+    multiplier = np.zeros(slots)
+    taken = np.zeros(slots, np.int64)
+    steepest = np.zeros(slots)
+    spent = np.zeros(slots)
+    heap = np.empty(slots, np.int64)
+    size = 0
+    gathered = 0
+    feasible = False
+    limit = np.inf
+    for t in range(slots):
+        k = class_of[t]
+        low = 0
+        high = hull_count[k] - 1
+        if feasible:
+            while low < high:  # edges less steep than the break edge
+                middle = (low + high + 1) // 2
+                if slope[k, middle] < limit:
+                    low = middle
+                else:
+                    high = middle - 1
+        else:
+            low = high
+        if low > 0:
+            taken[t] = low
+            steepest[t] = slope[k, low]
+            spent[t] = option_cost[k, hull[k, low]]
+            gathered += option_gain[k, hull[k, low]]
+            place = size
+            size += 1
+            heap[place] = t
+            while place > 0:
+                parent = (place - 1) // 2
+                if not _steeper(steepest, heap[place], heap[parent]):
+                    break
+                heap[place], heap[parent] = heap[parent], heap[place]
+                place = parent
+        if gathered < required:
+            continue
+        feasible = True
+        while True:
+            s = heap[0]
+            c = class_of[s]
+            end = taken[s]
+            edge = option_gain[c, hull[c, end]] - option_gain[c, hull[c, end - 1]]
+            if gathered - edge < required:
+                limit = steepest[s]
+                break
+            gathered -= edge
+            taken[s] = end - 1
+            spent[s] = option_cost[c, hull[c, end - 1]]
+            if end == 1:
+                size -= 1
+                heap[0] = heap[size]
+            else:
+                steepest[s] = slope[c, end - 1]
+            _sift_down(heap, size, steepest)
+        # Summed afresh: edges removed above may have been larger than what is left by many orders
+        # of magnitude, and their rounding errors must not stay behind.
+        total = 0.0
+        for s in range(t + 1):
+            total += spent[s]
+        upper[t] = total
+        lower[t] = max(0.0, total - limit * (gathered - required))
+        multiplier[t] = limit
+    return lower, upper, multiplier

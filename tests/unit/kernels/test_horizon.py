@@ -1,0 +1,140 @@
+"""The search over slots against brute force, a table over units, and cases worked by hand."""
+
+import numpy as np
+import pytest
+
+from shadowprice.kernels.horizon import best_schedule, cheapest_costs, cost_bounds
+from tests.oracles.knapsack import best_payoff, brute_force_costs, random_instance, table_costs
+
+
+def assert_same(cost, gain, required, utility, costs, unit=1):
+    """Everything the kernel says agrees with the costs of a twin."""
+    gain, required = gain * unit, required * unit
+    np.testing.assert_allclose(cheapest_costs(cost, gain, required), costs, rtol=1e-9, atol=0)
+    feasible = np.isfinite(costs)
+    lower, upper = cost_bounds(cost, gain, required)
+    np.testing.assert_array_equal(np.isfinite(lower), feasible)
+    assert (lower[feasible] <= costs[feasible] * (1 + 1e-12)).all()
+    assert (upper[feasible] >= costs[feasible] * (1 - 1e-12)).all()
+
+    payoff, slot = best_payoff(costs, utility)
+    answer = best_schedule(cost, gain, required, utility)
+    assert answer.feasible == (slot >= 0)
+    if slot < 0:
+        assert answer.completion == -1
+        assert answer.payoff == -np.inf
+        assert (answer.choice == -1).all()
+        return
+    scale = max(abs(payoff), abs(utility).max(), 1e-300)
+    assert answer.payoff == pytest.approx(payoff, rel=0, abs=1e-9 * scale)
+    assert answer.payoff == utility[answer.completion] - answer.cost
+    assert answer.completion <= slot
+    slots = np.nonzero(answer.choice >= 0)[0]
+    assert gain[answer.choice[slots]].sum() >= required
+    np.testing.assert_allclose(cost[slots, answer.choice[slots]].sum(), answer.cost, rtol=1e-9)
+    if required > 0:
+        assert answer.completion == slots[-1]
+        assert answer.cost == pytest.approx(costs[answer.completion], rel=1e-9, abs=0)
+
+
+def test_brute_force_agrees_on_tiny_instances():
+    for seed in range(250):
+        instance = random_instance(np.random.default_rng([1, seed]), 5, 3)
+        assert_same(*instance, brute_force_costs(*instance[:3]), unit=(1, 7, 10**9)[seed % 3])
+
+
+def test_table_agrees_on_middling_instances():
+    for seed in range(800):
+        instance = random_instance(np.random.default_rng([2, seed]), 25, 8)
+        assert_same(*instance, table_costs(*instance[:3]), unit=(1, 10**6)[seed % 2])
+
+
+@pytest.mark.parametrize("equal", ["all", "none", "almost"])
+def test_table_agrees_on_parameter_server_staircases(equal):
+    # 60 workers a slot, one parameter server for each ten started: almost every choice is near
+    # the hull, and equal slots make every reduced cost a tie.
+    rng = np.random.default_rng(3)
+    workers = np.arange(1, 61)
+    price = {"all": np.ones(40), "none": rng.random(40) + 0.5, "almost": 1 + 1e-7 * rng.random(40)}
+    cost = (workers * 0.37 + np.ceil(workers / 10) * 0.9) * price[equal][:, None]
+    for required in (1, 7, 64, 603, 1201, 2399, 2400, 2401):
+        costs = table_costs(cost, workers, required)
+        utility = 1000.0 / (1 + np.arange(40.0))
+        assert_same(cost, workers, required, utility, costs)
+
+
+def test_a_cheaper_larger_choice_wins_where_costs_are_not_monotone():
+    answer = best_schedule(np.array([[3.0, 1.0]]), np.array([2, 5]), 2, np.array([4.0]))
+    assert answer.choice.tolist() == [1]
+    assert answer.payoff == 3.0
+
+
+def test_gains_that_fall_with_more_workers_are_left_alone():
+    # Two workers are slower than one and dearer: never chosen.
+    cost = np.tile([1.0, 2.0, 3.0], (3, 1))
+    answer = best_schedule(cost, np.array([10, 8, 25]), 45, np.full(3, 100.0))
+    assert sorted(answer.choice.tolist()) == [0, 0, 2]
+    assert answer.cost == 5.0
+
+
+def test_ties_complete_as_early_as_they_can():
+    answer = best_schedule(np.ones((6, 2)), np.array([1, 3]), 6, np.full(6, 9.0))
+    assert answer.choice.tolist() == [1, 1, -1, -1, -1, -1]
+    assert answer.completion == 1
+
+
+def test_a_negative_payoff_is_returned():
+    answer = best_schedule(np.array([[5.0], [2.0]]), np.array([1]), 1, np.array([1.0, 0.5]))
+    assert (answer.completion, answer.payoff) == (1, -1.5)
+
+
+def test_nothing_reachable_is_infeasible():
+    answer = best_schedule(np.ones((3, 1)), np.array([4]), 13, np.ones(3))
+    assert not answer.feasible
+    assert answer.cost == np.inf
+    assert np.isinf(cheapest_costs(np.ones((3, 1)), np.array([4]), 13)).all()
+    empty = best_schedule(np.ones((2, 0)), np.empty(0, np.int64), 1, np.ones(2))
+    assert not empty.feasible
+
+
+def test_nothing_required_is_done_at_once():
+    answer = best_schedule(np.ones((3, 1)), np.array([4]), 0, np.array([7.0, 3.0, 1.0]))
+    assert (answer.feasible, answer.completion, answer.payoff, answer.cost) == (True, 0, 7.0, 0.0)
+
+
+def test_free_choices_take_no_more_than_needed():
+    answer = best_schedule(np.zeros((4, 2)), np.array([2, 5]), 7, np.full(4, 1.0))
+    assert answer.choice.tolist() == [1, 0, -1, -1]
+    assert answer.cost == 0.0
+
+
+def test_prices_hundreds_of_orders_apart_do_not_blur():
+    # Earlier slots cost 1e200: what the pass took from them must leave no rounding behind.
+    cost = np.array([[1e200], [1e200], [3e-40], [2e-40]])
+    answer = best_schedule(cost, np.array([1]), 2, np.full(4, 1e-30))
+    assert answer.choice.tolist() == [-1, -1, 0, 0]
+    assert answer.cost == pytest.approx(5e-40, rel=1e-12)
+
+
+def test_gains_of_a_trillion_are_not_tabulated():
+    rng = np.random.default_rng(5)
+    gain = np.array([3, 5, 8, 13]) * 10**11 + rng.integers(0, 10**6, 4)
+    cost = rng.random((200, 4)) * gain / 1e11
+    answer = best_schedule(cost, gain, 3 * 10**13 + 17, np.full(200, 1e6))
+    lower, upper = cost_bounds(cost, gain, 3 * 10**13 + 17)
+    assert lower[-1] <= answer.cost <= upper[-1]
+
+
+@pytest.mark.parametrize(
+    ("cost", "gain", "utility", "word"),
+    [
+        (np.array([[-1.0]]), [1], [1.0], "costs"),
+        (np.array([[np.nan]]), [1], [1.0], "costs"),
+        (np.array([[1.0]]), [0], [1.0], "gains"),
+        (np.array([[1.0]]), [1, 2], [1.0], "choices"),
+        (np.array([[1.0]]), [1], [1.0, 2.0], "utility"),
+    ],
+)
+def test_nonsense_is_refused(cost, gain, utility, word):
+    with pytest.raises(ValueError, match=word):
+        best_schedule(cost, np.array(gain), 1, np.array(utility))
