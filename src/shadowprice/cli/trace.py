@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from enum import Enum
+from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ SkipOption = Annotated[
 ]
 
 
-class Output(str, Enum):
+class Output(StrEnum):
     """How a command prints its result."""
 
     TABLE = "table"

@@ -292,6 +292,33 @@ def read_table(
     return table
 
 
+def read_lines(path: Path, reading: Reading) -> Table:
+    """Read a file as lines, for formats whose fields stand between runs of blanks.
+
+    Returns
+    -------
+    Table
+        A column ``text``: the lines without blanks at their ends; blank lines are counted.
+
+    Raises
+    ------
+    InputError
+        If the file is no text.
+    """
+    read_head(path)
+    source: Path | bytes = read_bytes(path) if is_gzip(path) else path
+    try:
+        frame = _parse(source, {"text": pl.String()}, "\x1f", False, False)
+    except pl.exceptions.PolarsError as error:
+        for _ in _lines(path, source, "\x1f", False):
+            pass  # raises at the line that is not UTF-8
+        raise InputError(Fault(str(path), f"cannot be read as lines ({error})")) from error
+    lines = frame.with_row_index("line", offset=1)
+    table = Table(path, lines.with_columns(pl.col("text").str.strip_chars()), reading)
+    table.drop(pl.col("text").is_null() | (pl.col("text") == ""), "blank line")
+    return table
+
+
 def _check_width(path: Path, head: str, width: int, separator: str) -> None:
     found = len(next(csv.reader([head.splitlines()[0]], delimiter=separator)))
     if found != width:

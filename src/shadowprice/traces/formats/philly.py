@@ -54,7 +54,9 @@ _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() fo
 )
 def read_philly(path: Path, reading: Reading) -> Trace:
     """Read either form of the Philly trace, whichever the file is."""
-    if read_head(path).lstrip().startswith(("[", "{")):
+    head = read_head(path)
+    if head.lstrip().startswith(("[", "{")):
+        _check_log_head(path, head.lstrip())
         return _read_log(path, reading)
     return _read_flat(path, reading)
 
@@ -115,6 +117,29 @@ def _read_log(path: Path, reading: Reading) -> Trace:
     reading.tally.add("dropped", "entry that is not a job", len(faults))
     frame = pl.DataFrame(rows, infer_schema_length=None)
     return build_trace("philly", frame, path, reading.tally, absolute=True)
+
+
+def _check_log_head(path: Path, head: str) -> None:
+    """Refuse what does not begin as a list of jobs, before the whole of it is read."""
+    first = head[1:].lstrip()
+    if head[0] != "[" or not first.startswith(("{", "]")):
+        raise InputError(Fault(f"{path}: line 1", "is not a JSON list of jobs"))
+    if first[0] == "]":
+        return
+    try:
+        entry, _ = json.JSONDecoder().raw_decode(first)
+    except json.JSONDecodeError as error:
+        # An error at the very end is the head's own end, inside a long first job.
+        if error.pos < len(first) - 8 and not error.msg.startswith("Unterminated"):
+            line = head[: len(head) - len(first) + error.pos].count("\n") + 1
+            raise InputError(
+                Fault(f"{path}: line {line}", f"is not JSON ({error.msg})", "fetch it again")
+            ) from error
+        return
+    if "jobid" not in entry or "attempts" not in entry:
+        raise InputError(
+            Fault(f"{path}: line 1", "begins with no Philly job", "a job has jobid and attempts")
+        )
 
 
 def _load_entries(path: Path) -> list[Any]:

@@ -10,10 +10,10 @@ from typing import Final
 
 import polars as pl
 
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import Table, read_bytes, read_head
+from shadowprice.traces.text import Table, read_head, read_lines
 
 _EPOCH: Final = datetime(1970, 1, 1)  # UTC without a zone, as in Trace.start
 _FIELDS: Final = (
@@ -47,8 +47,9 @@ def read_swf(path: Path, reading: Reading) -> Trace:
     if processors not in {"gpus", "cpus"}:
         raise InputError(f"processors={processors}: write processors=gpus or processors=cpus")
     head = read_head(path)
+    _check_first(path, head)
     table = _split(path, reading)
-    table.drop(pl.col("status").is_in([2, 3, 4]), "part of a job that another line sums up")
+    table.drop(pl.col("status").is_in([2.0, 3.0, 4.0]), "part of a job that another line sums up")
     table.drop(pl.col("run") == 0, "run time 0: never ran")
     table.check(pl.col("job") >= 0, "job", "is not a job number")
     table.check(pl.col("submit") >= 0, "submit", "is negative")
@@ -78,21 +79,22 @@ def read_swf(path: Path, reading: Reading) -> Trace:
     return replace(trace, start=_EPOCH + timedelta(seconds=first))
 
 
+def _check_first(path: Path, head: str) -> None:
+    """Refuse a file whose first line of data is none, before the whole of it is read."""
+    for line, text in enumerate(head.splitlines(), start=1):
+        if text.strip() and not text.lstrip().startswith(";"):
+            if len(text.split()) != len(_FIELDS):
+                raise InputError(
+                    Fault(f"{path}: line {line}", f"has {len(text.split())} fields", "SWF has 18")
+                )
+            return
+
+
 def _split(path: Path, reading: Reading) -> Table:
     """Split lines at any run of blanks; a line with another number of fields is refused."""
-    lines = pl.read_csv(
-        read_bytes(path),
-        has_header=False,
-        new_columns=["text"],
-        schema_overrides=[pl.String()],
-        separator="\x1f",
-        quote_char=None,
-        infer_schema=False,
-    ).with_row_index("line", offset=1)
-    table = Table(path, lines.with_columns(pl.col("text").str.strip_chars()), reading)
+    table = read_lines(path, reading)
     text = pl.col("text")
-    table.frame = table.frame.filter(~text.str.starts_with(";").fill_null(False))
-    table.drop(text.is_null() | (text == ""), "blank line")
+    table.frame = table.frame.filter(~text.str.starts_with(";"))
     fields = text.str.replace_all(r"\s+", " ").str.split(" ")
     table.frame = table.frame.with_columns(fields=fields)
     table.check(
