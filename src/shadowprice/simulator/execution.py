@@ -48,5 +48,7 @@ class StragglingExecution:
         if not self.mean_loss:
             return full
         key = [self.seed, slot, *job.name.encode()]
-        loss = np.random.default_rng(key).beta(2.0, 2.0 * (1.0 - self.mean_loss) / self.mean_loss)
-        return int(full * (1.0 - loss))
+        rng = np.random.default_rng(key)
+        kept = 1.0 - rng.beta(2.0, 2.0 * (1.0 - self.mean_loss) / self.mean_loss)
+        # Rounded at random with the right mean: a job of one worker-slot must not stand still.
+        return min(full, int(full * kept + rng.random()))

@@ -1,0 +1,170 @@
+"""No sequence of events overbooks a server, loses a job, or leaves a reservation behind."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import (
+    Command,
+    Completed,
+    DriverEvent,
+    JobCancelled,
+    Resize,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+    Start,
+    Stop,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy, Status
+from shadowprice.core.schedule import Placement
+from shadowprice.engine import Engine
+from shadowprice.simulator.driver import Incident, Observer, Simulation
+from shadowprice.simulator.execution import StragglingExecution
+from tests.planners import EarliestPlanner, Wanderer
+from tests.workloads import cluster, random_job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def world(seed: int) -> tuple[Cluster, list[Job], list[Incident], np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    on = cluster(int(rng.integers(1, 4)), int(rng.integers(1, 3)), int(rng.integers(0, 3)))
+    jobs = [random_job(on, rng, f"job-{at}", latest=10) for at in range(int(rng.integers(1, 12)))]
+    incidents: list[Incident] = []
+    for _ in range(int(rng.integers(0, 4))):
+        server, slot = int(rng.integers(on.servers)), int(rng.integers(12))
+        incidents.append(ServerLost(slot, server))
+        incidents.append(ServerBack(slot + int(rng.integers(1, 8)), server))
+    incidents += [
+        JobCancelled(job.arrival + int(rng.integers(1, 6)), job.name)
+        for job in jobs
+        if rng.random() < 0.15
+    ]
+    return on, jobs, incidents, rng
+
+
+class Auditor(Observer):
+    """Keeps its own books from the commands alone, and compares after every event."""
+
+    def __init__(self, on: Cluster, jobs: list[Job]) -> None:
+        self.on = on
+        self.jobs = {job.name: job for job in jobs}
+        self.standing: dict[str, Placement] = {}
+        self.lost: set[int] = set()
+        self.completed: list[str] = []
+        self.events: list[DriverEvent] = []
+
+    def took(self, event: DriverEvent, commands: list[Command]) -> None:  # type: ignore[override]
+        self.events.append(event)
+        if isinstance(event, ServerLost):
+            self.lost.add(event.server)
+        if isinstance(event, ServerBack):
+            self.lost.discard(event.server)
+        for command in commands:
+            match command:
+                case Start(_, name, placement):
+                    assert name not in self.standing
+                    self.standing[name] = placement
+                case Resize(_, name, placement):
+                    assert self.standing[name] != placement
+                    self.standing[name] = placement
+                case Stop(_, name, _):
+                    del self.standing[name]
+                case Completed(_, name, _):
+                    self.completed.append(name)
+                case _:
+                    pass
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        assert engine.running == self.standing
+        load = np.zeros_like(self.on.capacity)
+        for name, placement in self.standing.items():
+            job = self.jobs[name]
+            assert slot >= job.arrival
+            for server, workers, ps in zip(
+                placement.servers, placement.workers, placement.ps, strict=True
+            ):
+                assert server not in self.lost
+                load[server] += workers * job.worker
+                if job.ps is not None:
+                    load[server] += ps * job.ps
+        assert (load <= self.on.capacity).all()
+        assert (load == engine.ledger.used[0]).all()
+        assert (engine.ledger.recount() == engine.ledger.used).all()
+        assert (engine.ledger.used <= engine.ledger.capacity).all()
+
+
+def check_end(engine: Engine, auditor: Auditor, jobs: list[Job]) -> None:
+    assert engine.jobs.keys() == {job.name for job in jobs}
+    finished = {name for name, r in engine.jobs.items() if r.status is Status.FINISHED}
+    assert finished == set(auditor.completed)
+    assert len(auditor.completed) == len(finished)
+    for name, record in engine.jobs.items():
+        assert (record.progress >= record.job.required) == (name in finished)
+        assert (name in engine.open_jobs) == record.status.open
+        if not record.status.open:
+            assert engine.ledger.holdings.get(name) is None
+    if not engine.open_jobs:
+        assert not engine.ledger.used.any()
+
+
+def replayed(events: list[DriverEvent], on: Cluster, policy: Policy) -> str:
+    engine = Engine(on, policy)
+    for event in events:
+        engine.handle(event)
+    return engine.state_digest()
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_a_planner(seed: int) -> None:
+    on, jobs, incidents, _ = world(seed)
+    auditor = Auditor(on, jobs)
+    engine = Simulation(on, jobs, EarliestPlanner(), incidents=incidents).run([auditor])
+    check_end(engine, auditor, jobs)
+    assert not engine.open_jobs
+    assert replayed(auditor.events, on, EarliestPlanner()) == engine.state_digest()
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(SEEDS)
+def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
+    on, jobs, incidents, _ = world(seed)
+    auditor = Auditor(on, jobs)
+    slow = StragglingExecution(0.2, seed)
+    simulation = Simulation(on, jobs, EarliestPlanner(), incidents=incidents, execution=slow)
+    engine = simulation.run([auditor])
+    check_end(engine, auditor, jobs)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_a_policy_that_wanders(seed: int) -> None:
+    on, jobs, incidents, _ = world(seed)
+    auditor = Auditor(on, jobs)
+    simulation = Simulation(on, jobs, Wanderer(seed), until=60, incidents=incidents)
+    engine = simulation.run([auditor])
+    check_end(engine, auditor, jobs)
+    again = Engine(on, Wanderer(seed), until=60)
+    for event in auditor.events:
+        again.handle(event)
+    assert again.state_digest() == engine.state_digest()
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS)
+def test_nothing_runs_at_the_end_of_the_timespan(seed: int) -> None:
+    on, jobs, _, _ = world(seed)
+    auditor = Auditor(on, jobs)
+    engine = Simulation(on, jobs, EarliestPlanner(), until=8).run([auditor])
+    began = [event.slot for event in auditor.events if isinstance(event, SlotBegan)]
+    ended = [event.slot for event in auditor.events if isinstance(event, SlotEnded)]
+    assert began == ended
+    assert max(began, default=0) < 8
+    assert all(r.completion is None or r.completion < 8 for r in engine.jobs.values())

@@ -1,0 +1,188 @@
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.core.utility import Sigmoid
+from shadowprice.inputs import read_cluster, read_jobs, read_parameters
+
+CLUSTER = """\
+    slot: 20min
+    horizon: 30
+    servers:
+      - {name: gpu, count: 2, role: worker, capacity: {gpu: 8, memory: 244GiB, bandwidth: 25Gbps}}
+      - {name: net, role: ps, capacity: {cpu: 16, memory: 122GiB}}
+    tenants:
+      - {name: vision, share: {gpu: 4}}
+"""
+JOB = """\
+    jobs:
+      - name: a
+        tenant: vision
+        arrival: 50min
+        epochs: 100
+        chunks: 20
+        minibatches: 40
+        minibatch_time: 1.2s
+        gradient: 241MB
+        worker: {gpu: 1, memory: 16GiB, bandwidth: 1Gbps}
+        ps: {cpu: 4, memory: 16GiB, bandwidth: 10Gbps}
+        utility: {kind: sigmoid, value: 50, decay: 0.5, target: 2h}
+        workers: {min: 2, max: 16}
+"""
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(dedent(text), encoding="utf-8")
+    return path
+
+
+def test_a_cluster_file(tmp_path: Path) -> None:
+    cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
+    assert cluster.names == ("gpu-0", "gpu-1", "net")
+    assert cluster.resources == ("gpu", "memory", "bandwidth", "cpu")
+    assert cluster.kinds.tolist() == [0, 0, 1]
+    assert cluster.capacity[2].tolist() == [0, 122 * 2**30, 2**62, 16_000]
+    assert cluster.hosts_workers.tolist() == [True, True, False]
+    assert cluster.slot_seconds == 1200
+    assert cluster.tenants[0].share == {"gpu": 4000}
+
+
+def test_a_job_file(tmp_path: Path) -> None:
+    cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
+    (job,) = read_jobs(write(tmp_path, "j.yaml", JOB), cluster)
+    assert job.arrival == 3  # inside slot 2, so it arrives in the next one
+    assert job.worker_counts.tolist() == list(range(2, 17))
+    assert job.utility == Sigmoid(50, 0.5, 6.0)
+    assert job.worker.tolist() == [1000, 16 * 2**30, 10**9, 0]
+
+
+def test_json_lines_read_the_same(tmp_path: Path) -> None:
+    cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
+    line = (
+        '{"name": "a", "chunks": 4, "worker": {"gpu": 1}, "throughput": {"1": 2.5, "4": 9},'
+        ' "utility": {"kind": "constant", "value": 3}}'
+    )
+    (job,) = read_jobs(write(tmp_path, "j.jsonl", f"{line}\n\n"), cluster)
+    assert job.worker_counts.tolist() == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            ("arrival: 50min", "arival: 50min"),
+            r"jobs\[0\]\.arival: unknown key; did you mean 'arrival'",
+        ),
+        (("gpu: 1,", "gpu: 1x,"), r"jobs\[0\]\.worker\.gpu: .*unknown unit 'x'"),
+        (("1.2s", "1.2"), "without a unit"),
+        (("1.2s", "0s"), "longer than nothing"),
+        (("epochs: 100", "epochs: 0"), r"jobs\[0\]\.epochs: .*greater than 0"),
+        (("decay: 0.5", "decay: -0.5"), r"utility\.decay"),
+        (("kind: sigmoid", "kind: sigmoids"), "sigmoids"),
+        (("tenant: vision", "tenant: visoin"), "unknown tenant 'visoin'; did you mean 'vision'"),
+        (("bandwidth: 10Gbps", "bandwidth: 100Mbps"), r"raise ps\.bandwidth"),
+        (
+            ("memory: 16GiB, bandwidth: 1Gbps", "memory: 16, bandwidth: 1Gbps"),
+            "memory is given as 16",
+        ),
+        (("max: 16", "max: 21"), r"workers\.max 21 is above chunks 20"),
+        (("min: 2", "min: 17"), r"workers\.min 17 is above workers\.max 16"),
+        (("gpu: 1,", "tpu: 1,"), "no server has 'tpu'"),
+        (("gpu: 1,", "gpu: 9,"), "can never run here"),
+        (("gradient: 241MB", "throughput: {1: 2}"), "takes the place of minibatch_time"),
+        (("name: a", "name: ''"), r"jobs\[0\]\.name"),
+        (("jobs:", "job:"), "begin it with `jobs:`"),
+        (("minibatch_time: 1.2s", "internal_bandwidth: 40Gbps"), "how fast it trains is missing"),
+        (("gradient: 241MB", "internal_bandwidth: 40Mbps"), "below worker.bandwidth"),
+        (("epochs: 100", "epochs: 100\n        epochs: 3"), "'epochs' is given twice"),
+    ],
+)
+def test_faults_of_a_job_name_the_place_and_the_mend(
+    tmp_path: Path, change: tuple[str, str], expected: str
+) -> None:
+    assert change[0] in JOB
+    cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
+    with pytest.raises(InputError, match=expected) as caught:
+        read_jobs(write(tmp_path, "j.yaml", JOB.replace(*change)), cluster)
+    assert "j.yaml" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("slot: 20min", "slot: 3 slots"), "positive time"),
+        (("slot: 20min", "slot: 20"), "without a unit"),
+        (("role: ps", "role: server"), r"servers\[1\]\.role"),
+        (("cpu: 16, memory: 122GiB", "cpu: 16, memory: 122"), "counted as count here"),
+        (("cpu: 16, memory: 122GiB", "cpu: 0"), "needs some capacity"),
+        (("count: 2", "count: 0"), r"servers\[0\]\.count"),
+        (("name: net,", "name: gpu-0,"), "duplicate name 'gpu-0'"),
+        (("share: {gpu: 4}", "share: {tpu: 4}"), "no server has this resource"),
+        (("horizon: 30", "horizont: 30"), "did you mean 'horizon'"),
+    ],
+)
+def test_faults_of_a_cluster(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
+    assert change[0] in CLUSTER
+    with pytest.raises(InputError, match=expected):
+        read_cluster(write(tmp_path, "c.yaml", CLUSTER.replace(*change)))
+
+
+def test_all_faults_of_a_file_are_listed_and_nothing_is_taken(tmp_path: Path) -> None:
+    cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
+    good = JOB.replace("    jobs:\n", "").replace("name: a", "name: b")
+    text = JOB.replace("1.2s", "1.2").replace("epochs: 100", "epochs: -1") + good + good
+    path = write(tmp_path, "j.yaml", text)
+    with pytest.raises(InputError) as caught:
+        read_jobs(path, cluster)
+    places = [fault.place for fault in caught.value.faults]
+    assert [place.split(": ", 1)[1] for place in places] == [
+        "jobs[0].epochs",
+        "jobs[0].minibatch_time",
+        "jobs[2].name",
+    ]
+    assert [job.name for job in read_jobs(path, cluster, skip_invalid=True)] == ["b"]
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    cases = {
+        "empty.yaml": (b"", "empty"),
+        "blank.yaml": (b" \n", "empty"),
+        "binary.yaml": (b"slot\0\x01\x02", "binary"),
+        "latin.yaml": ("slot: 20min # für\n".encode("latin-1"), "line 1.*not UTF-8"),
+        "broken.yaml": (b"slot: [20min\n", "line 2.*not YAML"),
+        "cut.yaml.gz": (b"\x1f\x8b\x08\x00truncated", "truncated or damaged"),
+        "text.yaml.gz": (b"slot: 20min", "cannot be read"),
+    }
+    for name, (data, expected) in cases.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError, match=expected):
+            read_cluster(tmp_path / name)
+    with pytest.raises(InputError, match="no such file"):
+        read_cluster(tmp_path / "absent.yaml")
+    with pytest.raises(InputError, match="directory"):
+        read_cluster(tmp_path)
+
+
+def test_junk_without_line_ends_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
+    cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
+    (tmp_path / "junk.jsonl").write_bytes(b"x" * 3_000_000)
+    with pytest.raises(InputError, match="longer than 1 MiB"):
+        read_jobs(tmp_path / "junk.jsonl", cluster)
+    (tmp_path / "lines.jsonl").write_bytes(b"junk\n" * 1000)
+    with pytest.raises(InputError, match="and more") as caught:
+        read_jobs(tmp_path / "lines.jsonl", cluster)
+    assert "line 1," in str(caught.value)
+    assert len(caught.value.faults) < 60
+
+
+def test_parameter_files(tmp_path: Path) -> None:
+    assert read_parameters(write(tmp_path, "p.toml", "a = 1\n[worker]\nL = 0.5\n")) == {
+        "a": 1,
+        "worker": {"L": 0.5},
+    }
+    with pytest.raises(InputError, match="not TOML"):
+        read_parameters(write(tmp_path, "p.toml", "a = = 1"))

@@ -1,0 +1,313 @@
+"""What the engine refuses, and the order of what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import pytest
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.events import (
+    Charge,
+    Commit,
+    Completed,
+    Decided,
+    Decision,
+    Drop,
+    JobCancelled,
+    JobsArrived,
+    JobsDisplaced,
+    Pause,
+    Place,
+    PolicyEvent,
+    Queue,
+    Reject,
+    Resize,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+    Start,
+    Stop,
+)
+from shadowprice.core.policy import Capabilities, Status, View
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.schedule import EMPTY, Placement, Schedule
+from shadowprice.engine import Engine
+from tests.workloads import cluster, job
+
+Answer = Callable[[View, PolicyEvent], Iterable[Decision]]
+WHY = Refusal(Reason.POLICY, "because")
+
+
+class Scripted:
+    """A policy that answers as the test says."""
+
+    def __init__(self, answer: Answer, *, plans: bool = True, wakes: bool = False) -> None:
+        self.answer = answer
+        self.capabilities = Capabilities(plans_ahead=plans, wakes_every_slot=wakes)
+        self.events: list[PolicyEvent] = []
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        return {}
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        self.events.append(event)
+        return self.answer(view, event)
+
+
+def on_arrival(*decisions: Decision) -> Answer:
+    return lambda _, event: decisions if isinstance(event, JobsArrived) else ()
+
+
+def commit(*entries: tuple[int, int, int, int]) -> Commit:
+    return Commit("job", Schedule.of(entries), 1.0, 2.0, 1.0)
+
+
+GOOD = ((0, 0, 4, 0), (0, 3, 0, 1), (1, 1, 4, 0), (1, 3, 0, 1))
+
+
+def engine(answer: Answer, on: Cluster | None = None, until: int | None = None) -> Engine:
+    return Engine(on or cluster(), Scripted(answer), until=until)
+
+
+def test_a_plan_runs_slot_by_slot_and_completes() -> None:
+    on = cluster()
+    made = engine(on_arrival(commit(*GOOD)), on)
+    assert made.handle(JobsArrived(0, (job(on),))) == [Decided(0, commit_of(made))]
+    first, second = Placement((0, 3), (4, 0), (0, 1)), Placement((1, 3), (4, 0), (0, 1))
+    assert made.handle(SlotBegan(0)) == [Start(0, "job", first)]
+    assert made.handle(SlotEnded(0, {"job": 4})) == []
+    assert made.handle(SlotBegan(1)) == [Resize(1, "job", second)]
+    assert made.handle(SlotEnded(1, {"job": 4})) == [
+        Stop(2, "job", finished=True),
+        Completed(1, "job", 10.0),
+    ]
+    assert made.idle
+    assert not made.ledger.used.any()
+
+
+def commit_of(made: Engine) -> Commit:
+    plan = made.jobs["job"].plan
+    return next(
+        d
+        for d in (made.policy.answer(made._view, JobsArrived(0, ())))
+        if d.schedule is plan  # type: ignore[attr-defined]
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        (((0, 0, 4, 0), (0, 3, 0, 1)), r"makes 4 progress units of the 8 that remain \(2\)"),
+        (((0, 0, 4, 0), (0, 1, 4, 0), (0, 3, 0, 2)), r"8 workers, but it runs with 1..4"),
+        (((0, 0, 4, 0), (1, 0, 4, 0)), r"outside \(6\) and \(7\)"),
+        (((0, 0, 1, 0), (0, 3, 0, 2), *GOOD[2:]), r"outside \(6\) and \(7\)"),
+        (((0, 3, 4, 0), (0, 4, 0, 1), *GOOD[2:]), "workers on a server that carries none"),
+        (((0, 0, 4, 1), *GOOD[2:]), "parameter servers on a server that carries none"),
+        (((0, 0, 5, 0), (0, 1, -1, 0), (0, 3, 0, 1), *GOOD[2:]), "negative number"),
+        ((*GOOD[:2], (12, 0, 4, 0), (12, 3, 0, 1)), "no plan may use slot 12"),
+        ((), "empty schedule"),
+    ],
+)
+def test_a_schedule_that_breaks_a_constraint_is_refused(
+    entries: tuple[tuple[int, int, int, int], ...], words: str
+) -> None:
+    on = cluster()
+    with pytest.raises(PolicyError, match=words) as caught:
+        engine(on_arrival(commit(*entries)), on).handle(JobsArrived(0, (job(on),)))
+    assert "job 'job' (arrived in slot 0" in str(caught.value)
+
+
+def test_overbooking_is_refused_and_nothing_is_reserved() -> None:
+    on = cluster(gpus=3)
+    made = engine(on_arrival(commit(*GOOD)), on)
+    with pytest.raises(PolicyError, match="overbook gpu of server 'gpu-0' in slot 0"):
+        made.handle(JobsArrived(0, (job(on),)))
+    assert not made.ledger.used.any()
+    assert not made.ledger.holdings
+
+
+def test_a_plan_in_the_past_or_beyond_the_timespan_is_refused() -> None:
+    on = cluster()
+    made = engine(on_arrival(commit(*GOOD)), on)
+    with pytest.raises(PolicyError, match="planned for slot 0, which is over"):
+        made.handle(JobsArrived(2, (job(on, arrival=2),)))
+    with pytest.raises(PolicyError, match="no plan may use slot 1 or later"):
+        engine(on_arrival(commit(*GOOD)), on, until=1).handle(JobsArrived(0, (job(on),)))
+
+
+@pytest.mark.parametrize(
+    ("decisions", "words"),
+    [
+        ((), "decided nothing"),
+        ((Reject("job", WHY), Queue("job")), "Queue came too late"),
+        ((Queue("stranger"),), "'stranger' is unknown"),
+        ((Queue("job"), Pause("job")), "stands nowhere"),
+        ((commit(*GOOD), Reject("job", WHY)), "drop it instead"),
+        ((commit(*GOOD), Place("job", Placement((0, 3), (1, 0), (0, 1)))), "follows a plan"),
+        ((Place("job", Placement((), (), ())),), "placed nowhere"),
+        ((Place("job", Placement((0, 3), (7, 0), (0, 2))),), "7 workers"),
+        ((Charge("job", 0, "a", "b", {"worker": 1}),), "unknown tenant 'a'"),
+    ],
+)
+def test_decisions_that_make_no_sense(decisions: tuple[Decision, ...], words: str) -> None:
+    on = cluster()
+    with pytest.raises(PolicyError, match=words):
+        engine(on_arrival(*decisions), on).handle(JobsArrived(0, (job(on),)))
+
+
+def test_a_job_that_can_never_fit_is_refused_before_the_policy_sees_it() -> None:
+    on = cluster()
+    made = engine(on_arrival())
+    huge = job(on, worker_amounts={"gpu": 5000, "cpu": 1000})
+    (decided,) = made.handle(JobsArrived(0, (huge,)))
+    assert isinstance(decided, Decided)
+    assert isinstance(decided.decision, Reject)
+    assert decided.decision.refusal.reason is Reason.NEVER_FITS
+    assert decided.decision.refusal.bottleneck == "gpu of worker servers"
+    assert made.policy.events == []  # type: ignore[attr-defined]
+
+
+def test_a_lost_server_displaces_its_jobs_and_the_rest_of_their_plan_is_released() -> None:
+    on = cluster()
+
+    def answer(view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived):
+            return [commit(*GOOD)]
+        if isinstance(event, JobsDisplaced):
+            assert not view.ledger.used.any()
+            assert view.lost(1)
+            state = view.open_jobs["job"]
+            assert state.remaining == 4
+            return [commit((1, 2, 4, 0), (1, 4, 0, 1))]
+        return []
+
+    made = engine(answer, on)
+    made.handle(JobsArrived(0, (job(on),)))
+    made.handle(SlotBegan(0))
+    made.handle(SlotEnded(0, {"job": 4}))
+    made.handle(ServerLost(1, 1))
+    assert made.handle(SlotBegan(1)) == [Resize(1, "job", Placement((2, 4), (4, 0), (0, 1)))]
+    done = made.handle(SlotEnded(1, {"job": 4}))
+    assert Completed(1, "job", 10.0) in done
+    made.handle(ServerBack(2, 1))
+    assert (made.ledger.capacity == on.capacity).all()
+
+
+def test_a_plan_that_falls_short_is_planned_again() -> None:
+    on = cluster()
+
+    def answer(view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsDisplaced):
+            assert event.server is None
+            return [Drop("job", WHY)] if view.slot > 2 else [commit((2, 0, 4, 0), (2, 3, 0, 1))]
+        return on_arrival(commit(*GOOD))(view, event)
+
+    made = engine(answer, on)
+    made.handle(JobsArrived(0, (job(on),)))
+    for slot, gained in enumerate((3, 3, 1)):
+        made.handle(SlotBegan(slot))
+        made.handle(SlotEnded(slot, {"job": gained}))
+    assert made.jobs["job"].status is Status.DROPPED
+    assert made.jobs["job"].refusal is WHY
+    assert not made.ledger.used.any()
+
+
+def test_a_cancelled_job_stops_and_gives_everything_back() -> None:
+    on = cluster()
+    made = engine(on_arrival(commit(*GOOD)), on)
+    made.handle(JobsArrived(0, (job(on),)))
+    made.handle(SlotBegan(0))
+    made.handle(SlotEnded(0, {"job": 4}))
+    assert made.handle(JobCancelled(1, "job")) == [Stop(1, "job", finished=False)]
+    assert made.handle(JobCancelled(1, "job")) == []
+    assert made.jobs["job"].status is Status.CANCELLED
+    assert made.idle
+    assert not made.ledger.used.any()
+
+
+def test_a_placement_stands_until_told_otherwise() -> None:
+    on = cluster()
+    here = Placement((0, 3), (2, 0), (0, 1))
+
+    def answer(view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived):
+            return [Place("job", here)]
+        if isinstance(event, SlotBegan) and event.slot == 2:
+            return [Pause("job")]
+        if isinstance(event, SlotBegan) and event.slot == 3:
+            return [Place("job", here)]
+        return []
+
+    made = Engine(on, Scripted(answer, plans=False, wakes=True))
+    made.handle(JobsArrived(0, (job(on),)))
+    seen = []
+    for slot in range(4):
+        seen.append([type(c).__name__ for c in made.handle(SlotBegan(slot)) if c_is_move(c)])
+        made.handle(SlotEnded(slot, {"job": 2} if slot != 2 else {}))
+    assert seen == [["Start"], [], ["Stop"], ["Start"]]
+    assert made.jobs["job"].progress == 6
+
+
+def c_is_move(command: object) -> bool:
+    return isinstance(command, Start | Resize | Stop)
+
+
+def test_events_out_of_order_are_refused() -> None:
+    on = cluster()
+    made = engine(on_arrival(commit(*GOOD)), on)
+    made.handle(SlotBegan(3))
+    with pytest.raises(ShadowpriceError, match="comes too late"):
+        made.handle(JobsArrived(3, (job(on, arrival=3),)))
+    with pytest.raises(ShadowpriceError, match="expected SlotEnded"):
+        made.handle(SlotBegan(4))
+    made.handle(SlotEnded(3, {}))
+    with pytest.raises(ShadowpriceError, match="comes too late"):
+        made.handle(JobsArrived(3, (job(on, arrival=3),)))
+    with pytest.raises(ShadowpriceError, match="expected SlotBegan"):
+        made.handle(SlotEnded(4, {}))
+    with pytest.raises(ShadowpriceError, match="never arrived"):
+        made.handle(JobCancelled(4, "ghost"))
+
+
+def test_slots_with_work_cannot_be_skipped_and_arrivals_are_unique() -> None:
+    on = cluster()
+    made = engine(on_arrival(commit(*GOOD)), on)
+    made.handle(JobsArrived(0, (job(on),)))
+    with pytest.raises(ShadowpriceError, match="skipped"):
+        made.handle(SlotBegan(1))
+    with pytest.raises(ShadowpriceError, match="arrived twice"):
+        made.handle(JobsArrived(0, (job(on),)))
+    made.handle(SlotBegan(0))
+    with pytest.raises(ShadowpriceError, match="without running"):
+        made.handle(SlotEnded(0, {"other": 1}))
+
+
+def test_the_ledger_rolls_over_its_horizon() -> None:
+    on = cluster(horizon=3)
+    made = engine(on_arrival(Queue("job")), on)
+    standing = Placement((0, 3), (1, 0), (0, 1))
+    made.handle(JobsArrived(0, (job(on),)))
+    made.ledger.stand("job", standing, *pair(on))
+    for slot in range(20):
+        made.ledger.advance(slot)
+        assert (made.ledger.recount() == made.ledger.used).all()
+        if slot % 4 == 1:
+            made.ledger.release("job")
+            plan = Schedule.of([(slot + 2, 1, 2, 0), (slot + 2, 3, 0, 1)])
+            made.ledger.reserve("job", plan, *pair(on))
+        if slot % 4 == 3:
+            assert made.ledger.used[0, 1].any()
+            assert len(made.ledger.release("job"))
+            made.ledger.stand("job", standing, *pair(on))
+    with pytest.raises(ShadowpriceError, match="cannot return"):
+        made.ledger.advance(3)
+    assert made.ledger.release("nobody") is EMPTY
+
+
+def pair(on: Cluster) -> tuple[np.ndarray, np.ndarray | None]:
+    made = job(on)
+    return made.worker, made.ps
