@@ -36,9 +36,22 @@ def stands_alone(at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> bool:
 
 
 @kernel
+def machines_by_price(
+    price: NDArray[np.float64], other_price: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the machines where both prices are finite by rising `price`, lower ones first."""
+    order = np.argsort(price, kind="mergesort")
+    kept = 0
+    for h in order:
+        if np.isfinite(price[h]) and np.isfinite(other_price[h]):
+            order[kept] = h
+            kept += 1
+    return order[:kept]
+
+
+@kernel
 def fill(
     order: NDArray[np.int64],
-    price: NDArray[np.float64],
     free: NDArray[np.int64],
     demand: NDArray[np.int64],
     other_demand: NDArray[np.int64],
@@ -50,10 +63,8 @@ def fill(
 
     Parameters
     ----------
-    order : ndarray of int64, shape (machines,)
-        Machines by rising price of what is added.
-    price : ndarray of float64, shape (machines,)
-        That price; a machine where it is not finite is not used.
+    order : ndarray of int64, shape (usable machines,)
+        Machines by rising price of what is added (`machines_by_price`).
     free, demand, other_demand
         Room, demand of what is added, demand of what may stand beside it.
     counts, other_counts : ndarray of int64, shape (machines,)
@@ -70,8 +81,6 @@ def fill(
     for h in order:
         if lack <= 0:
             break
-        if not np.isfinite(price[h]):
-            continue
         # `most_servers` is symmetric in the two kinds.
         room = most_servers(free[h], other_demand, demand, other_counts[h], total)
         extra = min(room - counts[h], lack)
@@ -122,12 +131,12 @@ def place_greedily(
         at_w = np.zeros(machines, np.int64)
         at_s = np.zeros(machines, np.int64)
         if turn == 0:
-            done = fill(order_w, price_worker, free, worker, server, at_w, at_s, workers) and fill(
-                order_s, price_server, free, server, worker, at_s, at_w, servers
+            done = fill(order_w, free, worker, server, at_w, at_s, workers) and fill(
+                order_s, free, server, worker, at_s, at_w, servers
             )
         else:
-            done = fill(order_s, price_server, free, server, worker, at_s, at_w, servers) and fill(
-                order_w, price_worker, free, worker, server, at_w, at_s, workers
+            done = fill(order_s, free, server, worker, at_s, at_w, servers) and fill(
+                order_w, free, worker, server, at_w, at_s, workers
             )
         if done:
             cost = placement_cost(price_worker, price_server, at_w, at_s)
@@ -198,8 +207,8 @@ def repair(
     # Shedding one kind first may make the room that the other lacks.
     shed(price_worker, out_w, workers)
     shed(price_server, out_s, servers)
-    done = fill(order_s, price_server, free, server, worker, out_s, out_w, servers) and fill(
-        order_w, price_worker, free, worker, server, out_w, out_s, workers
+    done = fill(order_s, free, server, worker, out_s, out_w, servers) and fill(
+        order_w, free, worker, server, out_w, out_s, workers
     )
     if done:
         return placement_cost(price_worker, price_server, out_w, out_s)

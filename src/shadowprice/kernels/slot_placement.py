@@ -24,6 +24,7 @@ from shadowprice.kernels.rounding import gain_factor, mix, round_feasibly
 from shadowprice.kernels.slot_exact import place_exactly, search_placement
 from shadowprice.kernels.slot_greedy import (
     cheapest_machines,
+    machines_by_price,
     place_greedily,
     placement_cost,
     repair,
@@ -176,8 +177,8 @@ def place_external(
                 rounds[i] = tried
         if cost[i] == np.inf:
             if len(order_w) == 0:
-                order_w = np.argsort(price_worker, kind="mergesort")
-                order_s = np.argsort(price_server, kind="mergesort")
+                order_w = machines_by_price(price_worker, price_server)
+                order_s = machines_by_price(price_server, price_worker)
             if method == GREEDY:
                 cost[i] = place_greedily(
                     price_worker,
