@@ -1,0 +1,94 @@
+"""Exponential prices of resources, computed on logarithms.
+
+OASiS (22): P(g) = L (U / L)^(g / c), and PD-ORS (3.12) alike. U / L may be e^1400, so prices are
+formed from ln L and ln U and may underflow to 0 or overflow to ``inf``; never to NaN.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Capacity of a resource that a server does not declare and that never binds (bandwidth).
+UNLIMITED = 1 << 62
+#: Logarithms of the largest float and of the smallest that is not 0.
+LARGEST = 709.782712893384
+SMALLEST = -745.1332191019411
+
+
+@kernel
+def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -> float:
+    """Price of one resource on one server.
+
+    Parameters
+    ----------
+    used, capacity : int
+        Amounts; the fraction used runs from 0 to 1.
+    ln_low, ln_high : float
+        Logarithms of the price when nothing and when all is used. ``-inf`` for ``ln_low`` means
+        free until full.
+
+    Returns
+    -------
+    float
+        exp(ln L + (g / c) (ln U - ln L)), OASiS (22); 0 for a resource that is unlimited or that
+        the server lacks.
+    """
+    if capacity <= 0 or capacity >= UNLIMITED:
+        return 0.0
+    fraction = used / capacity
+    if fraction <= 0.0:
+        exponent = ln_low
+    elif fraction >= 1.0:
+        exponent = ln_high
+    elif ln_low == -np.inf or ln_high == -np.inf:
+        return 0.0
+    else:
+        exponent = ln_low + fraction * (ln_high - ln_low)
+    if exponent > LARGEST:
+        return np.inf
+    if exponent < SMALLEST:
+        return 0.0
+    return math.exp(exponent)
+
+
+@kernel
+def exponential_prices(used: Ints, capacity: Ints, ln_low: Floats, ln_high: Floats) -> Floats:
+    """Prices of every resource on every server.
+
+    Parameters
+    ----------
+    used, capacity : int64[S, R]
+        Amounts used and amounts in all.
+    ln_low, ln_high : float64[R]
+        Logarithms of the price when nothing and when all is used; see `exponential_price`.
+
+    Returns
+    -------
+    float64[S, R]
+        Price of a share of 1 for one slot.
+    """
+    servers, resources = capacity.shape
+    price = np.empty((servers, resources))
+    for s in range(servers):
+        for r in range(resources):
+            price[s, r] = exponential_price(used[s, r], capacity[s, r], ln_low[r], ln_high[r])
+    return price
+
+
+@kernel
+def priced(price: Floats, share: Floats) -> float:
+    """Cost of a demand: sum of price times share, where what is not asked for costs nothing.
+
+    An infinite price of a resource with share 0 counts as 0.
+    """
+    total = 0.0
+    for r in range(len(share)):
+        if share[r] > 0.0:
+            total += price[r] * share[r]
+    return total

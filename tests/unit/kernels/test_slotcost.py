@@ -1,0 +1,182 @@
+"""Prices, groups of equal servers, the cost of a slot and the placement behind it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from shadowprice.kernels.pricing import UNLIMITED, exponential_price, exponential_prices, priced
+from shadowprice.kernels.slotcost import expand_choices, slot_costs
+from shadowprice.kernels.slotgroups import SlotGroups, group_servers
+from tests.oracles import slotcost as naive
+
+
+class Pool:
+    """A random pool over a horizon: its reservations, and its groups kept by refreshing."""
+
+    def __init__(self, rng, slots, servers, resources):
+        kinds = rng.integers(1, 13, (2, resources)) * 1000
+        kinds[rng.random(kinds.shape) < 0.1] = 0
+        kinds[:, -1] = UNLIMITED if rng.random() < 0.5 else kinds[:, -1]
+        self.capacity = kinds[rng.integers(0, 2, servers)]
+        self.ln_low = rng.uniform(-9, 0, resources)
+        self.ln_high = self.ln_low + rng.uniform(0, 9, resources)
+        self.used = np.zeros((slots, servers, resources), np.int64)
+        self.slot_groups = SlotGroups(self.capacity, slots, self.ln_low, self.ln_high)
+        for _ in range(int(rng.integers(0, 3 * slots))):
+            slot = int(rng.integers(0, slots))
+            some = rng.random(servers) < 0.4
+            room = np.where(self.capacity == UNLIMITED, 10**6, self.capacity)
+            level = rng.integers(0, 3, (servers, 1)) * room // 2
+            self.used[slot, some] = level[some]
+            if rng.random() < 0.2:
+                self.used[slot] = 0
+            self.slot_groups.refresh(slot, self.used[slot])
+
+    def demand(self, rng):
+        demand = rng.integers(0, 4, self.capacity.shape[1]) * 1000
+        demand[0] = 1000
+        finite = np.where(self.capacity == UNLIMITED, 0, self.capacity).max(axis=0)
+        share = np.where(finite > 0, demand / np.maximum(finite, 1), 0.0)
+        return demand, share
+
+    def places(self, slot, demand, share):
+        prices = exponential_prices(self.used[slot], self.capacity, self.ln_low, self.ln_high)
+        return naive.places(self.used[slot], self.capacity, prices, demand, share)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_costs_and_placements_agree_with_the_list_of_places(seed):
+    rng = np.random.default_rng(seed)
+    slots, resources = int(rng.integers(1, 6)), int(rng.integers(1, 5))
+    pools = [Pool(rng, slots, int(rng.integers(1, 9)), resources) for _ in range(2)]
+    (worker, worker_share), (server, server_share) = (pool.demand(rng) for pool in pools)
+    workers = rng.permutation(np.arange(1, int(rng.integers(2, 16))))
+    servers = np.ceil(workers * rng.choice([0.0, 0.3, 1.0])).astype(np.int64)
+    cost = slot_costs(
+        pools[0].slot_groups.groups,
+        worker,
+        worker_share,
+        pools[1].slot_groups.groups,
+        server,
+        server_share,
+        workers,
+        servers,
+    )
+    choice = np.full(slots, -1)
+    for t in range(slots):
+        lists = (
+            pools[0].places(t, worker, worker_share),
+            pools[1].places(t, server, server_share),
+        )
+        expected = [naive.slot_cost(y, z, *lists) for y, z in zip(workers, servers, strict=True)]
+        np.testing.assert_allclose(cost[t], expected, rtol=1e-12)
+        feasible = np.nonzero(np.isfinite(cost[t]))[0]
+        if len(feasible):
+            choice[t] = rng.choice(feasible)
+
+    names = [10 + np.arange(len(pools[0].capacity)), 50 + np.arange(len(pools[1].capacity))]
+    entries = expand_choices(
+        pools[0].slot_groups.groups,
+        worker,
+        worker_share,
+        names[0],
+        pools[1].slot_groups.groups,
+        server,
+        server_share,
+        names[1],
+        workers,
+        servers,
+        choice,
+    )
+    expected_entries = []
+    for t in np.nonzero(choice >= 0)[0]:
+        on = naive.standing(workers[choice[t]], pools[0].places(t, worker, worker_share), 9)
+        expected_entries += [[t, 10 + s, n, 0] for s, n in enumerate(on) if n]
+        on = naive.standing(servers[choice[t]], pools[1].places(t, server, server_share), 9)
+        expected_entries += [[t, 50 + s, 0, n] for s, n in enumerate(on) if n]
+    assert entries.tolist() == expected_entries
+
+
+def test_groups_are_exactly_the_equal_servers():
+    rng = np.random.default_rng(7)
+    used = rng.integers(0, 2, (200, 3)) * 10**15
+    kind = rng.integers(0, 2, 200)
+    group_of, first, count = group_servers(used, kind)
+    rows = [(int(k), *map(int, u)) for k, u in zip(kind, used, strict=True)]
+    order = list(dict.fromkeys(rows))
+    assert group_of.tolist() == [order.index(row) for row in rows]
+    assert first.tolist() == [rows.index(row) for row in order]
+    assert count.tolist() == [rows.count(row) for row in order]
+
+
+def test_refreshing_and_rolling_equal_building_anew():
+    rng = np.random.default_rng(8)
+    capacity = np.full((6, 2), 4)
+    low, high = np.zeros(2), np.ones(2)
+    kept = SlotGroups(capacity, 5, low, high)
+    used = np.zeros((5, 6, 2), np.int64)
+    for step in range(60):
+        slot = int(rng.integers(0, 5))
+        used[slot, rng.integers(0, 6)] = rng.integers(0, 5, 2) * int(rng.integers(0, 2))
+        kept.refresh(slot, used[slot])
+        if step % 7 == 6:
+            shift = int(rng.integers(0, 7))
+            kept.roll(shift)
+            used = np.concatenate([used, np.zeros((7, 6, 2), np.int64)])[shift : shift + 5]
+        if step % 20 == 19:
+            high = high + 0.5
+            kept.set_prices(low, high, used)
+        anew = SlotGroups(capacity, 5, low, high)
+        anew.refresh_all(used)
+        a, b = kept.groups, anew.groups
+        for t in range(5):
+            i, j = a.row_of[t], b.row_of[t]
+            assert (i == 0) == (not used[t].any())
+            n = a.groups[i]
+            assert n == b.groups[j]
+            np.testing.assert_array_equal(a.price[i, :, :n], b.price[j, :, :n])
+            np.testing.assert_array_equal(a.free[i, :, :n], b.free[j, :, :n])
+            np.testing.assert_array_equal(a.members[i, :n], b.members[j, :n])
+            np.testing.assert_array_equal(a.group_of[i], b.group_of[j])
+
+
+def test_an_infinite_price_of_what_is_not_asked_for_costs_nothing():
+    capacity = np.array([[4, 4]])
+    full = np.array([[0, 4]])
+    pool = SlotGroups(capacity, 1, np.zeros(2), np.array([0.0, 2000.0]))
+    pool.refresh(0, full)
+    assert pool.groups.price[pool.groups.row_of[0], 1, 0] == np.inf
+    demand, share = np.array([1, 0]), np.array([0.25, 0.0])
+    none = np.zeros(2, np.int64)
+    cost = slot_costs(
+        pool.groups, demand, share, pool.groups, none, share * 0, np.array([1, 4, 5]), none[[0] * 3]
+    )
+    assert cost.tolist() == [[0.25, 1.0, np.inf]]
+    assert priced(np.array([1.0, np.inf]), share) == 0.25
+
+
+def test_prices_agree_with_sixty_digits():
+    rng = np.random.default_rng(9)
+    for _ in range(300):
+        capacity = int(rng.integers(1, 2**50))
+        used = int(capacity * rng.random())
+        low = rng.uniform(-1400, 300)
+        high = low + rng.uniform(0, 1500)
+        found = exponential_price(used, capacity, low, high)
+        expected = naive.price(used, capacity, low, high)
+        if 1e-290 < expected < math.inf:
+            assert found == pytest.approx(expected, rel=1e-11)
+        else:
+            assert found == pytest.approx(expected, rel=1e-11, abs=1e-290)
+
+
+def test_prices_at_the_ends_and_beyond_floats():
+    assert exponential_price(0, 7, math.log(3.0), 5.0) == pytest.approx(3.0, rel=1e-15)
+    assert exponential_price(7, 7, -math.inf, math.log(5.0)) == pytest.approx(5.0, rel=1e-15)
+    assert exponential_price(6, 7, -math.inf, 5.0) == 0.0
+    assert exponential_price(3, 6, -math.inf, math.inf) == 0.0
+    assert exponential_price(0, 7, -5000.0, 9.0) == 0.0
+    assert exponential_price(7, 7, 0.0, 5000.0) == math.inf
+    assert exponential_price(10**9, UNLIMITED, 3.0, 5.0) == 0.0
+    assert exponential_price(0, 0, 3.0, 5.0) == 0.0
