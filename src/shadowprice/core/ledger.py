@@ -203,13 +203,15 @@ class Ledger:
         holding = self.holdings.pop(job, None)
         if holding is None:
             return EMPTY
-        rest = holding.plan.from_slot(self.start)
-        if len(rest):
+        rest = EMPTY
+        if len(holding.plan):
+            rest = holding.plan.from_slot(self.start)
             rows = rest.slots - self.start
             self.used[rows, rest.servers] -= self._amounts(rest, holding)
             self.versions[rest.active_slots - self.start] += 1
         if holding.standing is not None:
-            self._add_standing(holding, holding.standing, -1)
+            servers, amounts = self._standing_amounts(holding.standing, holding)
+            self._add_standing(servers, -amounts)
         return rest
 
     def stand(self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None) -> None:
@@ -224,20 +226,20 @@ class Ledger:
         holding = self._holding(job, worker, ps)
         before = holding.standing
         if before is not None:
-            self._add_standing(holding, before, -1)
-        servers = list(placement.servers)
-        added = self._placement_amounts(placement, holding)
-        over = (self.used[:, servers] + added > self.capacity[servers]).any(axis=0)
+            rows, held = self._standing_amounts(before, holding)
+            self._add_standing(rows, -held)
+        servers, added = self._standing_amounts(placement, holding)
+        over = self.used[:, servers] + added > self.capacity[servers]
         if over.any():
             if before is not None:
-                self._add_standing(holding, before, 1)
+                self._add_standing(rows, held)
             self._forget_if_empty(job)
-            entry, column = (int(at) for at in np.argwhere(over)[0])
+            entry, column = divmod(int(over.any(axis=0).argmax()), len(added.T))
             raise OverbookingError(
                 f"job {job!r} would overbook {self.cluster.resources[column]} of server "
-                f"{self.cluster.names[servers[entry]]!r}"
+                f"{self.cluster.names[placement.servers[entry]]!r}"
             )
-        self._add_standing(holding, placement, 1)
+        self._add_standing(servers, added)
         holding.standing = placement
 
     def lose(self, server: int) -> tuple[str, ...]:
@@ -269,8 +271,8 @@ class Ledger:
             plan = holding.plan.from_slot(self.start)
             total[plan.slots - self.start, plan.servers] += self._amounts(plan, holding)
             if holding.standing is not None:
-                added = self._placement_amounts(holding.standing, holding)
-                total[:, list(holding.standing.servers)] += added
+                servers, added = self._standing_amounts(holding.standing, holding)
+                total[:, servers] += added
         return total
 
     def digest(self) -> Mapping[str, object]:
@@ -295,9 +297,7 @@ class Ledger:
         if not len(holding.plan) and holding.standing is None:
             del self.holdings[job]
 
-    def _add_standing(self, holding: Holding, placement: Placement, sign: int) -> None:
-        servers = list(placement.servers)
-        change = sign * self._placement_amounts(placement, holding)
+    def _add_standing(self, servers: int | list[int], change: Amounts) -> None:
         self._standing[servers] += change
         self.used[:, servers] += change
         self.versions[:] += 1
@@ -311,10 +311,23 @@ class Ledger:
         return plan.workers[:, None] * holding.worker + plan.ps[:, None] * holding.ps
 
     @staticmethod
-    def _placement_amounts(placement: Placement, holding: Holding) -> Amounts:
+    def _standing_amounts(
+        placement: Placement, holding: Holding
+    ) -> tuple[int | list[int], Amounts]:
+        """Return the index of the servers of a placement, and what it takes of them.
+
+        One server, the most frequent case by far, is an integer and a row: plain indexing costs a
+        fifth of indexing by a list.
+        """
+        if len(placement.servers) == 1:
+            amounts = placement.workers[0] * holding.worker
+            if placement.ps[0]:
+                amounts += placement.ps[0] * holding.ps
+            return placement.servers[0], amounts
         workers = np.array(placement.workers, dtype=np.int64)[:, None]
         ps = np.array(placement.ps, dtype=np.int64)[:, None]
-        return np.asarray(workers * holding.worker + ps * holding.ps, dtype=np.int64)
+        amounts = np.asarray(workers * holding.worker + ps * holding.ps, dtype=np.int64)
+        return list(placement.servers), amounts
 
 
 def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:

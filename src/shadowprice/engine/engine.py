@@ -42,7 +42,11 @@ from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import EMPTY, Placement
 from shadowprice.core.utility import utility_value
 from shadowprice.engine.state import JobRecord
-from shadowprice.engine.validation import check_commitment, check_placement, never_fits
+from shadowprice.engine.validation import (
+    EmptyClusterCheck,
+    check_commitment,
+    check_placement,
+)
 
 PRIORITY: Final[Mapping[type, int]] = {
     ServerLost: 0,
@@ -129,6 +133,7 @@ class Engine:
         self._moved: dict[str, None] = {}
         self._position = (0, -1)
         self._in_slot = False
+        self._never_fits = EmptyClusterCheck(cluster)
         self._view = EngineView(self)
 
     @property
@@ -268,10 +273,11 @@ class Engine:
         self._position = (slot + 1, -1)
         commands: list[Command] = []
         finished: list[str] = []
+        running, jobs = self.running, self.jobs
         for name, gained in progress.items():
-            if name not in self.running:
+            if name not in running:
                 raise ShadowpriceError(f"job {name!r} made progress in slot {slot} without running")
-            record = self.jobs[name]
+            record = jobs[name]
             record.progress += gained
             if record.progress >= record.job.required:
                 finished.append(name)
@@ -299,7 +305,7 @@ class Engine:
             if job.name in self.jobs:
                 raise ShadowpriceError(f"job {job.name!r} arrived twice")
             self.jobs[job.name] = self.open_jobs[job.name] = JobRecord(job, len(self.jobs))
-            refusal = never_fits(job, self.cluster)
+            refusal = self._never_fits(job)
             if refusal is None:
                 considered.append(job)
             else:

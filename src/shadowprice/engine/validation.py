@@ -65,10 +65,16 @@ def check_placement(record: JobRecord, placement: Placement, cluster: Cluster) -
     """
     if not placement.servers:
         raise PolicyError(f"{record.story()}: placed nowhere; pause it instead")
-    servers = np.array(placement.servers)
-    workers, ps = np.array(placement.workers), np.array(placement.ps)
-    _check_roles(record, servers, workers, ps, cluster)
-    _check_counts(record, workers.sum(keepdims=True), ps.sum(keepdims=True))
+    # Plain integers: for the few servers of a placement, arrays would cost more than the checks.
+    for server, workers, ps in zip(placement.servers, placement.workers, placement.ps, strict=True):
+        _check_entry(record, server, workers, ps, cluster)
+    job, workers, ps = record.job, placement.total_workers, placement.total_ps
+    choice = job.choice_of(workers)
+    if choice is None:
+        raise PolicyError(_wrong_count(record, workers))
+    needed = int(job.ps_counts[choice])
+    if not needed <= ps <= (needed if job.ps is None else max(workers, needed)):
+        raise PolicyError(_wrong_ps(record, [workers], [ps]))
 
 
 def never_fits(job: Job, cluster: Cluster) -> Refusal | None:
@@ -96,6 +102,28 @@ def never_fits(job: Job, cluster: Cluster) -> Refusal | None:
     return None
 
 
+class EmptyClusterCheck:
+    """`never_fits` for many jobs of a cluster: worked out once a shape of demand.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[tuple[bytes, int, bytes, int], Refusal | None] = {}
+
+    def __call__(self, job: Job) -> Refusal | None:
+        """Return why a job could not run even in an empty cluster, None if nothing forbids it."""
+        ps = b"" if job.ps is None else job.ps.tobytes()
+        key = (job.worker.tobytes(), int(job.worker_counts[0]), ps, int(job.ps_counts[0]))
+        if key not in self._known:
+            self._known[key] = never_fits(job, self._cluster)
+        return self._known[key]
+
+
 def _places(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:
     """Return how many of a demand each server holds when empty."""
     asked = demand > 0
@@ -117,11 +145,19 @@ def _check_roles(
     ps: NDArray[np.int64],
     cluster: Cluster,
 ) -> None:
-    if (workers < 0).any() or (ps < 0).any():
+    wrong = (workers < 0) | (ps < 0)
+    wrong |= (workers > 0) & ~cluster.hosts_workers[servers]
+    wrong |= (ps > 0) & ~cluster.hosts_ps[servers]
+    for at in np.flatnonzero(wrong)[:1]:
+        _check_entry(record, int(servers[at]), int(workers[at]), int(ps[at]), cluster)
+
+
+def _check_entry(record: JobRecord, server: int, workers: int, ps: int, cluster: Cluster) -> None:
+    if workers < 0 or ps < 0:
         raise PolicyError(f"{record.story()}: a negative number of workers or parameter servers")
-    if (workers[~cluster.hosts_workers[servers]] > 0).any():
+    if workers and not cluster.hosts_workers[server]:
         raise PolicyError(f"{record.story()}: workers on a server that carries none")
-    if (ps[~cluster.hosts_ps[servers]] > 0).any():
+    if ps and not cluster.hosts_ps[server]:
         raise PolicyError(f"{record.story()}: parameter servers on a server that carries none")
 
 
@@ -133,15 +169,21 @@ def _check_counts(
     choices = np.minimum(np.searchsorted(job.worker_counts, workers), len(job.worker_counts) - 1)
     wrong = job.worker_counts[choices] != workers
     if wrong.any():
-        raise PolicyError(
-            f"{record.story()}: {int(workers[wrong][0])} workers, but it runs with "
-            f"{job.worker_counts[0]}..{job.most_workers} of {len(job.worker_counts)} counts (3)"
-        )
+        raise PolicyError(_wrong_count(record, int(workers[wrong][0])))
     needed = job.ps_counts[choices]
     most = np.zeros_like(workers) if job.all_reduce else workers
     if (ps < needed).any() or (ps > np.maximum(most, needed)).any():
-        raise PolicyError(
-            f"{record.story()}: parameter servers outside (6) and (7): {ps.tolist()} for "
-            f"{workers.tolist()} workers"
-        )
+        raise PolicyError(_wrong_ps(record, workers.tolist(), ps.tolist()))
     return choices
+
+
+def _wrong_count(record: JobRecord, workers: int) -> str:
+    job = record.job
+    return (
+        f"{record.story()}: {workers} workers, but it runs with "
+        f"{job.worker_counts[0]}..{job.most_workers} of {len(job.worker_counts)} counts (3)"
+    )
+
+
+def _wrong_ps(record: JobRecord, workers: list[int], ps: list[int]) -> str:
+    return f"{record.story()}: parameter servers outside (6) and (7): {ps} for {workers} workers"
