@@ -32,6 +32,9 @@ Incident = ServerLost | ServerBack | JobCancelled
 class Observer:
     """What looks on while a simulation runs; every hook does nothing by default."""
 
+    def began(self, engine: Engine) -> None:
+        """Take note of the engine before its first event."""
+
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Take note of an event that the engine handled and of the commands it gave."""
 
@@ -93,6 +96,8 @@ class Simulation:
         """
         policy = _Timed(self.policy, observers) if observers else self.policy
         engine = Engine(self.cluster, policy, until=self.until)
+        for observer in observers:
+            observer.began(engine)
         agenda = _agenda(self.jobs, self.incidents)
         arrived = slot = still = 0
         upcoming = next(agenda, None)

@@ -1,0 +1,141 @@
+"""Incident files: servers lost and back, jobs withdrawn, each in its slot.
+
+YAML with an ``incidents:`` list, or JSON Lines with one a line::
+
+    incidents:
+      - {slot: 12, server_lost: gpu-3}
+      - {slot: 15, cancel: resnet50-a}
+      - {slot: 40, server_back: gpu-3}
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
+from shadowprice.core.job import Job
+from shadowprice.core.specs import Name, Spec, validate
+from shadowprice.inputs.text import load_json_line, load_yaml, read_lines
+
+Incident = ServerLost | ServerBack | JobCancelled
+
+
+class IncidentSpec(Spec):
+    """One incident: a slot and one thing that happens at its beginning."""
+
+    slot: Annotated[int, Field(ge=0, strict=True)]
+    server_lost: Name | None = None
+    server_back: Name | None = None
+    cancel: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> IncidentSpec:
+        given = [name for name in (self.server_lost, self.server_back, self.cancel) if name]
+        if len(given) != 1:
+            raise ValueError("give one of server_lost, server_back or cancel")
+        return self
+
+
+def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[Incident]:
+    """Read an incident file.
+
+    Parameters
+    ----------
+    path : Path
+        YAML, or JSON Lines (``.jsonl``, also gzipped).
+    cluster : Cluster
+        Whose servers are named.
+    jobs : sequence of Job
+        The workload; only its jobs can be withdrawn, and only after they arrived.
+
+    Returns
+    -------
+    list of ServerLost, ServerBack or JobCancelled
+        In order of slots.
+
+    Raises
+    ------
+    InputError
+        With every fault of the file.
+    """
+    faults: list[Fault] = []
+    found: list[tuple[str, Incident]] = []
+    arrivals = {job.name: job.arrival for job in jobs}
+    for place, record in _json_lines(path) if ".jsonl" in path.suffixes else _yaml(path):
+        spec, wrong = validate(IncidentSpec, record, place)
+        faults += wrong
+        if spec is not None:
+            try:
+                found.append((place, _resolve(spec, place, cluster, arrivals)))
+            except InputError as error:
+                faults += error.faults
+    found.sort(key=lambda entry: entry[1].slot)
+    faults += _server_faults(found, cluster)
+    if faults:
+        raise InputError(faults)
+    return [incident for _, incident in found]
+
+
+def _resolve(
+    spec: IncidentSpec, place: str, cluster: Cluster, arrivals: Mapping[str, int]
+) -> Incident:
+    if spec.cancel is not None:
+        if spec.cancel not in arrivals:
+            raise InputError(_unknown(f"{place}.cancel", "job", spec.cancel, arrivals))
+        if spec.slot <= arrivals[spec.cancel]:
+            message = f"{spec.cancel!r} arrives in slot {arrivals[spec.cancel]}"
+            raise InputError(Fault(f"{place}.slot", message, "cancel it in a later slot"))
+        return JobCancelled(spec.slot, spec.cancel)
+    key = "server_lost" if spec.server_lost is not None else "server_back"
+    name = spec.server_lost or spec.server_back or ""
+    if name not in cluster.index:
+        raise InputError(_unknown(f"{place}.{key}", "server", name, cluster.index))
+    kind = ServerLost if spec.server_lost is not None else ServerBack
+    return kind(spec.slot, cluster.index[name])
+
+
+def _unknown(place: str, what: str, name: str, known: Iterable[str]) -> Fault:
+    close = difflib.get_close_matches(name, known, 1)
+    mend = f"did you mean {close[0]!r}?" if close else ""
+    return Fault(place, f"there is no {what} {name!r}", mend)
+
+
+def _server_faults(found: Sequence[tuple[str, Incident]], cluster: Cluster) -> list[Fault]:
+    """Return the losses of servers that are out and the returns of servers that are there."""
+    faults = []
+    out: set[int] = set()
+    for place, incident in found:
+        if isinstance(incident, JobCancelled):
+            continue
+        name = cluster.names[incident.server]
+        lost = isinstance(incident, ServerLost)
+        if lost == (incident.server in out):
+            state = "is out already" if lost else "is not out"
+            faults.append(Fault(place, f"server {name!r} {state} in slot {incident.slot}"))
+        out ^= {incident.server}
+    return faults
+
+
+def _yaml(path: Path) -> Iterator[tuple[str, Any]]:
+    document = load_yaml(path)
+    incidents = document.get("incidents") if isinstance(document, Mapping) else None
+    if not isinstance(incidents, list) or not incidents:
+        raise InputError(Fault(str(path), "holds no incident list", "begin it with `incidents:`"))
+    for key in document.keys() - {"incidents"}:
+        mend = "an incident file holds only `incidents:`"
+        raise InputError(Fault(f"{path}: {key}", "unknown key", mend))
+    for at, record in enumerate(incidents):
+        yield f"{path}: incidents[{at}]", record
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    for number, line in read_lines(path):
+        if line.strip():
+            yield f"{path}: line {number}:", load_json_line(path, number, line)
