@@ -1,0 +1,1 @@
+"""The command line: thin; each command parses, calls and prints."""

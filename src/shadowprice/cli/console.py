@@ -1,0 +1,82 @@
+"""What the commands share: consoles, progress, and the line about compiling."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+PIPE_WIDTH = 120
+"""Columns of tables that go to a file or a pipe."""
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def stdout() -> Console:
+    """Return the console for results; a pipe gets a fixed width and no colours."""
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+
+
+def stderr() -> Console:
+    """Return the console for progress and remarks."""
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
+    """Print a record for programs."""
+    print(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+@contextmanager
+def progress_bar(label: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show jobs arriving, on a terminal only."""
+    console = stderr()
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("jobs"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def mention_compiling(quiet: bool) -> None:
+    """Say that the first use compiles, if kernels are loaded and none was compiled before."""
+    folder = kernels_awaiting_compilation()
+    if folder is not None and not quiet:
+        stderr().print(
+            "compiling the kernels this policy needs; once only, they are kept in "
+            f"{folder}; later runs start at once",
+            soft_wrap=True,
+        )
+
+
+def kernels_awaiting_compilation() -> Path | None:
+    """Return where compiled kernels will be kept if none is there and some are loaded."""
+    prefix = "shadowprice.kernels."
+    loaded = [name for name in sys.modules if name.startswith(prefix) and name != f"{prefix}jit"]
+    if not loaded or os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"}:
+        return None
+    from shadowprice import kernels
+
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(chosen) if chosen else Path(kernels.__path__[0]) / "__pycache__"
+    return None if any(folder.rglob("*.nbi")) else folder

@@ -1,0 +1,143 @@
+"""The ``shadowprice`` command: its parts, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from shadowprice import __version__
+from shadowprice.cli.lazy import LazyGroup, Part
+from shadowprice.core.errors import InputError, ShadowpriceError
+
+RUNS, WORKLOADS, MORE = "Run and compare", "Workloads", "More"
+
+
+def _own(name: str, line: str, panel: str = RUNS) -> Part:
+    """Return a command that is a function of its own module."""
+    return Part(f"shadowprice.cli.{name}:{name}", line, panel)
+
+
+PARTS: Final = {
+    "simulate": _own("simulate", "Run a workload under one policy."),
+    "compare": _own("compare", "Run a workload under several policies."),
+    "explain": _own("explain", "Tell a job's story: why, when, where."),
+    "report": _own("report", "Write the page of a run again."),
+    "policies": _own("policies", "What each policy is, its parameters, its paper."),
+    "statement": _own("statement", "What a tenant paid and earned in a run."),
+    "audit": _own("audit", "Check a run or its claims independently."),
+    "trace": Part("shadowprice.cli.trace", "Look at cluster traces, convert them.", WORKLOADS),
+    "generate": Part("shadowprice.cli.trace:generate", "Draw a workload.", WORKLOADS),
+    "cloning": Part("shadowprice.cli.cloning", "How many copies of each task to run.", MORE),
+    "experiment": _own("experiment", "Regenerate a figure of a paper.", MORE),
+}
+"""Commands in the order of the help; those whose module is absent are not offered."""
+
+
+class _Commands(LazyGroup):
+    parts = PARTS
+
+
+app = typer.Typer(
+    name="shadowprice",
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=(
+        "[bold]Examples[/bold]\n\n"
+        "shadowprice simulate --cluster cluster.yaml --jobs jobs.yaml --policy oasis --out run\n\n"
+        "shadowprice explain run resnet50-a\n\n"
+        "shadowprice compare --trace philly:philly.csv.gz --policy oasis,fifo,drf --out compared"
+    ),
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"shadowprice {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def shadowprice(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the trace of an error; may stand anywhere.")
+    ] = False,
+) -> None:
+    """Price-based scheduling of machine-learning training jobs on shared clusters.
+
+    Who is admitted, when each job finishes, what it earns, and why one was refused.
+    """
+    del version, debug
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        In place of the process's own.
+
+    Returns
+    -------
+    int
+        0 done; 1 the run failed; 2 the call or an input is wrong; 130 interrupted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    command = typer.main.get_command(app)
+    try:
+        command.main(args=words, prog_name="shadowprice")
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) has seen enough; stop the interpreter from saying so.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        return _report(error)
+    return 0
+
+
+def run() -> NoReturn:
+    """Run the command line; the entry point that the package installs."""
+    sys.exit(main())
+
+
+def _report(error: Exception) -> int:
+    if isinstance(error, InputError) and len(error.faults) > 1:
+        _say(f"error: {len(error.faults)} faults, nothing was run")
+        for fault in error.faults:
+            _say(f"  {fault}")
+        return error.exit_code
+    if isinstance(error, ShadowpriceError):
+        _say(f"error: {error}")
+        return error.exit_code
+    words = " ".join(str(error).split()) or "no message"
+    _say(
+        f"error: unexpected {type(error).__name__}: {words}; "
+        "this is a bug: run again with --debug and report the trace"
+    )
+    return 1
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,146 @@
+"""``shadowprice policies``: what each policy is, its parameters, its paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.options import OutputOption, complete_policy
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from shadowprice.policies.registry import PolicyInfo
+
+
+def policies(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One policy, with its parameters.", autocompletion=complete_policy),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the policies, or show one with its parameters.
+
+    [bold]Examples[/bold]
+
+    shadowprice policies
+
+    shadowprice policies oasis
+    """
+    from shadowprice.policies import registry
+
+    if name is None:
+        known = registry.policies().values()
+        if output is Output.JSON:
+            print_json([_record(info) for info in known])
+        else:
+            _print_all(list(known))
+        return
+    info = registry.policy_info(name)
+    if output is Output.JSON:
+        print_json(_record(info))
+    else:
+        _print_one(info)
+
+
+def _print_all(known: list[PolicyInfo]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("policy", "what it does", "described in"):
+        table.add_column(heading)
+    for info in known:
+        table.add_row(f"[bold]{info.name}[/bold]", info.summary, info.paper)
+    stdout().print(table)
+
+
+def _print_one(info: PolicyInfo) -> None:
+    from rich.table import Table
+
+    console = stdout()
+    console.print(f"[bold]{info.name}[/bold]  {info.summary}")
+    console.print(f"described in {info.paper}", markup=False)
+    if info.details:
+        console.print()
+        console.print(info.details, markup=False)
+    rows = list(parameter_rows(info.parameters))
+    console.print()
+    if not rows:
+        console.print("It has no parameters.")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("parameter (--set)", "type", "default", "meaning"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(row["name"], row["type"], row["default"], row["description"])
+    console.print(table)
+
+
+def _record(info: PolicyInfo) -> dict[str, object]:
+    return {
+        "name": info.name,
+        "summary": info.summary,
+        "paper": info.paper,
+        "details": info.details,
+        "parameters": list(parameter_rows(info.parameters)),
+    }
+
+
+def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[str, str]]:
+    """Yield the parameters of a model by their dotted names.
+
+    Parameters
+    ----------
+    model : type of pydantic model
+        The parameters.
+    prefix : str
+        What the names begin with.
+
+    Yields
+    ------
+    dict
+        ``name``, ``type``, ``default`` and ``description``, as text.
+    """
+    for name, field in model.model_fields.items():
+        inner = _model_in(field.annotation)
+        if inner is not None:
+            yield from parameter_rows(inner, f"{prefix}{name}.")
+            continue
+        yield {
+            "name": prefix + name,
+            "type": _type_text(field.annotation),
+            "default": "required" if field.is_required() else _plain(field.get_default()),
+            "description": field.description or "",
+        }
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    from pydantic import BaseModel
+
+    for part in (annotation, *get_args(annotation)):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+    return None
+
+
+def _type_text(annotation: Any) -> str:
+    if get_origin(annotation) is Annotated:
+        return _type_text(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return " | ".join(str(choice) for choice in get_args(annotation))
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__name__
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    if get_origin(annotation) is dict:
+        return f"table of {_type_text(parts[-1])}"
+    return " | ".join(dict.fromkeys(_type_text(part) for part in parts)) or str(annotation)
+
+
+def _plain(value: object) -> str:
+    if value is None or value == {}:
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)

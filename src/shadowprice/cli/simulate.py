@@ -1,0 +1,127 @@
+"""``shadowprice simulate``: one workload under one policy."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shadowprice.cli import options as o
+from shadowprice.cli.console import (
+    Output,
+    mention_compiling,
+    print_json,
+    progress_bar,
+    stderr,
+    stdout,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shadowprice.simulator.directory import PendingDirectory
+    from shadowprice.simulator.results import Run
+
+
+def simulate(
+    cluster: o.ClusterOption = None,
+    jobs: o.JobsOption = None,
+    trace: o.TraceOption = None,
+    incidents: o.IncidentsOption = None,
+    until: o.UntilOption = None,
+    slot: o.SlotOption = "20min",
+    load: o.LoadOption = 1.0,
+    skip_invalid: o.SkipInvalidOption = False,
+    policy: o.PolicyOption = "oasis",
+    set_: o.SetOption = None,
+    params: o.ParamsOption = None,
+    seed: o.SeedOption = 0,
+    out: o.OutOption = None,
+    journal: Annotated[
+        bool,
+        typer.Option(
+            "--journal",
+            help="Also write every event, journal.jsonl, with --out.",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = False,
+    output: o.OutputOption = Output.TABLE,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Run a workload under one policy.
+
+    --out DIR keeps all of it: tables, every decision with its reason, and report.html.
+
+    [bold]Examples[/bold]
+
+    shadowprice simulate --cluster cluster.yaml --jobs jobs.yaml --policy oasis --out run
+
+    shadowprice simulate --trace 'philly:philly.csv.gz?limit=2000' --policy fifo
+
+    shadowprice simulate -c cluster.yaml -j jobs.yaml --until '300 slots' --set prices=online
+    """
+    from shadowprice.cli.tables import summary_table
+    from shadowprice.core.errors import Fault, InputError
+    from shadowprice.simulator.directory import PendingDirectory
+    from shadowprice.simulator.journaling import JournalWriter
+    from shadowprice.simulator.record import build_policy, record_run
+    from shadowprice.simulator.results import JOURNAL, is_run
+
+    if journal and out is None:
+        raise InputError(Fault("--journal", "needs a directory to write to", "give --out DIR"))
+    settings = o.policy_settings(params, set_, [policy])[policy]
+    scenario, remarks = o.load_scenario(
+        cluster=cluster,
+        jobs=jobs,
+        trace=trace,
+        incidents=incidents,
+        params=params,
+        until=until,
+        slot=slot,
+        load=load,
+        seed=seed,
+        skip_invalid=skip_invalid,
+    )
+    if not quiet:
+        for remark in remarks:
+            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    with PendingDirectory(out, is_run) if out is not None else nullcontext() as pending:
+        built = build_policy(scenario, policy, settings)
+        mention_compiling(quiet)
+        writer = JournalWriter(pending.path / JOURNAL) if journal and pending else nullcontext()
+        with progress_bar(policy, quiet) as progress, writer as observer:
+            observers = () if observer is None else (observer,)
+            run = record_run(scenario, policy, built, observers=observers, progress=progress)
+        if pending is not None:
+            _keep(run, pending)
+    if output is Output.JSON:
+        print_json(run.info)
+    else:
+        stdout().print(summary_table([run]))
+        if out is not None:
+            stdout().print(f"written to {out}", soft_wrap=True, markup=False)
+        elif not quiet:
+            stderr().print("add --out DIR to keep decisions, tables and a report", soft_wrap=True)
+    leave_if_partial([run], out)
+
+
+def _keep(run: Run, pending: PendingDirectory) -> None:
+    from shadowprice.simulator.interrupt import stop_sign
+    from shadowprice.simulator.results import write_run
+
+    with stop_sign():  # a first Ctrl-C waits until the results are whole
+        write_run(run, pending.path)
+        pending.commit()
+
+
+def leave_if_partial(runs: list[Run], out: Path | None) -> None:
+    """Exit with 130 if a run was interrupted, saying what there is of it."""
+    for run in runs:
+        if run.info["partial"]:
+            where = f"; what was done is in {out}, marked partial" if out is not None else ""
+            slot = run.info["interrupted_in_slot"]
+            stderr().print(
+                f"interrupted in slot {slot} of {run.policy}{where}", soft_wrap=True, markup=False
+            )
+            raise typer.Exit(130)
