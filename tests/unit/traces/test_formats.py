@@ -26,7 +26,11 @@ def notes(trace: Trace) -> dict[str, tuple[str, int]]:
 def test_every_declared_format_says_what_it_is():
     assert set(formats()) >= {"philly", "helios", "pai", "openb", "acme", "itp", "gavel", "swf"}
     for one in formats().values():
-        assert one.title and one.citation and one.licence and one.files and one.gotchas
+        assert one.title
+        assert one.citation
+        assert one.licence
+        assert one.files
+        assert one.gotchas
         assert one.read.__doc__
 
 
@@ -129,7 +133,8 @@ def test_philly_log_faults_name_the_job(tmp_path):
     assert "submitted_time" in caught.value.faults[1].message
 
 
-HELIOS = """job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
+HELIOS = """job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,\
+duration,queue
 a,u,v,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:11,2020-06-09 18:51:11,600,10
 b,u,v,0,4,1,TIMEOUT,2020-06-09 18:41:02,2020-06-09 18:41:02,2020-06-09 18:42:02,77,0
 c,u,w,2,4,1,SUSPENDED,2020-06-09 18:41:03,2020-06-09 18:41:03,2020-06-09 18:42:03,60,0
@@ -235,7 +240,7 @@ def test_itp_with_and_without_deadlines(tmp_path):
     assert philly.jobs["deadline"].to_list() == [771_213.0]
     with pytest.raises(InputError, match="line 1: is no header of an ITP trace"):
         read(tmp_path, "itp", "a,b\n1,2\n")
-    with pytest.raises(InputError, match="line 2: deadline 5.0 is not after submission"):
+    with pytest.raises(InputError, match=r"line 2: deadline 5.0 is not after submission"):
         read(
             tmp_path,
             "itp",
@@ -295,7 +300,7 @@ def test_swf(tmp_path):
     cores = read(tmp_path, "swf", SWF, "?processors=cpus")
     assert cores.jobs["gpus"].to_list() == [0.0] * 3
     assert cores.jobs["cpus"].to_list() == [4.0, 8.0, 2.0]
-    with pytest.raises(InputError, match="line 5: text .* does not have 18 fields"):
+    with pytest.raises(InputError, match=r"line 5: text .* does not have 18 fields"):
         read(tmp_path, "swf", SWF.replace("2 20 0 50", "2 20 50"))
 
 

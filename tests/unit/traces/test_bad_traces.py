@@ -1,0 +1,145 @@
+"""Files that are no traces: one clear error with place and mend, before much is read."""
+
+import gzip
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.traces.locate import read_trace
+
+GOOD = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 06:13:03,5.0,1,5.0,v\n"
+ROW = "2017-10-09 06:13:03,5.0,1,5.0,v\n"
+
+
+def fault(tmp_path: Path, content: bytes, form: str = "philly", options: str = "") -> str:
+    path = tmp_path / "bad"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_trace(f"{form}:{path}{options}")
+    return str(caught.value).replace(str(path), "bad")
+
+
+@pytest.mark.parametrize("form", ["philly", "helios", "acme", "openb", "itp", "gavel", "swf"])
+def test_no_format_takes_what_is_no_text(tmp_path, form):
+    assert "is empty" in fault(tmp_path, b"", form)
+    assert "is empty" in fault(tmp_path, b"\n \n", form)
+    assert "binary" in fault(tmp_path, os.urandom(1000) + b"\0", form)
+    assert "UTF-16" in fault(tmp_path, GOOD.encode("utf-16"), form)
+    assert "line 2: is not UTF-8" in fault(tmp_path, b"a,b\n" + "é\n".encode("latin-1") * 9, form)
+    assert "line 1" in fault(tmp_path, b"lorem ipsum\n" * 9, form)
+    assert "no end within 64 KiB" in fault(tmp_path, b"x" * 100_000, form)
+
+
+@pytest.mark.parametrize("form", ["philly", "pai", "swf"])
+def test_a_path_that_leads_nowhere(tmp_path, form):
+    with pytest.raises(InputError, match=r"no such file|not a directory"):
+        read_trace(f"{form}:{tmp_path}/nothing")
+    if form != "pai":
+        with pytest.raises(InputError, match="is a directory"):
+            read_trace(f"{form}:{tmp_path}")
+
+
+def test_a_gigabyte_of_nothing_costs_neither_time_nor_memory(tmp_path):
+    path = tmp_path / "bad"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="is binary"):
+            read_trace(f"philly:{path}")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+
+
+def test_junk_after_a_good_start_is_named_by_its_line(tmp_path):
+    text = GOOD + "lorem ipsum dolor,sit amet\n" * 1000
+    assert fault(tmp_path, text.encode()).startswith(
+        "bad: line 3: has 2 fields; 5 are expected\nbad: line 4"
+    )
+    late = GOOD.encode() + ROW.encode() * 5000 + b"\xff\xfe\xfa\n"
+    assert "line 5003: is not UTF-8" in fault(tmp_path, late)
+    assert "line 5003: is not UTF-8" in fault(tmp_path, gzip.compress(late))
+
+
+def test_gzip_cut_short_or_damaged(tmp_path):
+    whole = gzip.compress((GOOD + "".join(f"{ROW[:-2]}{i}\n" for i in range(20_000))).encode())
+    assert "the gzip stream ends here, cut short" in fault(tmp_path, whole[: len(whole) // 2])
+    broken = bytearray(whole)
+    broken[-8] ^= 0xFF  # the checksum of the content
+    assert "the gzip stream is damaged here" in fault(tmp_path, bytes(broken))
+    assert "damaged gzip" in fault(tmp_path, b"\x1f\x8bnot gzip at all")
+
+
+def test_missing_columns_are_named(tmp_path):
+    text = fault(tmp_path, b"timestamp,duration,cluster\n2017-10-09 06:13:03,1,v\n")
+    assert "line 1: the header lacks num_gpus, gpu_time" in text
+
+
+def test_every_wrong_value_is_listed_with_its_line(tmp_path):
+    text = fault(
+        tmp_path,
+        (
+            GOOD
+            + "2017-13-09 06:13:03,5.0,1,5.0,v\n"
+            + "2017-10-09 06:13:03,-5.0,1,5.0,v\n"
+            + ROW
+            + "2017-10-09 06:13:03,5.0,0,5.0,v\n"
+        ).encode(),
+    )
+    assert text.splitlines() == [
+        "bad: line 3: timestamp '2017-13-09 06:13:03' is not a time; write it as %Y-%m-%d %H:%M:%S",
+        "bad: line 4: duration -5.0 is not above 0",
+        "bad: line 6: num_gpus 0 is not above 0",
+    ]
+
+
+def test_wrong_types_are_listed_with_their_lines(tmp_path):
+    text = fault(tmp_path, (GOOD + "2017-10-09 06:13:03,long,1,5.0,v\n").encode())
+    assert text == "bad: line 3: duration 'long' is not a number; write a number"
+    text = fault(tmp_path, (GOOD + "2017-10-09 06:13:03,1,1.5,5.0,v\n").encode())
+    assert text == "bad: line 3: num_gpus '1.5' is not a whole number; write a whole number"
+
+
+def test_many_faults_are_cut_off_with_a_count(tmp_path):
+    text = fault(tmp_path, (GOOD + "2017-10-09 06:13:03,-5.0,1,5.0,v\n" * 30).encode())
+    assert len(text.splitlines()) == 21
+    assert text.endswith("and 10 more rows are wrong")
+
+
+def test_skip_invalid_leaves_wrong_rows_out_and_counts_them(tmp_path):
+    path = tmp_path / "some.csv"
+    path.write_text(
+        GOOD
+        + "2017-10-09 06:13:03,long,1,5.0,v\n"
+        + "2017-10-09 06:13:03,1\n"
+        + "2017-10-09 06:13:03,-5.0,1,5.0,v\n"
+        + "\n"
+        + "2017-10-09 06:13:04,7.0,1,7.0,w\n"
+    )
+    trace = read_trace(f"philly:{path}?skip_invalid=yes")
+    assert trace.jobs["duration"].to_list() == [5.0, 7.0]
+    assert trace.jobs["job"].to_list() == ["v-2", "w-7"]
+    assert dict(trace.dropped) == {
+        "row that cannot be parsed": 2,
+        "duration is not above 0": 1,
+    }
+    assert read_trace(f"philly:{path}", skip_invalid=True).jobs.equals(trace.jobs)
+
+
+def test_the_philly_log_is_judged_by_its_head(tmp_path):
+    assert "is not a JSON list of jobs" in fault(tmp_path, b"{}")
+    assert "is not a JSON list of jobs" in fault(tmp_path, b"[1, 2]")
+    assert "begins with no Philly job" in fault(tmp_path, b'[{"a": 1}]')
+    assert "line 2: is not JSON" in fault(tmp_path, b'[\n{"jobid" oops: 1}, {"attempts": []}]')
+    assert "holds no job" in fault(tmp_path, b"[]")
+    cut = b'[{"jobid": "a", "attempts": []}, {"jobid"'
+    assert "is not JSON" in fault(tmp_path, cut)
+
+
+def test_names_must_be_unique(tmp_path):
+    text = fault(tmp_path, b"job_id,submission_time,duration,num_gpu\nx,1,2,1\nx,2,2,1\n", "itp")
+    assert "first 'x'" in text

@@ -1,0 +1,78 @@
+"""``shadowprice trace`` and ``generate`` from the outside."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from shadowprice.cli.trace import app as trace_app
+from shadowprice.cli.trace import generate
+from shadowprice.inputs.files import read_cluster, read_jobs
+
+app = typer.Typer()
+app.add_typer(trace_app, name="trace")
+app.command()(generate)
+
+RAW = "job_id,submission_time,duration,num_gpu\na,100,1000,1\nb,3700,5000,8\n"
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+@pytest.fixture
+def raw(tmp_path) -> Path:
+    path = tmp_path / "raw.csv"
+    path.write_text(RAW)
+    return path
+
+
+def test_info_as_table_and_json(raw):
+    text = run("trace", "info", f"itp:{raw}")
+    assert "50.00%" in text
+    assert "Fano" in text
+    record = json.loads(run("trace", "info", f"itp:{raw}?limit=1", "-o", "json"))
+    assert record["jobs"] == 1
+    assert record["notes"] == [{"action": "dropped", "reason": "not selected", "count": 1}]
+
+
+def test_convert_writes_jobs_and_a_cluster_that_go_together(raw, tmp_path):
+    out, where = tmp_path / "jobs.jsonl", tmp_path / "cluster.yaml"
+    text = run("trace", "convert", f"itp:{raw}?stretch=2", out, "--cluster", where, "--seed", 3)
+    assert text.startswith("2 jobs in ")
+    on = read_cluster(where)
+    assert [job.name for job in read_jobs(out, on)] == ["a", "b"]
+    first = out.read_bytes()
+    run("trace", "convert", f"itp:{raw}?stretch=2", out, "--seed", 3)
+    assert out.read_bytes() == first
+    assert {path.name for path in tmp_path.iterdir()} == {"raw.csv", "jobs.jsonl", "cluster.yaml"}
+
+
+def test_convert_refuses_names_and_folders_it_cannot_write(raw, tmp_path):
+    from shadowprice.core.errors import InputError
+
+    with pytest.raises(InputError, match=r"ends in \.jsonl or \.yaml"):
+        run("trace", "convert", f"itp:{raw}", tmp_path / "jobs.csv")
+    with pytest.raises(InputError, match="does not exist; make it first"):
+        run("trace", "convert", f"itp:{raw}", tmp_path / "no" / "jobs.jsonl")
+
+
+def test_formats_lists_every_one():
+    rows = json.loads(run("trace", "formats", "-o", "json"))
+    assert {row["name"] for row in rows} >= {"philly", "swf"}
+    assert "vc: only these tenants" in run("trace", "formats")
+
+
+def test_generate_writes_a_runnable_pair(tmp_path):
+    out = tmp_path / "gen"
+    text = run("generate", "--out", out, "--preset", "calibrated", "--jobs", 20, "--slots", 50)
+    assert text.startswith("20 jobs and 100 servers in ")
+    on = read_cluster(out / "cluster.yaml")
+    assert on.servers == 100
+    assert on.horizon == 50
+    assert len(read_jobs(out / "jobs.jsonl", on)) == 20
