@@ -188,10 +188,11 @@ def decisions() -> None:
             cells.append(median_time(place, 5) * 1e3)
             cost = place()
         all_gains = np.concatenate([gains, internal_gains])
-        required = int(internal_gains[-1] * slots // 8)
-        # Worth twice its cost when done early, not worth it at the end.
+        # Two fifths of what the horizon can give.
+        required = int(0.4 * np.where(np.isfinite(cost), all_gains, 0).max(axis=1).sum())
+        # Worth three times its least cost at once, hardly more than that at the end.
         dearest = cost_bounds(cost, all_gains, required)[1][-1]
-        utility = np.linspace(2.0, 0.5, slots) * dearest
+        utility = np.linspace(3.0, 1.05, slots) * dearest
 
         assert best_schedule(cost, all_gains, required, utility).payoff > 0
 

@@ -84,6 +84,12 @@ def slot_choices(
         Lower bounds of the external choices.
     rounds : ndarray of int64, shape (slots, choices)
         As in `slot_placement.place_external`.
+
+    Notes
+    -----
+    Where `internal_servers` are `servers`, no external choice that is left stands on one machine:
+    it would cost at least its internal rival. Where they are not, `spread` sees to it. So a plan's
+    rate is always the one that its placement has by Fact 1.
     """
     slots, machines = price_worker.shape
     choices = len(workers)
@@ -97,6 +103,7 @@ def slot_choices(
         cost[t, choices:], machine[t] = place_internal(
             price_worker[t], price_server[t], free[t], worker, server, workers, internal_servers
         )
+        enough = internal_rivals(cost[t, choices:], gains, internal_gains)
         cost[t, :choices], relaxed[t], rounds[t] = place_external(
             price_worker[t],
             price_server[t],
@@ -105,7 +112,7 @@ def slot_choices(
             server,
             workers,
             servers,
-            internal_rivals(cost[t, choices:], gains, internal_gains),
+            enough,
             method,
             spread,
             gain,
@@ -116,4 +123,7 @@ def slot_choices(
             scratch_w,
             scratch_s,
         )
+        for i in range(choices):
+            if cost[t, i] >= enough[i]:
+                cost[t, i] = np.inf
     return cost, machine, relaxed, rounds

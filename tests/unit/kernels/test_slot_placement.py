@@ -241,3 +241,42 @@ def test_machines_without_a_finite_price_are_not_used(method: int) -> None:
     )
     assert place(slot, method)[0].tolist() == [2.0, 5.0, 8.0, np.inf]
     assert place_internal(*slot.arguments)[0].tolist() == [2.0, np.inf, np.inf, np.inf]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("literal", [False, True])
+def test_rate_of_a_choice_is_that_of_its_placement(method: int, literal: bool) -> None:
+    # Fact 1: an external choice stands on several machines, however the ties fall.
+    rng = np.random.default_rng(7)
+    external = 0
+    for _ in range(80):
+        slot = random_slot(rng)
+        held = np.zeros(0, dtype=np.int64) if literal else slot.servers
+        seed = np.uint64(mix(np.uint64(0), 5))
+        cost, machine, relaxed, _ = slot_choices(
+            slot.price_worker[None],
+            slot.price_server[None],
+            slot.free[None],
+            slot.worker,
+            slot.server,
+            slot.workers,
+            slot.servers,
+            held,
+            slot.workers,
+            slot.workers,
+            method,
+            literal,
+            1.006,
+            0.5,
+            1000,
+            np.array([seed]),
+        )
+        choices = len(slot.workers)
+        assert not literal or (machine == -1).all()
+        for i in np.flatnonzero(np.isfinite(cost[0, :choices])):
+            again, _, _, w, s = place(slot, method, spread=literal, only=int(i))
+            assert again[i] == cost[0, i] >= relaxed[0, i] * (1 - 1e-9)
+            assert ((w + s) > 0).sum() > 1
+            assert cost[0, i] < cost[0, choices + i]
+            external += 1
+    assert external > 60
