@@ -1,0 +1,161 @@
+"""FIFO, the default of Hadoop and Spark (OASiS, section V, (i))."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from shadowprice.core.events import (
+    Decision,
+    Drop,
+    JobCancelled,
+    JobsArrived,
+    JobsDisplaced,
+    JobsFinished,
+    Place,
+    PolicyEvent,
+    Queue,
+    Reject,
+    ServerBack,
+    ServerLost,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.policies.baselines.fixed import NO_PLACEMENT, EmptyCluster, fixed_workers
+from shadowprice.policies.baselines.parameters import FifoParameters
+from shadowprice.policies.baselines.room import Room
+
+
+class Fifo:
+    """Jobs run in the order of their arrival, each with a fixed number of workers.
+
+    The first job that finds no room blocks all later ones, except for as many as ``backfill``
+    says. A job that loses a server goes back to its place in the queue and keeps its progress.
+
+    Parameters
+    ----------
+    context : PolicyContext
+        The cluster and the seed.
+    parameters : FifoParameters
+        What was set.
+
+    Notes
+    -----
+    An event costs one attempt to place, plus one for each job that starts, whatever the length of
+    the queue: arrivals behind a blocked head only queue.
+    """
+
+    capabilities: Final = Capabilities()
+
+    def __init__(self, context: PolicyContext, parameters: FifoParameters) -> None:
+        self._parameters = parameters
+        self._workers_of = fixed_workers(parameters.workers, context.seed)
+        self._empty = EmptyCluster(context.cluster)
+        self._room = Room(context.cluster)
+        self._order: dict[str, int] = {}
+        self._queue: deque[tuple[Job, int]] = deque()
+        self._arrivals = 0
+        self._blocked = False
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return every parameter in force."""
+        return self._parameters.model_dump()
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Return decisions on an event."""
+        del view  # the policy keeps its own books
+        match event:
+            case JobsArrived(_, jobs):
+                yield from self._take_in(jobs)
+            case JobsFinished(_, names):
+                for name in names:
+                    self._leave(name)
+            case JobsDisplaced(_, names):
+                self._displace(names)
+            case JobCancelled(_, name):
+                self._leave(name)
+            case ServerLost(_, server):
+                self._room.lose(server)
+            case ServerBack(_, server):
+                self._room.restore(server)
+                self._blocked = False
+            case _:
+                return
+        yield from self._start()
+
+    def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
+        for job in jobs:
+            workers = self._empty.workers(job, self._workers_of(job))
+            if not workers:
+                yield Reject(job.name, NO_PLACEMENT)
+                continue
+            self._order[job.name] = self._arrivals
+            self._arrivals += 1
+            if len(self._queue) <= self._parameters.backfill:
+                self._blocked = False  # within reach although the head is blocked
+            self._queue.append((job, workers))
+            yield Queue(job.name)
+
+    def _leave(self, name: str) -> None:
+        """Forget a job that finished or was cancelled."""
+        del self._order[name]
+        if not self._room.release(name):
+            self._queue = deque(entry for entry in self._queue if entry[0].name != name)
+        self._blocked = False
+
+    def _displace(self, names: Iterable[str]) -> None:
+        """Put jobs back where they belong in the queue."""
+        back = []
+        for name in names:
+            held = self._room.standing[name]
+            self._room.release(name)
+            back.append((held[0], held[1].total_workers))
+        entries = sorted([*back, *self._queue], key=lambda entry: self._order[entry[0].name])
+        self._queue = deque(entries)
+        self._blocked = False
+
+    def _start(self) -> Iterator[Decision]:
+        """Place from the head of the queue until a job finds no room."""
+        if self._blocked:
+            return
+        queue = self._queue
+        while queue:
+            job, workers = queue[0]
+            placement = self._room.place(job, workers)
+            if placement is None:
+                if not self._room.pristine:
+                    break
+                # The cursors stand where this mix of machines cannot take it: begin anew, where
+                # it is known to fit.
+                self._room.cursors[:] = 0
+                placement = self._room.place(job, workers)
+                if placement is None:
+                    queue.popleft()
+                    del self._order[job.name]
+                    yield Drop(job.name, NO_PLACEMENT)
+                    continue
+            queue.popleft()
+            yield Place(job.name, placement)
+        self._blocked = bool(queue)
+        if queue and self._parameters.backfill:
+            yield from self._backfill()
+
+    def _backfill(self) -> Iterator[Decision]:
+        """Let the next few jobs behind the blocked head run where they fit."""
+        head = self._queue.popleft()
+        passed: list[tuple[Job, int]] = []
+        for _ in range(min(self._parameters.backfill, len(self._queue))):
+            job, workers = self._queue.popleft()
+            placement = self._room.place(job, workers)
+            if placement is None:
+                passed.append((job, workers))
+            else:
+                yield Place(job.name, placement)
+        self._queue.extendleft(reversed(passed))
+        self._queue.appendleft(head)
+
+
+def build(context: PolicyContext, parameters: FifoParameters) -> Fifo:
+    """Build the policy, as the registry asks."""
+    return Fifo(context, parameters)

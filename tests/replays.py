@@ -1,0 +1,76 @@
+"""Runs of a policy on a small random world, watched slot by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Incident, Observer, Simulation
+from tests.workloads import cluster, random_job
+
+Watch = Callable[[Engine, int], None]
+
+
+def world(
+    seed: int, *, both: bool = True, incidents: bool = True
+) -> tuple[Cluster, list[Job], list[Incident]]:
+    """Return a cluster, jobs and incidents; lost servers come back, so that all can finish."""
+    rng = np.random.default_rng(seed)
+    machines = int(rng.integers(0, 3)) if both else 0
+    on = cluster(int(rng.integers(1, 4)), int(rng.integers(1, 3)), machines)
+    jobs = [random_job(on, rng, f"job-{at}", latest=8) for at in range(int(rng.integers(1, 14)))]
+    happened: list[Incident] = []
+    if incidents:
+        for _ in range(int(rng.integers(0, 4))):
+            server, slot = int(rng.integers(on.servers)), int(rng.integers(12))
+            happened.append(ServerLost(slot, server))
+            happened.append(ServerBack(slot + int(rng.integers(1, 6)), server))
+        happened += [
+            JobCancelled(job.arrival + int(rng.integers(1, 6)), job.name)
+            for job in jobs
+            if rng.random() < 0.12
+        ]
+    return on, jobs, happened
+
+
+class Watcher(Observer):
+    """Calls a function in every running slot."""
+
+    def __init__(self, watch: Watch | None) -> None:
+        self.watch = watch
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        assert (engine.ledger.used <= engine.ledger.capacity).all()
+        if self.watch is not None:
+            self.watch(engine, slot)
+
+
+def replay(
+    name: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    watch: Watch | None = None,
+    *,
+    both: bool = True,
+    incidents: bool = True,
+    until: int | None = None,
+) -> Engine:
+    """Run a policy on the world of a seed to the end, and check that no job is lost."""
+    on, jobs, happened = world(seed, both=both, incidents=incidents)
+    policy = make_policy(name, PolicyContext(on, jobs, until, seed), settings)
+    engine = Simulation(on, jobs, policy, until=until, incidents=happened).run([Watcher(watch)])
+    assert engine.jobs.keys() == {job.name for job in jobs}
+    for record in engine.jobs.values():
+        finished = record.status is Status.FINISHED
+        assert finished == (record.progress >= record.job.required)
+    if not engine.open_jobs:
+        assert not engine.ledger.used.any()
+    return engine

@@ -1,0 +1,113 @@
+"""FIFO: order of arrival, head-of-line blocking, fixed numbers of workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.errors import InputError
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.engine import Engine
+from shadowprice.policies.baselines.fixed import fixed_workers
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from tests.replays import replay
+from tests.workloads import cluster, job
+
+SEEDS = st.integers(0, 2**32 - 1)
+CHOICES = st.sampled_from(["drawn", "most", "fewest", 1, 2, 3])
+
+
+def places(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
+    free = engine.ledger.capacity - engine.ledger.used[0]
+    asked = demand > 0
+    up = hosts & np.array([at not in engine.lost for at in range(engine.cluster.servers)])
+    return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS, CHOICES)
+def test_no_job_runs_before_an_earlier_one_and_the_head_waits_only_for_room(
+    seed: int, workers: str | int
+) -> None:
+    widths: dict[str, int] = {}
+    ran: set[str] = set()
+
+    def watch(engine: Engine, slot: int) -> None:
+        waiting = [r for name, r in engine.open_jobs.items() if name not in engine.running]
+        begun = [engine.jobs[name] for name in engine.running.keys() - ran]
+        ran.clear()
+        ran.update(engine.running)
+        if waiting:
+            head = waiting[0]  # unless a lost server threw it back behind those that run
+            assert all(record.order < head.order for record in begun)
+            shapes = [int(n) for n in head.job.worker_counts]
+            if workers == "fewest" and not engine.lost:
+                job, cluster_ = head.job, engine.cluster
+                servers = job.ps_needed(shapes[0])
+                room = places(engine, job.worker, cluster_.hosts_workers) >= shapes[0]
+                if job.ps is not None:
+                    room &= places(engine, job.ps, cluster_.hosts_ps) >= servers
+                assert not room
+        for name, placement in engine.running.items():
+            assert widths.setdefault(name, placement.total_workers) == placement.total_workers
+
+    engine = replay("fifo", seed, {"workers": workers}, watch, both=False)
+    assert not engine.open_jobs
+    assert all(r.status is not Status.DROPPED for r in engine.jobs.values())
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS, st.integers(0, 3))
+def test_every_job_ends_on_machines_that_carry_both(seed: int, backfill: int) -> None:
+    engine = replay("fifo", seed, {"backfill": backfill})
+    assert not engine.open_jobs
+    assert all(
+        r.status in {Status.FINISHED, Status.CANCELLED, Status.REJECTED}
+        for r in engine.jobs.values()
+    )
+
+
+def started(settings_: dict[str, Any]) -> list[int | None]:
+    on = cluster(1, 1, gpus=4)
+    # Three GPUs for two slots, then four for one, then one: the last fits beside the first.
+    jobs = [
+        job(on, "wide", chunks=3, minibatches=10, epochs=2, ps_amounts=None),
+        job(on, "whole", chunks=4, minibatches=10, epochs=1, ps_amounts=None),
+        job(on, "slim", chunks=1, minibatches=10, epochs=1, ps_amounts=None),
+    ]
+    policy = make_policy("fifo", PolicyContext(on), {"workers": "most", **settings_})
+    engine = Simulation(on, jobs, policy).run()
+    return [record.started for record in engine.jobs.values()]
+
+
+def test_the_head_of_line_blocks_unless_backfill_is_asked_for() -> None:
+    assert started({}) == [0, 2, 3]
+    assert started({"backfill": 1}) == [0, 2, 0]
+
+
+def test_drawn_numbers_are_uniform_within_what_the_job_allows() -> None:
+    on = cluster(1, 1)
+    shapes = [job(on, f"j{at}", chunks=60) for at in range(3000)]
+    draw = fixed_workers("drawn", 7)
+    numbers = np.bincount([draw(one) for one in shapes], minlength=31)
+    assert numbers[0] == 0
+    assert len(numbers) == 31
+    assert 60 < numbers[1:].min() <= numbers.max() < 145
+    assert [draw(one) for one in shapes] != [fixed_workers("drawn", 8)(one) for one in shapes]
+    narrow = job(on, "narrow", chunks=3, worker_range=(2, 3))
+    assert {fixed_workers("drawn", seed)(narrow) for seed in range(20)} == {2, 3}
+    assert fixed_workers(9, 0)(narrow) == 3
+    assert fixed_workers(1, 0)(narrow) == 2
+
+
+def test_wrong_parameters_are_refused() -> None:
+    on = cluster()
+    for wrong in ({"workers": 0}, {"workers": "many"}, {"backfill": -1}, {"worker": 3}):
+        with pytest.raises(InputError):
+            make_policy("fifo", PolicyContext(on), wrong)
+    make_policy("fifo", PolicyContext(on), {"workers": "4", "backfill": "2"})
