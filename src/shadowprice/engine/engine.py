@@ -129,7 +129,7 @@ class Engine:
         self.lost: set[int] = set()
         self.running: dict[str, Placement] = {}
         self._agenda: dict[int, dict[str, Placement]] = {}
-        self._planned: set[str] = set()
+        self._planned: dict[str, None] = {}
         self._moved: dict[str, None] = {}
         self._position = (0, -1)
         self._in_slot = False
@@ -234,11 +234,11 @@ class Engine:
                 self._moved[name] = None
         else:
             planned = self._agenda.pop(slot, {})
-        for name in (*self._moved, *(self._planned - planned.keys())):
+        for name in (*self._moved, *(name for name in self._planned if name not in planned)):
             self._switch(slot, name, planned.get(name, self._standing(name)), commands)
         for name, placement in planned.items():
             self._switch(slot, name, placement, commands)
-        self._planned = set(planned)
+        self._planned = dict.fromkeys(planned)
         self._moved.clear()
         return commands
 
@@ -444,7 +444,7 @@ class Engine:
         record.plan = plan
         self.running.pop(name, None)
         self._moved.pop(name, None)
-        self._planned.discard(name)
+        self._planned.pop(name, None)
         return record
 
 

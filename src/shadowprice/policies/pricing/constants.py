@@ -137,9 +137,7 @@ class ConstantsLearner:
             return
         ln_best = float(job.utility.log_values(np.array([job.shortest_slots]))[0])
         # (23), (24); reading 2: the argument is the shortest duration itself.
-        np.maximum(
-            self._ln_upper, np.where(asked, ln_best - _log(shares), -np.inf), out=self._ln_upper
-        )
+        self._ln_upper[asked] = np.maximum(self._ln_upper[asked], ln_best - np.log(shares[asked]))
         ln_use = math.log(worker_slots(job)) + math.log(float(shares.sum()))
         ln_worst = _ln_smallest_utility(job, window)
         if math.isfinite(ln_worst):
@@ -192,8 +190,3 @@ def _ln_smallest_utility(job: Job, window: int) -> float:
 
 def _ln(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
-
-
-def _log(values: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.log(values)

@@ -1,0 +1,19 @@
+"""OASiS: online primal-dual admission with elastic workers and parameter servers."""
+
+from shadowprice.policies.oasis.parameters import OasisParameters
+from shadowprice.policies.registry import PolicyInfo
+
+POLICIES = (
+    PolicyInfo(
+        name="oasis",
+        summary="Admits a job when its utility exceeds the price of what it would use, and plans "
+        "its workers slot by slot.",
+        paper="Bao, Peng, Wu, Li: Online Job Scheduling in Distributed Machine Learning Clusters "
+        "(INFOCOM 2018)",
+        parameters=OasisParameters,
+        build="shadowprice.policies.oasis.policy:build",
+        details="Every job is decided when it arrives, by the exact optimum of (27) at the prices "
+        "of that moment; an admitted job keeps its plan. Workers and parameter servers stand on "
+        "different servers: machines of role `any` are split between the two.",
+    ),
+)

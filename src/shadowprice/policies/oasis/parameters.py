@@ -1,0 +1,38 @@
+"""OASiS's parameters."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
+
+
+class OasisParameters(PriceParameters):
+    """Parameters of `oasis`."""
+
+    chunks: Literal["exact", "literal"] = Field(
+        default="exact",
+        description="exact: the optimum of (27) in worker-slots; literal: whole chunks in every "
+        "slot, as Algorithm 2 is printed",
+    )
+    split: Literal["auto", "half", "none"] = Field(
+        default="auto",
+        description="servers of role `any`: half of them for workers and half for parameter "
+        "servers, or none for parameter servers; auto: half when a job has parameter servers",
+    )
+    worker: GivenPrices | None = Field(
+        default=None, description="worker.L and worker.U.<resource>, for prices=given"
+    )
+    ps: GivenPrices | None = Field(
+        default=None, description="ps.L and ps.U.<resource>, for prices=given"
+    )
+
+    @model_validator(mode="after")
+    def _given(self) -> OasisParameters:
+        if self.prices == "given" and self.worker is None:
+            raise ValueError("prices=given needs worker.L and worker.U.<resource>")
+        if self.prices != "given" and (self.worker or self.ps):
+            raise ValueError("worker.* and ps.* are read with prices=given only; set that too")
+        return self

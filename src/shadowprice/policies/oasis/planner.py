@@ -1,0 +1,174 @@
+"""The best schedule of one job at the prices of the moment: problem (27), exactly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.job import MICRO, Job
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.schedule import Schedule
+from shadowprice.kernels.horizon import best_schedule
+from shadowprice.kernels.slotcost import expand_choices, slot_costs
+from shadowprice.kernels.slotgroups import Groups
+from shadowprice.policies.pricing.board import PriceBoard
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """The best that the cluster can offer a job.
+
+    Parameters
+    ----------
+    completion : int
+        Slot in which it would complete.
+    utility, cost, payoff : float
+        What that is worth, what it costs, and the difference: the payoff mu of (20).
+    choice : ndarray of int64, shape (slots,)
+        Position in the job's worker counts chosen for each slot of the window, -1 for none.
+    """
+
+    completion: int
+    utility: float
+    cost: float
+    payoff: float
+    choice: Integers
+
+
+class Planner:
+    """Finds schedules on two disjoint pools of servers.
+
+    Parameters
+    ----------
+    workers, servers : PriceBoard
+        Boards of the pools that carry workers and parameter servers.
+    slot_seconds : Fraction
+        Length of a slot.
+    literal : bool
+        Whole chunks in every slot, as Algorithm 2 is printed.
+    """
+
+    def __init__(
+        self, workers: PriceBoard, servers: PriceBoard, slot_seconds: Fraction, *, literal: bool
+    ) -> None:
+        self.workers = workers
+        self.servers = servers
+        self._slot_seconds = float(slot_seconds)
+        self._literal = literal
+
+    def follow(self, ledger: LedgerView) -> None:
+        """Catch up with the ledger."""
+        self.workers.follow(ledger)
+        self.servers.follow(ledger)
+
+    def costs(self, job: Job, slots: int) -> Floats:
+        """Return the least cost of each number of workers in each slot, COST_t of Algorithm 2.
+
+        Returns
+        -------
+        ndarray of float64, shape (slots, choices)
+            ``inf`` where so many workers, or the parameter servers they need, do not fit.
+        """
+        return slot_costs(*self._demands(job, slots), job.worker_counts, job.ps_counts)
+
+    def best(
+        self, job: Job, now: int, end: int, remaining: int, factor: float = 1.0
+    ) -> Offer | None:
+        """Return the schedule of largest payoff over slots ``[now, end)``, (27).
+
+        Parameters
+        ----------
+        job : Job
+            The job.
+        now, end : int
+            First slot that can be used and first that cannot.
+        remaining : int
+            Progress units to make.
+        factor : float
+            What every utility is multiplied by.
+
+        Returns
+        -------
+        Offer or None
+            None where no schedule completes the work.
+        """
+        slots = end - now
+        if slots <= 0:
+            return None
+        gains, required = self._progress(job, remaining)
+        useful = np.flatnonzero(gains > 0)
+        if not len(useful):
+            return None
+        durations = np.arange(now - job.arrival, end - job.arrival)
+        utility = factor * job.utility.values(durations)
+        cost = self.costs(job, slots)
+        if len(useful) < len(gains):
+            cost = np.ascontiguousarray(cost[:, useful])
+        found = best_schedule(cost, gains[useful], required, utility)
+        if not found.feasible:
+            return None
+        choice = np.where(found.choice >= 0, useful[found.choice], -1)
+        return Offer(
+            completion=now + found.completion,
+            utility=float(utility[found.completion]),
+            cost=found.cost,
+            payoff=found.payoff,
+            choice=choice,
+        )
+
+    def schedule(self, job: Job, now: int, offer: Offer) -> Schedule:
+        """Return where the workers and parameter servers of an offer stand, lines 23-38."""
+        (worker_pool, demand, share, ps_pool, ps_demand, ps_share) = self._demands(
+            job, len(offer.choice)
+        )
+        entries = expand_choices(
+            worker_pool,
+            demand,
+            share,
+            self.workers.servers,
+            ps_pool,
+            ps_demand,
+            ps_share,
+            self.servers.servers,
+            job.worker_counts,
+            job.ps_counts,
+            offer.choice,
+        )
+        return Schedule.from_arrays(
+            entries[:, 0] + now, entries[:, 1].copy(), entries[:, 2].copy(), entries[:, 3].copy()
+        )
+
+    def _demands(
+        self, job: Job, slots: int
+    ) -> tuple[Groups, Integers, Floats, Groups, Integers, Floats]:
+        workers = self.workers.window(slots)
+        share = self.workers.pool.shares(job.worker)
+        if job.ps is None:
+            return workers, job.worker, share, workers, job.worker, share
+        servers = self.servers.window(slots)
+        return workers, job.worker, share, servers, job.ps, self.servers.pool.shares(job.ps)
+
+    def _progress(self, job: Job, remaining: int) -> tuple[Integers, int]:
+        """Return what each choice adds to the work, and the work that remains, in one unit."""
+        if not self._literal:
+            return job.gains, remaining
+        # Line 24 gives d chunks ceil(d M (tau + 2 e / b)) workers: n workers train the largest d
+        # that asks for no more, and the work is whole chunks.
+        whole = job.required / (job.epochs * job.chunks)
+        if remaining < job.required:
+            chunks = math.ceil(remaining / whole)
+        else:
+            chunks = job.epochs * job.chunks
+        if job.gains is job.internal_gains and (job.gains == job.worker_counts).all():
+            per_chunk = job.minibatches * job.step_seconds / self._slot_seconds
+            gains = np.floor(job.worker_counts / per_chunk * (1 + 1e-12))
+        else:
+            gains = np.floor(job.gains / (job.minibatches * MICRO))
+        return gains.astype(np.int64), chunks

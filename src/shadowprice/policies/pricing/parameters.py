@@ -1,0 +1,40 @@
+"""Parameters that every policy with exponential prices shares."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from shadowprice.core.specs import Spec
+from shadowprice.policies.registry import Parameters
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class GivenPrices(Spec):
+    """Price constants of one pool, in utility per slot for a share of 1."""
+
+    L: Positive
+    U: dict[str, Positive]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> GivenPrices:
+        low = [name for name, upper in self.U.items() if upper < self.L]
+        if low:
+            raise ValueError(f"U of {', '.join(low)} is below L = {self.L:g}; prices never fall")
+        return self
+
+
+class PriceParameters(Parameters):
+    """Where the constants L and U of the price function come from."""
+
+    prices: Literal["offline", "online", "given"] = Field(
+        default="offline",
+        description="offline: (23)-(26) over the whole job set, known in a simulation; online: "
+        "over the jobs seen so far; given: as set below",
+    )
+    price_scale: Positive = Field(
+        default=1.0,
+        description="factor on every ratio U/L: below 1 prices rise less steeply (Fig. 6)",
+    )
