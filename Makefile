@@ -1,0 +1,43 @@
+# Everything a fresh machine needs: Python 3.11 or later with pip, and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test test-nojit lint docs bench clean
+.DEFAULT_GOAL := help
+
+help: ## Show what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 20
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@echo "Setting up $(VENV) (a minute or two, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Replay a generated workload under five schedulers and write the page
+	@$(BIN)/python -m shadowprice.demo
+
+test: $(STAMP) ## Run the tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-nojit: $(STAMP) ## Run the kernel tests interpreted, without the compiler
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 tests/unit/kernels
+
+lint: $(STAMP) ## Check style, types and the arrows between packages
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+docs: $(STAMP) ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+bench: $(STAMP) ## Run every benchmark beside its slow twin
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean: ## Remove what was built
+	rm -rf $(VENV) site dist build
