@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Amounts
 from shadowprice.core.errors import InputError
 from shadowprice.core.utility import FAMILIES, Utility, utility_record
@@ -202,9 +203,12 @@ class StepModel:
     gradient_bytes: int = 0
 
     def step_seconds(self, bandwidth: int) -> Fraction:
-        """Return the step time over a link of ``bandwidth`` bit/s (0: free communication)."""
+        """Return the step time over a link of ``bandwidth`` bit/s.
+
+        Communication is free where there is none (0) and where it is ``UNLIMITED``.
+        """
         step = self.minibatch_seconds + self.update_seconds
-        if self.gradient_bytes and bandwidth:
+        if self.gradient_bytes and 0 < bandwidth < UNLIMITED:
             step += Fraction(2 * 8 * self.gradient_bytes, bandwidth)
         return step
 
@@ -240,7 +244,7 @@ def build_job(
         Length of a slot.
     worker_bandwidth, ps_bandwidth, internal_bandwidth : int
         bit/s; 0 where the job names none. Without an internal one, co-located training is as
-        fast as any other.
+        fast as any other; ``UNLIMITED`` makes its communication free (Astraea (1)).
     worker_range : (int, int), optional
         Fewest and most workers in a slot in which the job runs; by default 1 to ``chunks``.
 

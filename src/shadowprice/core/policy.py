@@ -130,6 +130,12 @@ class Capabilities:
         Offers a price for every server and resource (`PricedPolicy`).
     wakes_every_slot : bool
         Wants `SlotBegan`; others are only called when something changes.
+    local_traffic_is_free : bool
+        Parameter servers serve the workers on other servers alone (Astraea (3i)), so their number
+        is checked against these, server by server, instead of OASiS (6).
+    patience : int or None
+        Slots of standstill, nothing running and nothing to come, after which a driver may conclude
+        that what is queued will never run; None: a horizon.
     """
 
     plans_ahead: bool = False
@@ -137,6 +143,8 @@ class Capabilities:
     charges: bool = False
     prices: bool = False
     wakes_every_slot: bool = False
+    local_traffic_is_free: bool = False
+    patience: int | None = None
 
 
 class Policy(Protocol):

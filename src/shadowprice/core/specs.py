@@ -25,6 +25,7 @@ from pydantic import (
 
 from shadowprice.core import utility as utilities
 from shadowprice.core.amounts import (
+    UNLIMITED,
     Amount,
     Dimension,
     Duration,
@@ -61,6 +62,15 @@ def _positive(value: Duration) -> Duration:
 DurationField = Annotated[Duration, BeforeValidator(_lifted(parse_duration))]
 AmountField = Annotated[Amount, BeforeValidator(_lifted(parse_amount))]
 AmountsField = dict[str, AmountField]
+
+
+def _rate_or_unlimited(value: object) -> Amount:
+    if isinstance(value, str) and value.strip().lower() == "unlimited":
+        return Amount(UNLIMITED, Dimension.RATE)
+    return parse_amount(value)
+
+
+LinkField = Annotated[Amount, BeforeValidator(_lifted(_rate_or_unlimited))]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -252,7 +262,7 @@ class JobSpec(Spec):
     gradient: AmountField | None = None
     worker: AmountsField
     ps: AmountsField | None = None
-    internal_bandwidth: AmountField | None = None
+    internal_bandwidth: LinkField | None = None
     utility: UtilitySpec
     workers: WorkerRange | None = None
     throughput: dict[PositiveInt, NonNegative] | None = None
@@ -301,7 +311,7 @@ class JobSpec(Spec):
             raise ValueError("`gradient` is a size in bytes; write 241MB")
         if self.internal_bandwidth is not None:
             if self.internal_bandwidth.dimension is not Dimension.RATE:
-                raise ValueError("`internal_bandwidth` is a rate; write 40Gbps")
+                raise ValueError("`internal_bandwidth` is a rate; write 40Gbps, or unlimited")
             if outside is None:
                 raise ValueError("`internal_bandwidth` needs worker.bandwidth to compare with")
             if self.internal_bandwidth.value < outside.value:

@@ -123,6 +123,7 @@ class Engine:
         self.policy = policy
         self.until = until
         self.capabilities = policy.capabilities
+        self._local_free = policy.capabilities.local_traffic_is_free
         self.ledger = Ledger(cluster, cluster.horizon if self.capabilities.plans_ahead else 1)
         self.jobs: dict[str, JobRecord] = {}
         self.open_jobs: dict[str, JobRecord] = {}
@@ -133,7 +134,7 @@ class Engine:
         self._moved: dict[str, None] = {}
         self._position = (0, -1)
         self._in_slot = False
-        self._never_fits = EmptyClusterCheck(cluster)
+        self._never_fits = EmptyClusterCheck(cluster, local_free=self._local_free)
         self._view = EngineView(self)
 
     @property
@@ -376,7 +377,7 @@ class Engine:
         plan = decision.schedule
         if len(plan) and plan.start < self.ledger.start:
             raise PolicyError(f"{record.story()}: planned for slot {plan.start}, which is over")
-        check_commitment(record, plan, self.cluster, self.end)
+        check_commitment(record, plan, self.cluster, self.end, local_free=self._local_free)
         job = record.job
         self._let_go(job.name)
         self.ledger.reserve(job.name, plan, job.worker, job.ps)
@@ -388,7 +389,7 @@ class Engine:
     def _place(self, record: JobRecord, decision: Place) -> None:
         if len(record.plan):
             raise PolicyError(f"{record.story()}: placed, although it follows a plan")
-        check_placement(record, decision.placement, self.cluster)
+        check_placement(record, decision.placement, self.cluster, local_free=self._local_free)
         job = record.job
         self.ledger.stand(job.name, decision.placement, job.worker, job.ps)
         record.placement = decision.placement

@@ -1,7 +1,8 @@
 """The job's own constraints, checked before anything happens.
 
 Capacity, constraints (4) and (5) of OASiS, is the ledger's part; here are the rest: (2), (3), (6),
-(7), the roles of servers, and the window.
+(7), the roles of servers, and the window. Policies that declare `local_traffic_is_free` answer to
+Astraea (3i) in place of (6).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.state import JobRecord
 
 
-def check_commitment(record: JobRecord, plan: Schedule, cluster: Cluster, end: int) -> None:
+def check_commitment(
+    record: JobRecord, plan: Schedule, cluster: Cluster, end: int, *, local_free: bool = False
+) -> None:
     """Check a schedule against everything but capacity.
 
     Parameters
@@ -30,6 +33,8 @@ def check_commitment(record: JobRecord, plan: Schedule, cluster: Cluster, end: i
         The servers.
     end : int
         First slot that no plan may use.
+    local_free : bool
+        Whether parameter servers serve the workers on other servers alone.
 
     Raises
     ------
@@ -46,7 +51,10 @@ def check_commitment(record: JobRecord, plan: Schedule, cluster: Cluster, end: i
         )
     _check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
     workers, ps, colocated = plan.totals()
-    choices = _check_counts(record, workers, ps)
+    choices = _check_counts(record, workers, ps, local_free=local_free)
+    if local_free:
+        elsewhere = workers[np.searchsorted(plan.active_slots, plan.slots)] - plan.workers
+        _check_reach(record, elsewhere, plan.ps)
     gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])
     if int(gains.sum()) < record.remaining:
         raise PolicyError(
@@ -55,8 +63,21 @@ def check_commitment(record: JobRecord, plan: Schedule, cluster: Cluster, end: i
         )
 
 
-def check_placement(record: JobRecord, placement: Placement, cluster: Cluster) -> None:
+def check_placement(
+    record: JobRecord, placement: Placement, cluster: Cluster, *, local_free: bool = False
+) -> None:
     """Check a standing placement against everything but capacity.
+
+    Parameters
+    ----------
+    record : JobRecord
+        The job.
+    placement : Placement
+        Where the policy wants it to stand.
+    cluster : Cluster
+        The servers.
+    local_free : bool
+        Whether parameter servers serve the workers on other servers alone.
 
     Raises
     ------
@@ -73,20 +94,26 @@ def check_placement(record: JobRecord, placement: Placement, cluster: Cluster) -
     if choice is None:
         raise PolicyError(_wrong_count(record, workers))
     needed = int(job.ps_counts[choice])
+    if local_free:
+        needed = min(needed, 1)
+        elsewhere = np.array([workers - beside for beside in placement.workers])
+        _check_reach(record, elsewhere, np.array(placement.ps))
     if not needed <= ps <= (needed if job.ps is None else max(workers, needed)):
         raise PolicyError(_wrong_ps(record, [workers], [ps]))
 
 
-def never_fits(job: Job, cluster: Cluster) -> Refusal | None:
+def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refusal | None:
     """Return why a job could not run even in an empty cluster, None if nothing forbids it.
 
     The smallest number of workers the job accepts, and the parameter servers they need, are counted
-    against all servers of each role on their own: a job that fails here fails everywhere.
+    against all servers of each role on their own: a job that fails here fails everywhere. Where
+    local traffic is free, one parameter server is the least.
     """
     fewest = int(job.worker_counts[0])
     needs = [("worker", job.worker, fewest, cluster.hosts_workers)]
     if job.ps is not None:
-        needs.append(("parameter server", job.ps, int(job.ps_counts[0]), cluster.hosts_ps))
+        servers = 1 if local_free else int(job.ps_counts[0])
+        needs.append(("parameter server", job.ps, servers, cluster.hosts_ps))
     for kind, demand, count, members in needs:
         places = _places(cluster.capacity[members], demand)
         if places.sum() < count:
@@ -109,10 +136,13 @@ class EmptyClusterCheck:
     ----------
     cluster : Cluster
         The servers.
+    local_free : bool
+        Whether parameter servers serve the workers on other servers alone.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, local_free: bool = False) -> None:
         self._cluster = cluster
+        self._local_free = local_free
         self._known: dict[tuple[bytes, int, bytes, int], Refusal | None] = {}
 
     def __call__(self, job: Job) -> Refusal | None:
@@ -120,7 +150,7 @@ class EmptyClusterCheck:
         ps = b"" if job.ps is None else job.ps.tobytes()
         key = (job.worker.tobytes(), int(job.worker_counts[0]), ps, int(job.ps_counts[0]))
         if key not in self._known:
-            self._known[key] = never_fits(job, self._cluster)
+            self._known[key] = never_fits(job, self._cluster, local_free=self._local_free)
         return self._known[key]
 
 
@@ -161,16 +191,45 @@ def _check_entry(record: JobRecord, server: int, workers: int, ps: int, cluster:
         raise PolicyError(f"{record.story()}: parameter servers on a server that carries none")
 
 
+def _check_reach(record: JobRecord, elsewhere: NDArray[np.int64], ps: NDArray[np.int64]) -> None:
+    """Check Astraea (3i): each server's parameter servers carry all workers that stand elsewhere.
+
+    Parameters
+    ----------
+    elsewhere : ndarray of int64, shape (entries,)
+        Workers of the job in the entry's slot on other servers than the entry's.
+    ps : ndarray of int64, shape (entries,)
+        Parameter servers of the entry.
+    """
+    job = record.job
+    if job.all_reduce or not job.worker_bandwidth or not job.ps_bandwidth:
+        return
+    # Rounded up, so that no product of counts and bit/s can leave int64.
+    needed = np.array(
+        [-(-int(n) * job.worker_bandwidth // job.ps_bandwidth) for n in elsewhere], dtype=np.int64
+    )
+    short = (ps > 0) & (ps < needed)
+    if short.any():
+        at = int(np.argmax(short))
+        raise PolicyError(
+            f"{record.story()}: {int(ps[at])} parameter servers on a server cannot carry "
+            f"{int(elsewhere[at])} workers elsewhere, {int(needed[at])} could (Astraea (3i))"
+        )
+
+
 def _check_counts(
-    record: JobRecord, workers: NDArray[np.int64], ps: NDArray[np.int64]
+    record: JobRecord, workers: NDArray[np.int64], ps: NDArray[np.int64], *, local_free: bool
 ) -> NDArray[np.int64]:
-    """Check (3), (6) and (7) in each slot; return the positions of the worker counts."""
+    """Check (3), (6) and (7) in each slot; return the positions of the worker counts.
+
+    Where local traffic is free, (6) asks for one parameter server only; (3i) does the rest.
+    """
     job = record.job
     choices = np.minimum(np.searchsorted(job.worker_counts, workers), len(job.worker_counts) - 1)
     wrong = job.worker_counts[choices] != workers
     if wrong.any():
         raise PolicyError(_wrong_count(record, int(workers[wrong][0])))
-    needed = job.ps_counts[choices]
+    needed = np.minimum(job.ps_counts[choices], 1) if local_free else job.ps_counts[choices]
     most = np.zeros_like(workers) if job.all_reduce else workers
     if (ps < needed).any() or (ps > np.maximum(most, needed)).any():
         raise PolicyError(_wrong_ps(record, workers.tolist(), ps.tolist()))

@@ -117,9 +117,9 @@ class Simulation:
             self._run_slot(engine, slot, observers)
             slot += 1
             # A policy may leave jobs queued for ever; a whole horizon of standstill with nothing
-            # left to come is the end.
+            # left to come, or as long as the policy says, is the end.
             still = 0 if upcoming is not None or not engine.idle else still + 1
-            if still > self.cluster.horizon:
+            if still > (engine.capabilities.patience or self.cluster.horizon):
                 break
         for observer in observers:
             observer.finished(engine)
