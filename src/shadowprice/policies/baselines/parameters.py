@@ -29,3 +29,7 @@ class FifoParameters(Parameters):
         ge=0,
         description="jobs behind a blocked head of line that may be tried in its place",
     )
+
+
+class DrfParameters(Parameters):
+    """Parameters of `drf`: it has none."""

@@ -1,0 +1,197 @@
+"""DRF: max-min dominant shares, against a plain filling, and nothing left that anyone could use."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from tests.replays import Watcher, replay
+from tests.workloads import GBPS, GIB, cluster, job, random_job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def useful(one: Job) -> list[int]:
+    """Numbers of workers that gain more than every smaller one."""
+    best, counts = 0, []
+    for count, gain in zip(one.worker_counts.tolist(), one.gains.tolist(), strict=True):
+        if gain > best:
+            best = gain
+            counts.append(count)
+    return counts
+
+
+def plain_filling(on: Cluster, jobs: list[Job]) -> list[int]:
+    """Return the workers of each job by Algorithm 1, on one server for each role."""
+    pools = [on.capacity[at].tolist() for at in range(2)]
+    total = [sum(row) if max(row) < UNLIMITED else 0 for row in zip(*pools, strict=True)]
+    counts = [0] * len(jobs)
+    shares = [Fraction(0)] * len(jobs)
+    active = set(range(len(jobs)))
+
+    def used(at: int, workers: int) -> tuple[list[int], list[int]]:
+        one = jobs[at]
+        servers = one.ps_needed(workers)
+        ps = [0] * len(total) if one.ps is None else one.ps.tolist()
+        return [workers * need for need in one.worker.tolist()], [servers * need for need in ps]
+
+    while active:
+        at = min(active, key=lambda one: (shares[one], one))
+        larger = [count for count in useful(jobs[at]) if count > counts[at]]
+        trial = list(counts)
+        if larger:
+            trial[at] = larger[0]
+        sums = [
+            [
+                sum(column)
+                for column in zip(*(used(k, trial[k])[pool] for k in range(len(jobs))), strict=True)
+            ]
+            for pool in range(2)
+        ]
+        fits = all(
+            need <= have
+            for needs, pool in zip(sums, pools, strict=True)
+            for need, have in zip(needs, pool, strict=True)
+        )
+        if not larger or not fits:
+            active.discard(at)
+            continue
+        counts = trial
+        worker, ps = used(at, counts[at])
+        shares[at] = max(
+            Fraction(a + b, whole) for a, b, whole in zip(worker, ps, total, strict=True) if whole
+        )
+    return counts
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_agrees_with_plain_filling_where_placement_cannot_matter(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = cluster(1, 1, gpus=int(rng.integers(2, 17)))
+    jobs = [random_job(on, rng, f"job-{at}") for at in range(int(rng.integers(1, 12)))]
+
+    def watch(engine: Engine, slot: int) -> None:
+        open_jobs = [record.job for record in engine.open_jobs.values()]
+        wanted = plain_filling(on, open_jobs)
+        placed = [engine.running.get(one.name) for one in open_jobs]
+        assert [0 if p is None else p.total_workers for p in placed] == wanted
+
+    policy = make_policy("drf", PolicyContext(on), {})
+    engine = Simulation(on, jobs, policy).run([Watcher(watch)])
+    assert all(
+        record.status in {Status.FINISHED, Status.REJECTED} for record in engine.jobs.values()
+    )
+
+
+def room_for(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
+    free = engine.ledger.capacity - engine.ledger.used[0]
+    up = hosts & np.array([at not in engine.lost for at in range(engine.cluster.servers)])
+    asked = demand > 0
+    return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_no_job_can_be_given_more_without_taking_from_another(seed: int) -> None:
+    def watch(engine: Engine, slot: int) -> None:
+        for name, record in engine.open_jobs.items():
+            one, placement = record.job, engine.running.get(name)
+            workers = 0 if placement is None else placement.total_workers
+            larger = [count for count in useful(one) if count > workers]
+            if not larger:
+                continue
+            more = larger[0] - workers
+            servers = one.ps_needed(larger[0]) - one.ps_needed(workers)
+            fits = room_for(engine, one.worker, engine.cluster.hosts_workers) >= more
+            if one.ps is not None:
+                fits &= room_for(engine, one.ps, engine.cluster.hosts_ps) >= servers
+            assert not fits
+
+    assert not replay("drf", seed, {}, watch, both=False).open_jobs
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_every_job_ends_on_machines_that_carry_both(seed: int) -> None:
+    engine = replay("drf", seed, {})
+    assert not engine.open_jobs
+    assert all(r.status is not Status.DROPPED for r in engine.jobs.values())
+
+
+def workers_in_first_slot(on: Cluster, jobs: list[Job]) -> list[int]:
+    seen: list[int] = []
+
+    def watch(engine: Engine, slot: int) -> None:
+        if slot == 0:
+            seen.extend(placement.total_workers for placement in engine.running.values())
+
+    policy = make_policy("drf", PolicyContext(on), {})
+    Simulation(on, jobs, policy).run([Watcher(watch)])
+    return seen
+
+
+def test_the_example_of_the_paper() -> None:
+    # Nine CPUs and 18 GB; tasks of <1 CPU, 4 GB> and <3 CPUs, 1 GB>: three and two of them.
+    on = cluster(1, 1)
+    capacity = on.capacity.copy()
+    capacity[0, on.column["cpu"]], capacity[0, on.column["memory"]] = 9_000, 18 * GIB
+    capacity[1, on.column["cpu"]] = capacity[1, on.column["memory"]] = 0
+    small = Cluster(
+        on.slot_seconds,
+        on.horizon,
+        on.resources,
+        on.dimensions,
+        on.names,
+        on.roles,
+        capacity,
+    )
+    tasks = [{"cpu": 1000, "memory": 4 * GIB}, {"cpu": 3000, "memory": GIB}]
+    jobs = [
+        job(small, f"user-{at}", chunks=20, worker_amounts=task, ps_amounts=None)
+        for at, task in enumerate(tasks)
+    ]
+    assert workers_in_first_slot(small, jobs) == [3, 2]
+
+
+def test_numbers_that_gain_nothing_are_not_granted() -> None:
+    on = cluster(4, 1, gpus=8)
+    speed = {1: Fraction(1, 10), 2: Fraction(2, 10), 4: Fraction(2, 10), 8: Fraction(1, 10)}
+    worker = {"gpu": 1000, "cpu": 1000, "memory": GIB, "bandwidth": GBPS}
+    one = job(on, chunks=8, speed=speed, worker_amounts=worker, ps_amounts=None)
+    assert workers_in_first_slot(on, [one]) == [2]
+
+
+def test_a_settled_job_stays_where_it_is() -> None:
+    on = cluster(4, 1, gpus=4)
+    worker = {"gpu": 1000}
+    jobs = [
+        job(on, f"j{at}", chunks=3, arrival=at, epochs=6, worker_amounts=worker, ps_amounts=None)
+        for at in range(4)
+    ]
+    seen: dict[str, set[object]] = {}
+
+    def watch(engine: Engine, slot: int) -> None:
+        for name, placement in engine.running.items():
+            seen.setdefault(name, set()).add(placement)
+
+    policy = make_policy("drf", PolicyContext(on), {})
+    Simulation(on, jobs, policy).run([Watcher(watch)])
+    assert all(len(placements) == 1 for placements in seen.values())
+
+
+def test_it_has_no_parameters() -> None:
+    with pytest.raises(InputError, match="theta"):
+        make_policy("drf", PolicyContext(cluster()), {"theta": 1})
