@@ -1,7 +1,7 @@
 """Exact multiple-choice knapsack over the slots up to one completion slot.
 
 The method follows Pisinger's core algorithm for the multiple-choice knapsack (European Journal of
-Operational Research 83, 1995), with two additions for slots that are equal:
+Operational Research 83, 1995), with additions for slots that are equal or nearly so:
 
 - *Reduced costs.* At the multiplier of the linear relaxation every option has a reduced cost
   >= 0, and a solution costs the relaxation plus its reduced costs plus the multiplier times what it
@@ -11,6 +11,8 @@ Operational Research 83, 1995), with two additions for slots that are equal:
 - *Equal slots.* m equal slots are built by doubling. Any 2h of them split into two halves whose
   deviations differ by at most the spread of one slot, so a window of about two spreads around the
   deviation still needed is enough at every level.
+- *Residues.* `horizon_residues` bounds what it costs to mend a deviation; states that the rest
+  cannot mend within the gap are dropped.
 - *Windows.* A partial solution must be able to reach the requirement with the slots still to come.
   Beyond the upper end of a window the cheapest one is kept, as it may stand in for all others.
 
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.horizon_lists import combine
+from shadowprice.kernels.horizon_residues import MODULUS_LIMIT, drop_hopeless, residue_costs
 from shadowprice.kernels.jit import kernel
 
 Floats = NDArray[np.float64]
@@ -61,6 +64,8 @@ def _join(
     gap: float,
     multiplier: float,
     slack: float,
+    need: int,
+    least: Floats,
     deviation: Ints,
     reduced: Floats,
     left: Ints,
@@ -87,7 +92,7 @@ def _join(
     left[start : start + len(d)] = a
     right[start : start + len(d)] = b
     nodes[node, 0] = start
-    nodes[node, 1] = len(d)
+    nodes[node, 1] = drop_hopeless(deviation, reduced, left, right, start, len(d), need, gap, least)
     nodes[node, 2] = x
     nodes[node, 3] = y
     return deviation, reduced, left, right
@@ -117,8 +122,9 @@ def _unfold(
 
 
 @kernel
-def best_deviation(
+def _deviation_below(
     need: int,
+    least: Floats,
     gap: float,
     multiplier: float,
     slack: float,
@@ -128,32 +134,7 @@ def best_deviation(
     option_cost: Floats,
     option_count: Ints,
 ) -> tuple[float, Ints]:
-    """Cheapest way to gather ``need`` units beyond the base option of every slot.
-
-    Parameters
-    ----------
-    need : int
-        Units still needed when every slot takes its base option (> 0).
-    gap : float
-        Only solutions whose total reduced cost, overshoot included, is below this are wanted.
-    multiplier : float
-        Slope of the break edge of the relaxation.
-    slack : float
-        Cost difference below which two partial solutions count as equal.
-    copies : int64[K]
-        Slots of each class.
-    base : int64[K]
-        Option with least reduced cost of each class, the smallest on ties.
-    option_gain, option_cost, option_count
-        As `horizon_bounds.slot_options` returns them.
-
-    Returns
-    -------
-    excess : float
-        Cost above the relaxation, ``inf`` if no solution is below ``gap``.
-    count : int64[K, C + 1]
-        Slots of each class that take each option.
-    """
+    """Solve `best_deviation` for one gap, with the bounds of `residue_costs` (or none)."""
     classes = len(copies)
     width = option_gain.shape[1]
     count = np.zeros((classes, width), np.int64)
@@ -174,7 +155,7 @@ def best_deviation(
     reduced[0] = 0.0
     used = 1
     leaf = np.full(classes, -1, np.int64)
-    least = np.zeros(classes)  # smallest reduced cost of leaving the base
+    nearest = np.zeros(classes)  # smallest reduced cost of leaving the base
     reach_up = 0
     reach_down = 0
     open_classes = 0
@@ -190,7 +171,9 @@ def best_deviation(
         for i in range(option_count[k] - 1, -1, -1):
             d = option_gain[k, i] - g0
             r = max(0.0, (option_cost[k, i] - c0) - multiplier * d)
-            if r <= gap:
+            if r <= gap and (
+                len(least) == 0 or r + least[(need - d) % len(least)] <= gap or i == base[k]
+            ):
                 deviation[start + n] = d
                 reduced[start + n] = r
                 left[start + n] = i
@@ -207,7 +190,7 @@ def best_deviation(
         nodes[used, 3] = k
         leaf[k] = used
         used += 1
-        least[k] = smallest
+        nearest[k] = smallest
         reach_up += copies[k] * deviation[start]
         reach_down += copies[k] * deviation[start + n - 1]
         open_classes += 1
@@ -220,7 +203,7 @@ def best_deviation(
     for k in range(classes):
         rank[k] = np.inf
         if leaf[k] >= 0:
-            rank[k] = least[k] / (gap + least[k])
+            rank[k] = nearest[k] / (gap + nearest[k])
             if copies[k] > 1:
                 rank[k] += float(copies[k])
     order = np.argsort(rank, kind="mergesort")[:open_classes]
@@ -279,7 +262,7 @@ def best_deviation(
                     if high < FAR:
                         high -= fewest
                 deviation, reduced, left, right = _join(
-                    nodes, used, node, node, low, high, gap, multiplier, slack,
+                    nodes, used, node, node, low, high, gap, multiplier, slack, need, least,
                     deviation, reduced, left, right,
                 )  # fmt: skip
                 node = used
@@ -287,7 +270,7 @@ def best_deviation(
                 if sizes[level] % 2 == 1:
                     deviation, reduced, left, right = _join(
                         nodes, used, node, p, lows[level], highs[level], gap, multiplier, slack,
-                        deviation, reduced, left, right,
+                        need, least, deviation, reduced, left, right,
                     )  # fmt: skip
                     node = used
                     used += 1
@@ -300,7 +283,7 @@ def best_deviation(
         if ceiling < FAR:
             high = ceiling - reach_down - y_fewest
         deviation, reduced, left, right = _join(
-            nodes, used, x, p, need - reach_up - y_most, high, gap, multiplier, slack,
+            nodes, used, x, p, need - reach_up - y_most, high, gap, multiplier, slack, need, least,
             deviation, reduced, left, right,
         )  # fmt: skip
         x = used
@@ -328,3 +311,65 @@ def best_deviation(
     _unfold(nodes, x, best_x, left, right, count, total + 64)
     _unfold(nodes, y, best_y, left, right, count, total + 64)
     return best, count
+
+
+@kernel
+def best_deviation(
+    need: int,
+    modulus: int,
+    gap: float,
+    multiplier: float,
+    slack: float,
+    copies: Ints,
+    base: Ints,
+    option_gain: Ints,
+    option_cost: Floats,
+    option_count: Ints,
+) -> tuple[float, Ints]:
+    """Cheapest way to gather ``need`` units beyond the base option of every slot.
+
+    Parameters
+    ----------
+    need : int
+        Units still needed when every slot takes its base option (> 0).
+    modulus : int
+        Length of the break edge.
+    gap : float
+        Only solutions whose total reduced cost, overshoot included, is below this are wanted.
+    multiplier : float
+        Slope of the break edge of the relaxation.
+    slack : float
+        Cost difference below which two partial solutions count as equal.
+    copies : int64[K]
+        Slots of each class.
+    base : int64[K]
+        Option with least reduced cost of each class, the smallest on ties.
+    option_gain, option_cost, option_count
+        As `horizon_bounds.slot_options` returns them.
+
+    Returns
+    -------
+    excess : float
+        Cost above the relaxation, ``inf`` if no solution is below ``gap``.
+    count : int64[K, C + 1]
+        Slots of each class that take each option.
+    """
+    least = np.empty(0)
+    bound = 0.0
+    if 1 < modulus <= MODULUS_LIMIT:
+        least = residue_costs(
+            modulus, gap, multiplier, copies, base, option_gain, option_cost, option_count
+        )
+        bound = least[need % modulus]
+    # Lists grow steeply with the gap, and the optimum is mostly near the bound: try narrow first.
+    for part in (0.04, 0.2, 1.0):
+        narrow = bound + part * (gap - bound)
+        if bound >= gap or narrow <= 0.0:
+            break
+        excess, count = _deviation_below(
+            need, least, narrow, multiplier, slack, copies, base, option_gain, option_cost,
+            option_count,
+        )  # fmt: skip
+        if excess < np.inf:
+            return excess, count
+    return np.inf, np.zeros(option_gain.shape[:2], np.int64)

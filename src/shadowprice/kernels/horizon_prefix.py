@@ -25,8 +25,8 @@ def round_up(
     hull: Ints,
     slope: Floats,
     hull_count: Ints,
-) -> tuple[Ints, Ints]:
-    """Return the base option of each class at the break slope, and a good solution.
+) -> tuple[Ints, int, Ints]:
+    """Return base options at the break slope, a break edge's length and a good solution.
 
     The solution takes whole break edges while they fit, then the cheapest single step that covers
     the rest, and last shrinks slots while something is gathered too much.
@@ -46,6 +46,7 @@ def round_up(
         base[k] = hull[k, low]
         if low + 1 < hull_count[k] and slope[k, low + 1] == multiplier:
             edge[k] = hull[k, low + 1]
+    modulus = 0
     option = np.empty(slot + 1, np.int64)
     rest = required
     for s in range(slot + 1):
@@ -56,6 +57,8 @@ def round_up(
         k = class_of[s]
         if edge[k] >= 0:
             step = option_gain[k, edge[k]] - option_gain[k, base[k]]
+            if modulus == 0:
+                modulus = step
             if step <= rest:
                 option[s] = edge[k]
                 rest -= step
@@ -83,12 +86,12 @@ def round_up(
                     best_slot = s
                     best_option = low
         if best_slot < 0:
-            return base, np.empty(0, np.int64)
+            return base, modulus, np.empty(0, np.int64)
         k = class_of[best_slot]
         rest -= option_gain[k, best_option] - option_gain[k, option[best_slot]]
         option[best_slot] = best_option
     shrink(option, -rest, class_of, option_gain, option_cost)
-    return base, option
+    return base, modulus, option
 
 
 @kernel
@@ -162,7 +165,7 @@ def solve_prefix(
     option : int64[slot + 1]
         Option of each slot (0 is nothing); empty if the cost is ``inf``.
     """
-    base, option = round_up(
+    base, modulus, option = round_up(
         slot, required, multiplier, class_of, option_gain, option_cost, option_count, hull, slope,
         hull_count,
     )  # fmt: skip
@@ -180,7 +183,7 @@ def solve_prefix(
             copies[class_of[s]] += 1
             need -= option_gain[class_of[s], base[class_of[s]]]
         excess, count = best_deviation(
-            need, gap, multiplier, TOLERANCE / (8.0 * (slot + 1)) * limit, copies, base,
+            need, modulus, gap, multiplier, TOLERANCE / (8.0 * (slot + 1)) * limit, copies, base,
             option_gain, option_cost, option_count,
         )  # fmt: skip
         if excess < np.inf:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.horizon import best_schedule, cheapest_costs, cost_bounds
+from shadowprice.kernels.horizon_residues import residue_costs
 from tests.oracles.knapsack import best_payoff, brute_force_costs, random_instance, table_costs
 
 
@@ -138,3 +139,29 @@ def test_gains_of_a_trillion_are_not_tabulated():
 def test_nonsense_is_refused(cost, gain, utility, word):
     with pytest.raises(ValueError, match=word):
         best_schedule(cost, np.array(gain), 1, np.array(utility))
+
+
+def test_residue_costs_are_shortest_paths_on_the_circle():
+    rng = np.random.default_rng(6)
+    for _ in range(60):
+        modulus = int(rng.integers(2, 14))
+        count = rng.integers(1, 6, 3)
+        gain = np.sort(rng.integers(0, 30, (3, 6)), 1)
+        cost = np.sort(rng.random((3, 6)), 1)
+        base = rng.integers(0, count)
+        copies = rng.integers(0, 2, 3)
+        gap, multiplier = rng.random(), rng.random() * 0.2
+        steps = [(modulus - 1, multiplier)]
+        for k in np.nonzero(copies)[0]:
+            for i in range(count[k]):
+                d = gain[k, i] - gain[k, base[k]]
+                reduced = max(0.0, cost[k, i] - cost[k, base[k]] - multiplier * d)
+                if reduced <= gap:
+                    steps.append((d % modulus, reduced))
+        least = np.full(modulus, np.inf)
+        least[0] = 0.0
+        for _ in range(modulus):
+            for step, reduced in steps:
+                least = np.minimum(least, np.roll(least, step) + reduced)
+        found = residue_costs(modulus, gap, multiplier, copies, base, gain, cost, count)
+        np.testing.assert_allclose(found, least, rtol=1e-12, atol=1e-15)
