@@ -2,7 +2,8 @@
 
 `equal` says how servers differ: `pristine` (nothing reserved), `blocks` (jobs hold runs of servers
 for runs of slots), `different` (every server differs in every slot). The last two columns are the
-time to follow the decision's own reservation, and the literal listing of all places of all slots.
+time to follow the decision's own reservation (first touch of memory included), and the naive
+listing of every place of the first slot, scaled to all slots of both pools: an extrapolation.
 
 Run: ``python -m benchmarks.bench_decision``
 """
