@@ -304,6 +304,20 @@ def test_swf(tmp_path):
         read(tmp_path, "swf", SWF.replace("2 20 0 50", "2 20 50"))
 
 
+def test_swf_reads_alike_whole_and_line_by_line(tmp_path):
+    clean = read(tmp_path, "swf", SWF)
+    # A comment among the rows makes the reader go line by line.
+    commented = read(tmp_path, "swf", SWF.replace("\n4 40", "\n; noon\n4 40"))
+    assert commented.jobs.equals(clean.jobs)
+    assert commented.notes == clean.notes
+    tabs = read(tmp_path, "swf", SWF.replace("  ", "\t ").replace("\n", " \r\n"))
+    assert tabs.jobs.equals(clean.jobs)
+    with pytest.raises(InputError, match=r"line 5: text .* has a field that is not a number"):
+        read(tmp_path, "swf", SWF.replace("2 20 0 50", "2 20 0 x"))
+    with pytest.raises(InputError, match=r"line 5: text .* has a field that is not a number"):
+        read(tmp_path, "swf", SWF.replace("2 20 0 50", "2 20 0 nan"))
+
+
 @pytest.fixture
 def pai(tmp_path) -> Path:
     (tmp_path / "pai_job_table.csv").write_text(

@@ -56,6 +56,11 @@ def trace(**columns: list[object]) -> Trace:
     return build_trace("test", frame, Path("test"), Tally(), absolute=False)
 
 
+def family_of(workload: Workload, at: int) -> tuple[str, int]:
+    model, batch = workload.labels[at]["family"].split("/")
+    return model, int(batch)
+
+
 rows = st.lists(
     st.tuples(
         st.sampled_from([0.1, 0.5, 1.0, 1.0, 2.0, 3.0, 8.0, 12.0, 32.0, 64.0, 128.0]),
@@ -93,6 +98,11 @@ def test_gpu_time_is_conserved(rows, seed, speed, elasticity, bandwidth):
             assert abs(work[at] - durations[at] * rate) <= most / 2 + 0.5 + 1e-6 * work[at]
         elif workload.minibatch_time[at] > 1:
             wanted = traced[at] * durations[at]
+            # And the family's own speed is kept: the work is rounded to equal chunks, or by 1 %.
+            step = profile.gradient * 16 / profile.worker["bandwidth"]
+            step += 1 / family_table().find(*family_of(workload, at)).curve[1]
+            room = max(workload.chunks[at] / 2 + 0.5, 0.0102 * work[at])
+            assert abs(work[at] - wanted / step) <= room
             assert abs(seconds[at] - wanted) <= work[at] / NANO
         else:
             # Shorter than one mini-batch of this family: one is made, and that is said.

@@ -13,7 +13,7 @@ import polars as pl
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import Table, read_head, read_lines
+from shadowprice.traces.text import Table, read_bytes, read_head, read_lines
 
 _EPOCH: Final = datetime(1970, 1, 1)  # UTC without a zone, as in Trace.start
 _FIELDS: Final = (
@@ -21,6 +21,7 @@ _FIELDS: Final = (
     *("requested_time", "requested_memory", "status", "user", "group", "executable"),
     *("queue", "partition", "preceding", "think_time"),
 )
+_TAB_TO_BLANK: Final = bytes.maketrans(b"\t", b" ")
 _STATUS: Final = {1: "passed", 0: "failed", 5: "cancelled"}
 _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
 
@@ -92,6 +93,49 @@ def _check_first(path: Path, head: str) -> None:
 
 def _split(path: Path, reading: Reading) -> Table:
     """Split lines at any run of blanks; a line with another number of fields is refused."""
+    frame = _parse(read_bytes(path))
+    if frame is None:
+        return _split_lines(path, reading)
+    blank = pl.all_horizontal(pl.col(name).is_null() for name in _FIELDS)
+    whole = pl.all_horizontal(pl.col(name).is_finite() for name in _FIELDS)
+    # A line that ends early, or says nan: the line-by-line reading names it.
+    if not frame.select((blank | whole.fill_null(False)).all()).item():
+        return _split_lines(path, reading)
+    table = Table(path, frame, reading)
+    table.drop(blank, "blank line")
+    return table
+
+
+def _parse(data: bytes) -> pl.DataFrame | None:
+    """Parse clean logs at once: blanks made single, comments only at the head; else None."""
+    head = 0
+    for line in data.split(b"\n", 10_000)[:-1]:
+        if not line.startswith(b";"):
+            break
+        head += len(line) + 1
+    comments = data.count(b"\n", 0, head)
+    body = data[head:].translate(_TAB_TO_BLANK, b"\r")
+    if b";" in body:
+        return None
+    while b"  " in body:
+        body = body.replace(b"  ", b" ")
+    body = body.replace(b"\n ", b"\n").replace(b" \n", b"\n").strip(b" ")
+    try:
+        return pl.read_csv(
+            body,
+            has_header=False,
+            new_columns=list(_FIELDS),
+            schema_overrides=[pl.Float64()] * len(_FIELDS),
+            separator=" ",
+            quote_char=None,
+            infer_schema=False,
+        ).with_row_index("line", offset=comments + 1)
+    except pl.exceptions.PolarsError:
+        return None
+
+
+def _split_lines(path: Path, reading: Reading) -> Table:
+    """Parse any log line by line, naming what is wrong in each."""
     table = read_lines(path, reading)
     text = pl.col("text")
     table.frame = table.frame.filter(~text.str.starts_with(";"))
