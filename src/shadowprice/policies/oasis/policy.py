@@ -56,7 +56,11 @@ class Oasis:
         hosts_workers, hosts_ps = pools(context.cluster, parameters.split, with_ps)
         self._learners = [
             ConstantsLearner(
-                Pool.of(context.cluster, members), for_ps, context.cluster.horizon, context.until
+                Pool.of(context.cluster, members),
+                for_ps,
+                context.cluster.horizon,
+                context.until,
+                parameters.utility_floor,
             )
             for members, for_ps in ((hosts_workers, False), (hosts_ps, True))
         ]

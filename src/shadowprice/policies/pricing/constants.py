@@ -104,12 +104,15 @@ class ConstantsLearner:
         Slots a planner looks ahead.
     until : int or None
         End of the timespan T.
+    utility_floor : float
+        Share of a job's largest utility below which a utility does not count in (25) and (26).
     """
 
     pool: Pool
     for_ps: bool
     horizon: int
     until: int | None
+    utility_floor: float = 0.0
     _ln_upper: Floats = field(init=False)
     _ln_least_rate: float = field(init=False, default=math.inf)
     _ln_least_use: float = field(init=False, default=math.inf)
@@ -139,7 +142,7 @@ class ConstantsLearner:
         # (23), (24); reading 2: the argument is the shortest duration itself.
         self._ln_upper[asked] = np.maximum(self._ln_upper[asked], ln_best - np.log(shares[asked]))
         ln_use = math.log(worker_slots(job)) + math.log(float(shares.sum()))
-        ln_worst = _ln_smallest_utility(job, window)
+        ln_worst = _ln_smallest_utility(job, window, self.utility_floor)
         if math.isfinite(ln_worst):
             self._ln_least_rate = min(self._ln_least_rate, ln_worst - ln_use)
         self._ln_least_use = min(self._ln_least_use, ln_use)
@@ -181,11 +184,16 @@ def given_constants(
     return PriceConstants(_ln(lower), ln_upper)
 
 
-def _ln_smallest_utility(job: Job, window: int) -> float:
-    """Return the logarithm of the smallest positive utility of completing within the window."""
+def _ln_smallest_utility(job: Job, window: int, floor: float) -> float:
+    """Return the logarithm of the smallest positive utility of completing within the window.
+
+    Utilities below ``floor`` times the largest one are passed over.
+    """
     ln_utilities = job.utility.log_values(np.arange(window))
-    positive = ln_utilities[np.isfinite(ln_utilities)]
-    return float(positive[-1]) if len(positive) else -math.inf
+    counted = ln_utilities[
+        np.isfinite(ln_utilities) & (ln_utilities >= ln_utilities[0] + _ln(floor))
+    ]
+    return float(counted[-1]) if len(counted) else -math.inf
 
 
 def _ln(value: float) -> float:
