@@ -256,7 +256,8 @@ def cluster_for(
     horizon : int
         Slots a planner looks ahead.
     gpus_per_server : int
-        GPUs of a server for workers; it has 8 cores and 32 GiB a GPU and 25 Gbps.
+        GPUs of a server for workers; it has 8 cores and 32 GiB a GPU and 25 Gbps. All of them
+        grow where one worker asks for more, bandwidth where workers on every GPU do.
 
     Returns
     -------
@@ -272,12 +273,17 @@ def cluster_for(
     span = max(float(np.ptp(workload.arrival)) / NANO, float(workload.slot_seconds))
     wanted = float((gpus * seconds).sum()) / (span * load)
     widest = float((gpus * workload.fewest).max())
+    most = {
+        name: max(profile.worker.get(name, 0) for profile in workload.profiles)
+        for name in ("gpu", "cpu", "memory", BANDWIDTH)
+    }
+    gpus_per_server = max(gpus_per_server, -(-most["gpu"] // MILLI))
     count = max(1, int(np.ceil(max(wanted, widest) / gpus_per_server)))
     capacity = {
         "gpu": gpus_per_server,
-        "cpu": 8 * gpus_per_server,
-        "memory": f"{32 * gpus_per_server}GiB",
-        BANDWIDTH: "25Gbps",
+        "cpu": max(8 * gpus_per_server, -(-most["cpu"] // MILLI)),
+        "memory": f"{max(32 * gpus_per_server, -(-most['memory'] // 2**30))}GiB",
+        BANDWIDTH: f"{max(25, -(-gpus_per_server * most[BANDWIDTH] // 10**9))}Gbps",
     }
     servers = [{"name": "gpu", "count": count, "role": "worker", "capacity": capacity}]
     if any(profile.ps is not None for profile in workload.profiles):

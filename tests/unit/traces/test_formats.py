@@ -8,6 +8,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.traces.formats.helios import read_vc_sizes
+from shadowprice.traces.formats.philly import read_machine_list
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.records import SCHEMA, Trace
 from shadowprice.traces.registry import formats, get_format
@@ -131,6 +132,15 @@ def test_philly_log_faults_name_the_job(tmp_path):
         read(tmp_path, "philly", json.dumps([broken, lacking]))
     assert "[0] bad" in caught.value.faults[0].place
     assert "submitted_time" in caught.value.faults[1].message
+
+
+def test_philly_machine_list_has_blanks_and_units(tmp_path):
+    path = tmp_path / "cluster_machine_list"
+    path.write_text("machineId, number of GPUs, single GPU mem\nm31,8, 24GB\nm32, 2,12GB\n")
+    assert read_machine_list(path).rows() == [("m31", 8, 24 * 10**9), ("m32", 2, 12 * 10**9)]
+    path.write_text("machineId, number of GPUs, single GPU mem\nm31,8, 24\n")
+    with pytest.raises(InputError, match="line 2: single GPU mem ' 24' is no memory"):
+        read_machine_list(path)
 
 
 HELIOS = """job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,\

@@ -7,6 +7,8 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.traces.formats.helios import read_vc_sizes
+from shadowprice.traces.formats.pai import TABLES
+from shadowprice.traces.formats.philly import read_machine_list
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.statistics import describe
 
@@ -38,6 +40,11 @@ def test_philly_flat_and_original_agree_on_the_readme_job(traces):
     # The flat file here holds eight virtual clusters, not this job's.
     assert same.is_empty()
     assert "ee9e8c" not in set(flat["tenant"])
+
+
+def test_philly_machine_list_sample(traces):
+    machines = read_machine_list(traces / "format_samples" / "philly" / "cluster_machine_list")
+    assert machines.rows() == [("m31", 8, 24 * 10**9)]
 
 
 def test_openb_has_its_published_shares(traces):
@@ -111,9 +118,7 @@ def test_pai_sample_rows_do_not_join_and_say_so(traces):
 
 
 def test_pai_columns_are_those_of_the_published_headers(traces):
-    from shadowprice.traces.formats.pai import _TABLES
-
-    for table, columns in _TABLES.items():
+    for table, columns in TABLES.items():
         header = (
             traces / "alibaba_gpu_v2020" / "headers" / f"pai_{table}_table.header"
         ).read_text()

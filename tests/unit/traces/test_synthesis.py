@@ -327,6 +327,24 @@ def test_a_cluster_is_sized_to_the_gpu_time_asked_for():
     assert len(workload.to_jobs(spec.resolve())) == count
 
 
+def test_a_sized_cluster_holds_the_largest_worker():
+    pods = trace(
+        gpus=[16.0, 0.5],
+        workers=[1, 1],
+        duration=[7200.0] * 2,
+        cpus=[300.0, 1.0],
+        memory=[2**43, 2**30],
+    )
+    workload = synthesize(pods, SLOT, SynthesisOptions(bandwidth="10Gbps"))
+    spec, faults = validate(ClusterSpec, cluster_for(workload), "cluster")
+    assert spec is not None, faults
+    on = spec.resolve()
+    row = on.capacity[on.index["gpu-0"]]
+    assert all((job.worker <= row).all() for job in workload.to_jobs(on))
+    assert row[on.column["gpu"]] == 16_000
+    assert row[on.column["bandwidth"]] == 160 * 10**9
+
+
 @pytest.mark.traces
 def test_the_whole_philly_trace_becomes_jobs(traces):
     spec = f"philly:{traces}/philly/philly.csv.gz"

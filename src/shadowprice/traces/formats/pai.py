@@ -14,7 +14,7 @@ from shadowprice.traces.registry import Reading, trace_format
 from shadowprice.traces.text import Table, read_table
 
 _F, _S = pl.Float64(), pl.String()
-_TABLES: Final[Mapping[str, Mapping[str, pl.DataType]]] = {
+TABLES: Final[Mapping[str, Mapping[str, pl.DataType]]] = {
     "job": {
         "job_name": _S,
         "inst_id": _S,
@@ -150,7 +150,7 @@ def _read(path: Path, table: str, reading: Reading) -> Table:
         raise InputError(
             Fault(str(path), f"lacks pai_{table}_table.csv", "put the table into the directory")
         )
-    return read_table(found, _TABLES[table], reading, header=False)
+    return read_table(found, TABLES[table], reading, header=False)
 
 
 def _read_jobs(path: Path, reading: Reading) -> pl.DataFrame:

@@ -48,6 +48,7 @@ _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() fo
             "original: a job's duration is the sum of its attempts' run times; jobs that never ran "
             "or still run, and attempts without a start, are left out and counted"
         ),
+        "original: only cluster_job_log is read; the utilisation CSVs (PDT/PST, NA) are not traces",
         "original: where attempts differ in GPUs, the longest counts and GPU-time is conserved",
     ),
     options={"duplicates": "keep (default) or drop: exact duplicate rows of the flat CSV"},
@@ -59,6 +60,32 @@ def read_philly(path: Path, reading: Reading) -> Trace:
         _check_log_head(path, head.lstrip())
         return _read_log(path, reading)
     return _read_flat(path, reading)
+
+
+def read_machine_list(path: Path) -> pl.DataFrame:
+    """Read Philly's cluster_machine_list: machine, number of GPUs, memory of one.
+
+    Parameters
+    ----------
+    path : Path
+        The file; a blank follows its commas, and memory is text such as ``24GB``.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns machine, gpus, gpu_memory (bytes).
+    """
+    columns: dict[str, pl.DataType] = {
+        "machineId": pl.String(),
+        "number of GPUs": pl.String(),
+        "single GPU mem": pl.String(),
+    }
+    table = read_table(path, columns, Reading())
+    gpus = pl.col("number of GPUs").str.strip_chars().cast(pl.Int64, strict=False)
+    memory = pl.col("single GPU mem").str.extract(r"^\s*(\d+)GB\s*$", 1).cast(pl.Int64)
+    table.check(gpus > 0, "number of GPUs", "is not a number above 0")
+    table.check(memory > 0, "single GPU mem", "is no memory such as 24GB")
+    return table.done().select(machine="machineId", gpus=gpus, gpu_memory=memory * 10**9)
 
 
 def _read_flat(path: Path, reading: Reading) -> Trace:
