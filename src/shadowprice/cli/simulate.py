@@ -100,7 +100,7 @@ def simulate(
     else:
         stdout().print(summary_table([run]))
         if out is not None:
-            stdout().print(f"written to {out}", soft_wrap=True, markup=False)
+            stdout().print(f"read {out}/report.html", soft_wrap=True, markup=False)
         elif not quiet:
             stderr().print("add --out DIR to keep decisions, tables and a report", soft_wrap=True)
     leave_if_partial([run], out)
@@ -108,10 +108,12 @@ def simulate(
 
 def _keep(run: Run, pending: PendingDirectory) -> None:
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.results import write_run
+    from shadowprice.simulator.report import write_report
+    from shadowprice.simulator.results import REPORT, write_run
 
     with stop_sign():  # a first Ctrl-C waits until the results are whole
         write_run(run, pending.path)
+        write_report(run, pending.path / REPORT)
         pending.commit()
 
 

@@ -1,0 +1,35 @@
+"""``shadowprice report``: write the page of a run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shadowprice.cli.console import stdout
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    to: Annotated[
+        Path | None, typer.Option("--to", help="File to write [default: RUN/report.html].")
+    ] = None,
+) -> None:
+    """Write the page of a run again, from its files alone.
+
+    [bold]Example[/bold]
+
+    shadowprice report run
+    """
+    from shadowprice.core.errors import Fault, InputError
+    from shadowprice.simulator.report import write_report
+    from shadowprice.simulator.results import REPORT, read_run
+
+    path = to or run / REPORT
+    try:
+        write_report(read_run(run), path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(Fault(str(path), f"cannot be written: {reason}")) from error
+    stdout().print(f"read {path}", soft_wrap=True, markup=False)
