@@ -1,0 +1,14 @@
+"""The models of cluster and job files: one set validates them wherever they come from.
+
+A model holds what a file says; `ClusterSpec.resolve` and `JobSpec.resolve` turn it into what
+schedulers use. Unknown keys are errors (the nearest known key is named), quantities carry their
+unit, and a fault names its place and its mend.
+"""
+
+from shadowprice.core.specs.cluster import ClusterSpec
+from shadowprice.core.specs.faults import validate
+from shadowprice.core.specs.fields import Name, Spec
+from shadowprice.core.specs.jobs import JobSpec, resolve_jobs
+from shadowprice.core.specs.utilities import resolve_utility
+
+__all__ = ["ClusterSpec", "JobSpec", "Name", "Spec", "resolve_jobs", "resolve_utility", "validate"]

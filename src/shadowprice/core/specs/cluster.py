@@ -1,0 +1,139 @@
+"""The model of a cluster file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+    PositiveInt,
+    field_validator,
+)
+
+from shadowprice.core.amounts import (
+    Amount,
+    Dimension,
+)
+from shadowprice.core.cluster import BANDWIDTH, Cluster, Role, Tenant, build_cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.specs.fields import (
+    AmountsField,
+    DurationField,
+    Name,
+    Spec,
+    plain,
+)
+
+
+class ServerSpec(Spec):
+    """One server, or ``count`` equal ones."""
+
+    name: Name
+    count: PositiveInt | None = None
+    role: Literal["worker", "ps", "any"] = "any"
+    capacity: AmountsField
+
+    @field_validator("capacity")
+    @classmethod
+    def _some_capacity(cls, capacity: dict[str, Amount]) -> dict[str, Amount]:
+        if not any(amount.value for amount in capacity.values()):
+            raise ValueError("a server needs some capacity, such as {gpu: 8, memory: 244GiB}")
+        return capacity
+
+    def names(self) -> list[str]:
+        """Return the names of the servers: ``gpu-0, gpu-1, ...`` with a count."""
+        if self.count is None:
+            return [self.name]
+        return [f"{self.name}-{number}" for number in range(self.count)]
+
+
+class TenantSpec(Spec):
+    """A tenant and the places it owns."""
+
+    name: Name
+    share: AmountsField = Field(default_factory=dict)
+
+
+class ClusterSpec(Spec):
+    """A cluster file."""
+
+    slot: DurationField
+    horizon: Annotated[int, Field(ge=1, le=100_000)] = 300
+    servers: Annotated[list[ServerSpec], Field(min_length=1)]
+    tenants: list[TenantSpec] = Field(default_factory=list)
+
+    def resolve(self, place: str = "cluster") -> Cluster:
+        """Return the cluster that the file describes.
+
+        Parameters
+        ----------
+        place : str
+            What faults are prefixed with, such as the file's name.
+
+        Raises
+        ------
+        InputError
+            With every fault found between the parts of the file.
+        """
+        faults: list[Fault] = []
+        if self.slot.slots or not self.slot.seconds:
+            faults.append(
+                Fault(f"{place}: slot", "a slot's length must be a positive time", "write 20min")
+            )
+        dimensions: dict[str, Dimension] = {}
+        holders = [(f"servers[{at}].capacity", s.capacity) for at, s in enumerate(self.servers)]
+        holders += [(f"tenants[{at}].share", t.share) for at, t in enumerate(self.tenants)]
+        for where, amounts in holders:
+            faults += _dimension_faults(f"{place}: {where}", amounts, dimensions)
+        servers = [
+            (name, Role(server.role), plain(server.capacity))
+            for server in self.servers
+            for name in server.names()
+        ]
+        faults += _duplicates(f"{place}: servers", (name for name, _, _ in servers))
+        faults += _duplicates(f"{place}: tenants", (tenant.name for tenant in self.tenants))
+        owned = {name for server in self.servers for name in server.capacity}
+        for at, tenant in enumerate(self.tenants):
+            for name in tenant.share.keys() - owned:
+                mend = f"shares are given in {', '.join(sorted(owned))}"
+                where = f"{place}: tenants[{at}].share.{name}"
+                faults.append(Fault(where, "no server has this resource", mend))
+        if faults:
+            raise InputError(faults)
+        return build_cluster(
+            slot_seconds=self.slot.seconds,
+            horizon=self.horizon,
+            servers=servers,
+            dimensions=dimensions,
+            tenants=[Tenant(tenant.name, plain(tenant.share)) for tenant in self.tenants],
+        )
+
+
+def _dimension_faults(
+    place: str, amounts: Mapping[str, Amount], dimensions: dict[str, Dimension]
+) -> list[Fault]:
+    faults = []
+    for name, amount in amounts.items():
+        if name == BANDWIDTH:
+            dimensions.setdefault(name, Dimension.RATE)
+        expected = dimensions.setdefault(name, amount.dimension)
+        if amount.dimension is not expected:
+            faults.append(
+                Fault(
+                    f"{place}.{name}",
+                    f"counted as {amount.dimension.value} here, as {expected.value} elsewhere",
+                    "give every server's amount in the same unit",
+                )
+            )
+    return faults
+
+
+def _duplicates(place: str, names: Iterable[str]) -> list[Fault]:
+    seen: set[str] = set()
+    faults = []
+    for name in names:
+        if name in seen:
+            faults.append(Fault(place, f"duplicate name {name!r}", "rename one"))
+        seen.add(name)
+    return faults

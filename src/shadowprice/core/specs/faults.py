@@ -1,0 +1,72 @@
+"""Turning what a model refuses into faults with a place and a mend."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ValidationError,
+)
+
+from shadowprice.core import utility as utilities
+from shadowprice.core.errors import Fault
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(model: type[Model], value: object, place: str) -> tuple[Model | None, list[Fault]]:
+    """Validate one value against a model, turning what is wrong into faults with places.
+
+    Parameters
+    ----------
+    model : type of pydantic model
+        What the value should be.
+    value : object
+        As read from the file.
+    place : str
+        Where it was read, such as ``jobs.yaml: jobs[3]``.
+
+    Returns
+    -------
+    (model instance or None, list of Fault)
+        The instance, or every fault.
+    """
+    try:
+        return model.model_validate(value), []
+    except ValidationError as error:
+        return None, [_fault(model, issue, place) for issue in error.errors()]
+
+
+def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
+    location = [part for part in issue["loc"] if part not in utilities.FAMILIES]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    joint = "" if place.endswith(("]", ":")) or not path else ": "
+    path = path if place.endswith("]") else path.removeprefix(".")
+    where = f"{place}{joint}{path}"
+    if issue["type"] == "extra_forbidden":
+        key = str(location[-1])
+        close = difflib.get_close_matches(key, _known_keys(model), 1, cutoff=0.5)
+        mend = f"did you mean {close[0]!r}?" if close else "remove it"
+        return Fault(where, "unknown key", mend)
+    if issue["type"] == "missing":
+        return Fault(where, "is missing")
+    return Fault(where, issue["msg"].removeprefix("Value error, "))
+
+
+def _known_keys(model: type[BaseModel]) -> set[str]:
+    """Return the keys of a model and of everything nested in it."""
+    keys: set[str] = set()
+    pending: list[Any] = [model]
+    seen: set[Any] = set()
+    while pending:
+        part = pending.pop()
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            if part not in seen:
+                seen.add(part)
+                keys |= part.model_fields.keys()
+                pending += [field.annotation for field in part.model_fields.values()]
+        else:
+            pending += getattr(part, "__args__", ())
+    return keys

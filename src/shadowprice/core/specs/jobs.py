@@ -1,0 +1,215 @@
+"""The model of one job of a job file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from pydantic import (
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from shadowprice.core.amounts import (
+    Amount,
+    Dimension,
+    Duration,
+    format_amount,
+)
+from shadowprice.core.cluster import BANDWIDTH, Cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job, StepModel, build_job
+from shadowprice.core.specs.fields import (
+    AmountField,
+    AmountsField,
+    DurationField,
+    LinkField,
+    Name,
+    NonNegative,
+    Spec,
+    plain,
+    positive,
+)
+from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
+
+
+class WorkerRange(Spec):
+    """Fewest and most workers in any slot in which the job runs."""
+
+    min: PositiveInt = 1
+    max: PositiveInt | None = None
+
+
+class JobSpec(Spec):
+    """One job of a job file."""
+
+    name: Name
+    tenant: Name | None = None
+    arrival: DurationField = Duration()
+    epochs: PositiveInt = 1
+    chunks: PositiveInt = 1
+    minibatches: PositiveInt = 1
+    minibatch_time: DurationField | None = None
+    update_time: DurationField | None = None
+    gradient: AmountField | None = None
+    worker: AmountsField
+    ps: AmountsField | None = None
+    internal_bandwidth: LinkField | None = None
+    utility: UtilitySpec
+    workers: WorkerRange | None = None
+    throughput: dict[PositiveInt, NonNegative] | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("worker")
+    @classmethod
+    def _asks_for_something(cls, worker: dict[str, Amount]) -> dict[str, Amount]:
+        if not any(amount.value for amount in worker.values()):
+            raise ValueError("a worker needs something, such as {gpu: 1, memory: 16GiB}")
+        return worker
+
+    @model_validator(mode="after")
+    def _one_speed(self) -> JobSpec:
+        linear = ("minibatch_time", "update_time", "gradient", "internal_bandwidth")
+        given = [name for name in linear if getattr(self, name) is not None]
+        if self.throughput is not None and given:
+            raise ValueError(f"`throughput` takes the place of {', '.join(given)}; leave those out")
+        if self.throughput is None and self.minibatch_time is None:
+            raise ValueError("how fast it trains is missing; give minibatch_time or throughput")
+        if self.minibatch_time is not None:
+            positive(self.minibatch_time)
+        if self.throughput is not None and max(self.throughput, default=0) > self.chunks:
+            raise ValueError(
+                f"`throughput` lists {max(self.throughput)} workers, but no more than `chunks` = "
+                f"{self.chunks} can run; raise chunks (and lower minibatches)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sensible_workers(self) -> JobSpec:
+        if self.workers is not None:
+            most = self.workers.max or self.chunks
+            if self.workers.min > most:
+                raise ValueError(f"workers.min {self.workers.min} is above workers.max {most}")
+            if most > self.chunks:
+                raise ValueError(f"workers.max {most} is above chunks {self.chunks}; raise chunks")
+        return self
+
+    @model_validator(mode="after")
+    def _sensible_bandwidth(self) -> JobSpec:
+        outside = self.worker.get(BANDWIDTH)
+        if self.gradient is not None and self.gradient.value and outside is None:
+            raise ValueError("`gradient` travels over worker.bandwidth; give it, or no gradient")
+        if self.gradient is not None and self.gradient.dimension is not Dimension.BYTES:
+            raise ValueError("`gradient` is a size in bytes; write 241MB")
+        if self.internal_bandwidth is not None:
+            if self.internal_bandwidth.dimension is not Dimension.RATE:
+                raise ValueError("`internal_bandwidth` is a rate; write 40Gbps, or unlimited")
+            if outside is None:
+                raise ValueError("`internal_bandwidth` needs worker.bandwidth to compare with")
+            if self.internal_bandwidth.value < outside.value:
+                raise ValueError(
+                    f"`internal_bandwidth` {self.internal_bandwidth} is below worker.bandwidth "
+                    f"{outside}; co-location never slows a job down, so give at least {outside}"
+                )
+        return self
+
+    def resolve(self, cluster: Cluster) -> Job:
+        """Return the job as schedulers see it on a cluster.
+
+        Raises
+        ------
+        InputError
+            If the cluster has no such resource or tenant, or the numbers contradict each other.
+        """
+        for part in (self.worker, self.ps or {}):
+            self._check_dimensions(part, cluster)
+        if self.tenant is not None and cluster.tenants and self.tenant not in cluster.tenant_index:
+            known = difflib.get_close_matches(self.tenant, cluster.tenant_index, 1)
+            mend = f"did you mean {known[0]!r}?" if known else "add it to the cluster's tenants"
+            raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", mend))
+        arrival = self.arrival.in_slots(cluster.slot_seconds)
+        speed: StepModel | dict[int, Fraction]
+        if self.throughput is not None:
+            speed = {count: Fraction(str(rate)) for count, rate in self.throughput.items()}
+        else:
+            assert self.minibatch_time is not None
+            update = self.update_time.in_seconds(cluster.slot_seconds) if self.update_time else 0
+            speed = StepModel(
+                self.minibatch_time.in_seconds(cluster.slot_seconds),
+                Fraction(update),
+                self.gradient.value if self.gradient else 0,
+            )
+        workers = self.workers
+        return build_job(
+            name=self.name,
+            arrival=-(-arrival.numerator // arrival.denominator),
+            epochs=self.epochs,
+            chunks=self.chunks,
+            minibatches=self.minibatches,
+            speed=speed,
+            worker=cluster.demand(plain(self.worker)),
+            ps=None if self.ps is None else cluster.demand(plain(self.ps)),
+            utility=resolve_utility(self.utility, cluster.slot_seconds),
+            slot_seconds=cluster.slot_seconds,
+            worker_bandwidth=self.worker[BANDWIDTH].value if BANDWIDTH in self.worker else 0,
+            ps_bandwidth=self.ps[BANDWIDTH].value if self.ps and BANDWIDTH in self.ps else 0,
+            internal_bandwidth=self.internal_bandwidth.value if self.internal_bandwidth else 0,
+            worker_range=None if workers is None else (workers.min, workers.max or self.chunks),
+            tenant=self.tenant,
+            labels=self.labels,
+        )
+
+    @staticmethod
+    def _check_dimensions(amounts: Mapping[str, Amount], cluster: Cluster) -> None:
+        for name, amount in amounts.items():
+            if name in cluster.column:
+                expected = cluster.dimensions[cluster.column[name]]
+                if amount.value and amount.dimension is not expected:
+                    wanted = format_amount(8 * 10**9, expected)
+                    raise InputError(
+                        f"{name} is given as {amount}, but servers count it as "
+                        f"{expected.value}; write it like {wanted}"
+                    )
+            elif name == BANDWIDTH and amount.dimension is not Dimension.RATE:
+                raise InputError(f"bandwidth is given as {amount}; write it like 10Gbps")
+
+
+def resolve_jobs(
+    specs: Sequence[tuple[str, JobSpec]], cluster: Cluster
+) -> tuple[list[Job], list[Fault]]:
+    """Resolve the jobs of a file, collecting what is wrong with each.
+
+    Parameters
+    ----------
+    specs : sequence of (place, JobSpec)
+        The jobs with where each was read.
+    cluster : Cluster
+        The cluster they are for.
+
+    Returns
+    -------
+    jobs : list of Job
+        Those that are right, in the order of the file.
+    faults : list of Fault
+        Everything wrong with the others.
+    """
+    jobs: list[Job] = []
+    faults: list[Fault] = []
+    seen: dict[str, str] = {}
+    for place, spec in specs:
+        if spec.name in seen:
+            mend = f"the name is taken by {seen[spec.name]}; rename one"
+            faults.append(Fault(f"{place}.name", f"duplicate job name {spec.name!r}", mend))
+            continue
+        seen[spec.name] = place
+        try:
+            jobs.append(spec.resolve(cluster))
+        except InputError as error:
+            faults += [
+                Fault(f"{place}.{fault.place}" if fault.place else place, fault.message, fault.mend)
+                for fault in error.faults
+            ]
+    return jobs, faults

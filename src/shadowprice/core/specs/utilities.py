@@ -1,0 +1,84 @@
+"""The utilities of job files."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+)
+
+from shadowprice.core import utility as utilities
+from shadowprice.core.amounts import (
+    Duration,
+)
+from shadowprice.core.specs.fields import (
+    DurationField,
+    NonNegative,
+    Spec,
+)
+
+
+class ConstantSpec(Spec):
+    """``value`` whenever the job finishes."""
+
+    kind: Literal["constant"]
+    value: NonNegative
+
+
+class SigmoidSpec(Spec):
+    """``value / (1 + exp(decay (d - target)))``."""
+
+    kind: Literal["sigmoid"]
+    value: NonNegative
+    decay: Annotated[float, Field(ge=0, allow_inf_nan=False, description="utilities never rise")]
+    target: DurationField
+
+
+class ReciprocalSpec(Spec):
+    """``value / (1 + d)``."""
+
+    kind: Literal["reciprocal"]
+    value: NonNegative
+
+
+class LinearSpec(Spec):
+    """``value + slope d``, never below 0."""
+
+    kind: Literal["linear"]
+    value: NonNegative
+    slope: Annotated[float, Field(le=0, allow_inf_nan=False)]
+
+
+class PowerSpec(Spec):
+    """``(scale / d)^exponent``."""
+
+    kind: Literal["power"]
+    scale: NonNegative
+    exponent: NonNegative
+
+
+class DeadlineSpec(Spec):
+    """``value`` until ``by``, then nothing."""
+
+    kind: Literal["deadline"]
+    value: NonNegative
+    by: DurationField
+
+
+UtilitySpec = Annotated[
+    ConstantSpec | SigmoidSpec | ReciprocalSpec | LinearSpec | PowerSpec | DeadlineSpec,
+    Field(discriminator="kind"),
+]
+
+
+def resolve_utility(spec: Any, slot_seconds: Fraction) -> utilities.Utility:
+    """Return the utility that a file describes, its durations counted in slots."""
+    values = {
+        name: float(value.in_slots(slot_seconds)) if isinstance(value, Duration) else value
+        for name, value in spec
+        if name != "kind"
+    }
+    resolved: utilities.Utility = utilities.FAMILIES[spec.kind](**values)
+    return resolved
