@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -16,30 +15,10 @@ from shadowprice.kernels.horizon import best_schedule
 from shadowprice.kernels.slotcost import expand_choices, slot_costs
 from shadowprice.kernels.slotgroups import Groups
 from shadowprice.policies.pricing.board import PriceBoard
+from shadowprice.policies.pricing.offers import Offer
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """The best that the cluster can offer a job.
-
-    Parameters
-    ----------
-    completion : int
-        Slot in which it would complete.
-    utility, cost, payoff : float
-        What that is worth, what it costs, and the difference: the payoff mu of (20).
-    choice : ndarray of int64, shape (slots,)
-        Position in the job's worker counts chosen for each slot of the window, -1 for none.
-    """
-
-    completion: int
-    utility: float
-    cost: float
-    payoff: float
-    choice: Integers
 
 
 class Planner:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
+from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.pricing import exponential_prices
 from shadowprice.kernels.slotgroups import Groups, SlotGroups
 from shadowprice.policies.pricing.constants import Pool, PriceConstants
@@ -106,6 +107,38 @@ class PriceBoard:
         room = (free // demand[columns]).sum(axis=1, dtype=np.float64).mean(axis=0)
         least = int(np.argmin(room))
         return int(columns[least]), float(room[least])
+
+    def spent(
+        self, ledger: LedgerView, schedule: Schedule, counts: Integers, demand: Amounts
+    ) -> Floats:
+        """Return what a schedule costs by resource.
+
+        Parameters
+        ----------
+        ledger : LedgerView
+            The ledger, at whose prices it is paid.
+        schedule : Schedule
+            Entries within the window.
+        counts : ndarray of int64, shape (entries,)
+            How many of ``demand`` each entry takes; entries outside the pool take none.
+        demand : ndarray of int64, shape (resources,)
+            Amounts of one worker or parameter server.
+
+        Returns
+        -------
+        ndarray of float64, shape (resources,)
+        """
+        share = self.pool.shares(demand)
+        position = {int(server): at for at, server in enumerate(self.servers)}
+        total = np.zeros(len(share))
+        for slot in schedule.active_slots:
+            here = np.flatnonzero((schedule.slots == slot) & (counts > 0))
+            prices = self.server_prices(ledger, int(slot) - ledger.start)
+            rows = [position[int(server)] for server in schedule.servers[here]]
+            # An infinite price of what is not asked for costs nothing.
+            paid = np.where(share > 0, prices[rows], 0.0) * share
+            total += (counts[here, None] * paid).sum(axis=0)
+        return total
 
     def _used(self, ledger: LedgerView, slot: int | slice) -> Integers:
         used = np.ascontiguousarray(ledger.used[slot][..., self.servers, :])

@@ -1,4 +1,4 @@
-"""The constants L and U of the exponential price functions, OASiS (23)-(26).
+"""The constants L and U of the exponential price functions: OASiS (23)-(26), PD-ORS (3.13)-(3.14).
 
 All of it happens on logarithms: with a sigmoid of decay 5, the smallest utility underflows and U/L
 reaches e^1400 (papers' README, reading 3). Amounts are shares of the largest capacity in the pool,
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 
 Floats = NDArray[np.float64]
+Carries = Literal["workers", "ps", "both"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +94,15 @@ class PriceConstants:
 
 @dataclass
 class ConstantsLearner:
-    """The constants over the jobs seen so far; (23)-(26) over exactly those.
+    """The constants over the jobs seen so far; (23)-(26), or (3.13)-(3.14), over exactly those.
 
     Parameters
     ----------
     pool : Pool
         The servers priced.
-    for_ps : bool
-        Whether the pool carries parameter servers (24), (26), else workers (23), (25).
+    carries : {"workers", "ps", "both"}
+        What the pool carries: workers (23), (25); parameter servers (24), (26); or both, where a
+        job asks for the sum of the two demands and may run at its internal rate (3.13), (3.14).
     horizon : int
         Slots a planner looks ahead.
     until : int or None
@@ -109,7 +112,7 @@ class ConstantsLearner:
     """
 
     pool: Pool
-    for_ps: bool
+    carries: Carries
     horizon: int
     until: int | None
     utility_floor: float = 0.0
@@ -130,7 +133,7 @@ class ConstantsLearner:
         return before.ln_lower != after.ln_lower or bool((before.ln_upper != after.ln_upper).any())
 
     def _learn(self, job: Job) -> None:
-        demand = job.ps if self.for_ps else job.worker
+        demand = self._demand(job)
         if demand is None:
             return
         shares = self.pool.shares(demand)
@@ -138,8 +141,8 @@ class ConstantsLearner:
         window = self._window(job)
         if not asked.any() or window <= 0:
             return
-        ln_best = float(job.utility.log_values(np.array([job.shortest_slots]))[0])
-        # (23), (24); reading 2: the argument is the shortest duration itself.
+        ln_best = float(job.utility.log_values(np.array([self._shortest(job)]))[0])
+        # (23), (24), (3.13); reading 2: the argument is the shortest duration itself.
         self._ln_upper[asked] = np.maximum(self._ln_upper[asked], ln_best - np.log(shares[asked]))
         ln_use = math.log(worker_slots(job)) + math.log(float(shares.sum()))
         ln_worst = _ln_smallest_utility(job, window, self.utility_floor)
@@ -147,6 +150,19 @@ class ConstantsLearner:
             self._ln_least_rate = min(self._ln_least_rate, ln_worst - ln_use)
         self._ln_least_use = min(self._ln_least_use, ln_use)
         self._longest = max(self._longest, window)
+
+    def _demand(self, job: Job) -> Amounts | None:
+        if self.carries == "workers" or (self.carries == "both" and job.ps is None):
+            return job.worker
+        if self.carries == "ps" or job.ps is None:
+            return job.ps
+        return np.asarray(job.worker + job.ps, dtype=np.int64)
+
+    def _shortest(self, job: Job) -> int:
+        """Return the fewest slots in which the job could complete on this pool."""
+        if self.carries != "both":
+            return job.shortest_slots
+        return -(-job.required // int(job.internal_gains.max()))
 
     def _window(self, job: Job) -> int:
         """Return the slots in which the job could run."""

@@ -1,0 +1,96 @@
+"""One job at the prices of one moment, on OASiS's two pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.policy import View
+from shadowprice.core.schedule import Schedule
+from shadowprice.policies.oasis.planner import Planner
+from shadowprice.policies.pricing.board import PriceBoard
+from shadowprice.policies.pricing.offers import Offer, Scarcity
+
+
+@dataclass(frozen=True)
+class OasisPlanner:
+    """The planner as `policies.pricing.admission` asks it."""
+
+    planner: Planner
+
+    @property
+    def boards(self) -> Sequence[PriceBoard]:
+        """The pool for workers, the pool for parameter servers."""
+        return self.planner.workers, self.planner.servers
+
+    def follow(self, ledger: LedgerView) -> None:
+        """Catch up with the ledger."""
+        self.planner.follow(ledger)
+
+    def quote(self, view: View, job: Job, remaining: int) -> OasisQuote:
+        """Return a job's quote."""
+        return OasisQuote(self.planner, view, job, remaining)
+
+
+@dataclass(frozen=True)
+class OasisQuote:
+    """See `policies.pricing.offers.Quote`."""
+
+    planner: Planner
+    view: View
+    job: Job
+    remaining: int
+
+    def best(self, factor: float = 1.0) -> Offer | None:
+        """Return the offer of largest payoff, None where nothing completes the work."""
+        return self.planner.best(self.job, self.view.slot, self.view.end, self.remaining, factor)
+
+    def schedule(self, offer: Offer) -> Schedule:
+        """Return where the workers and parameter servers of an offer stand."""
+        return self.planner.schedule(self.job, self.view.slot, offer)
+
+    def fastest(self) -> int:
+        """Return the most progress units that one slot can add."""
+        return int(self.job.gains.max())
+
+    def scarcest(self) -> Scarcity:
+        """Return what leaves the least room, over both pools."""
+        job, view = self.job, self.view
+        slots = view.end - view.slot
+        boards = [(self.planner.workers, False)]
+        if job.ps is not None:
+            boards.append((self.planner.servers, True))
+        rooms = [
+            (*board.scarcest(job, ps=ps, ledger=view.ledger, slots=slots), ps)
+            for board, ps in boards
+        ]
+        # Parameter servers are needed in proportion: compare the workers that each pool allows.
+        per_worker = float(job.ps_counts[-1] / job.worker_counts[-1]) if job.ps is not None else 1.0
+        column, room, ps = min(rooms, key=lambda r: r[1] / (per_worker if r[2] else 1.0))
+        return Scarcity(
+            view.cluster.resources[column],
+            "parameter-server servers" if ps else "worker servers",
+            "parameter servers" if ps else "workers",
+            room,
+        )
+
+    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+        """Return the resource of a pool that makes up most of a schedule's cost."""
+        best = ("", -1.0)
+        for board, counts, demand in (
+            (self.planner.workers, schedule.workers, self.job.worker),
+            (self.planner.servers, schedule.ps, self.job.ps),
+        ):
+            if demand is None:
+                continue
+            total = board.spent(self.view.ledger, schedule, counts, demand)
+            kind = "worker" if board is self.planner.workers else "parameter-server"
+            column = int(np.argmax(total))
+            if total[column] > best[1]:
+                resource = self.view.cluster.resources[column]
+                best = (f"{resource} of {kind} servers", float(total[column]))
+        return best

@@ -1,0 +1,180 @@
+"""Algorithm 1 of OASiS and of PD-ORS: admit a job when its payoff is positive, post new prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.events import (
+    Commit,
+    Decision,
+    Drop,
+    JobsArrived,
+    JobsDisplaced,
+    PolicyEvent,
+    Reject,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.policies.pricing.constants import (
+    ConstantsLearner,
+    PriceConstants,
+    given_constants,
+)
+from shadowprice.policies.pricing.offers import PricedPlanner
+from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
+from shadowprice.policies.pricing.refusals import explain
+
+
+class PricedAdmission:
+    """Decides every job once, on arrival, by the best schedule at the prices of the moment.
+
+    Parameters
+    ----------
+    planner : PricedPlanner
+        Finds schedules on its boards.
+    learners : sequence of ConstantsLearner
+        What each board's constants come from.
+    parameters : PriceParameters
+        How prices are formed.
+    cluster : Cluster
+        The servers.
+    """
+
+    capabilities: ClassVar = Capabilities(plans_ahead=True, elastic=True, prices=True)
+
+    def __init__(
+        self,
+        planner: PricedPlanner,
+        learners: Sequence[ConstantsLearner],
+        parameters: PriceParameters,
+        cluster: Cluster,
+    ) -> None:
+        self._planner = planner
+        self._learners = tuple(learners)
+        self._parameters = parameters
+        self._cluster = cluster
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Decide each arriving job once; plan displaced jobs anew."""
+        match event:
+            case JobsArrived(_, jobs):
+                for job in jobs:
+                    if self._parameters.prices == "online":
+                        self._learn(job, view.ledger)
+                    yield self._admit(view, job)
+            case JobsDisplaced(_, names, server):
+                for name in names:
+                    yield self._keep(view, view.open_jobs[name], server)
+            case _:
+                return
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return the parameters and the price constants."""
+        raise NotImplementedError
+
+    def slot_prices(self, view: View) -> NDArray[np.float64]:
+        """Return the price of all of each server's resources in the coming slot."""
+        prices = np.zeros(self._cluster.capacity.shape)
+        for board in self._planner.boards:
+            shares = np.stack(
+                [board.pool.shares(row) for row in view.ledger.capacity[board.servers]]
+            )
+            prices[board.servers] += board.server_prices(view.ledger, 0) * np.minimum(shares, 1.0)
+        return prices
+
+    def _admit(self, view: View, job: Job) -> Decision:
+        self._planner.follow(view.ledger)
+        quote = self._planner.quote(view, job, job.required)
+        offer = quote.best()
+        if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
+            return Reject(job.name, explain(quote, view, job, offer, job.required))
+        return Commit(job.name, quote.schedule(offer), offer.payoff, offer.utility, offer.cost)
+
+    def _keep(self, view: View, state: JobState, server: int | None) -> Decision:
+        """Plan the work that remains of an admitted job: kept whatever it costs, if it fits."""
+        self._planner.follow(view.ledger)
+        job = state.job
+        quote = self._planner.quote(view, job, state.remaining)
+        offer = quote.best()
+        if offer is not None:
+            return Commit(job.name, quote.schedule(offer), offer.payoff, offer.utility, offer.cost)
+        why = "its plan fell short" if server is None else f"{view.cluster.names[server]} was lost"
+        detail = explain(quote, view, job, None, state.remaining)
+        return Drop(
+            job.name,
+            Refusal(
+                Reason.SERVER_LOST if server is not None else detail.reason,
+                f"{why} and the rest of the job does not fit: {detail.message}",
+                bottleneck=detail.bottleneck,
+            ),
+        )
+
+    def _learn(self, job: Job, ledger: LedgerView) -> None:
+        for learner, board in zip(self._learners, self._planner.boards, strict=True):
+            if learner.learn((job,)):
+                constants = learner.constants().scaled(self._parameters.price_scale)
+                board.reprice(constants, ledger)
+
+
+def first_constants(
+    name: str,
+    context: PolicyContext,
+    parameters: PriceParameters,
+    learners: Sequence[ConstantsLearner],
+    given: Sequence[GivenPrices | None],
+) -> list[PriceConstants]:
+    """Return the constants that a policy starts with, one for each learner.
+
+    Parameters
+    ----------
+    name : str
+        The policy, for errors.
+    context : PolicyContext
+        The cluster, and the job set for offline constants.
+    parameters : PriceParameters
+        Where constants come from.
+    learners : sequence of ConstantsLearner
+        Taught the whole job set where it is known and asked for.
+    given : sequence of GivenPrices or None
+        The user's constants for each pool; None makes a pool free.
+
+    Raises
+    ------
+    InputError
+        If offline constants are asked for without a job set, or a given price names a resource
+        that no server has.
+    """
+    if parameters.prices == "given":
+        constants = [_given(name, prices, context.cluster) for prices in given]
+        return [constant.scaled(parameters.price_scale) for constant in constants]
+    if parameters.prices == "offline":
+        if context.known_jobs is None:
+            raise InputError(
+                Fault(
+                    f"policy {name}",
+                    "prices=offline needs the whole job set",
+                    "use online or given",
+                )
+            )
+        for learner in learners:
+            learner.learn(context.known_jobs)
+    return [learner.constants().scaled(parameters.price_scale) for learner in learners]
+
+
+def _given(name: str, prices: GivenPrices | None, cluster: Cluster) -> PriceConstants:
+    if prices is None:
+        return given_constants(0.0, {}, cluster.resources)
+    for resource in prices.U.keys() - set(cluster.resources):
+        known = ", ".join(cluster.resources)
+        raise InputError(
+            Fault(f"policy {name}: U.{resource}", "no server has it", f"known: {known}")
+        )
+    return given_constants(prices.L, prices.U, cluster.resources)

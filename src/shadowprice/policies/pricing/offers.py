@@ -1,0 +1,108 @@
+"""What a priced planner can offer a job, and the questions that every such planner answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.policy import View
+from shadowprice.core.schedule import Schedule
+from shadowprice.policies.pricing.board import PriceBoard
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """The best that the cluster can offer a job.
+
+    Parameters
+    ----------
+    completion : int
+        Slot in which it would complete.
+    utility, cost, payoff : float
+        What that is worth, what it costs, and the difference: OASiS's mu of (20), PD-ORS's lambda.
+    choice : ndarray of int64, shape (slots,)
+        The choice made in each slot of the window, -1 for none; what a choice is, the planner that
+        made the offer knows.
+    """
+
+    completion: int
+    utility: float
+    cost: float
+    payoff: float
+    choice: Integers
+
+
+class Scarcity(NamedTuple):
+    """What leaves a job the least room.
+
+    Attributes
+    ----------
+    resource : str
+        Name of the resource.
+    where : str
+        The servers it is short on, such as ``worker servers``.
+    kind : str
+        What it leaves room for: ``workers`` or ``parameter servers``.
+    room : float
+        How many of them a slot has room for on average.
+    """
+
+    resource: str
+    where: str
+    kind: str
+    room: float
+
+
+class Quote(Protocol):
+    """One job at the prices of one moment."""
+
+    def best(self, factor: float = 1.0) -> Offer | None:
+        """Return the offer of largest payoff, None where nothing completes the work.
+
+        Parameters
+        ----------
+        factor : float
+            What every utility is multiplied by.
+        """
+        ...
+
+    def schedule(self, offer: Offer) -> Schedule:
+        """Return where the workers and parameter servers of an offer stand."""
+        ...
+
+    def fastest(self) -> int:
+        """Return the most progress units that one slot can add, in an empty cluster."""
+        ...
+
+    def scarcest(self) -> Scarcity:
+        """Return what leaves the least room over the slots in which the job could run."""
+        ...
+
+    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+        """Return the resource that makes up most of a schedule's cost, and that cost."""
+        ...
+
+
+class PricedPlanner(Protocol):
+    """Finds the schedule of largest payoff at posted prices."""
+
+    @property
+    def boards(self) -> Sequence[PriceBoard]:
+        """The pools it prices."""
+        ...
+
+    def follow(self, ledger: LedgerView) -> None:
+        """Catch up with the ledger."""
+        ...
+
+    def quote(self, view: View, job: Job, remaining: int) -> Quote:
+        """Return a job's quote for the progress units that remain."""
+        ...

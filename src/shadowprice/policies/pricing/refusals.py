@@ -1,0 +1,111 @@
+"""Why a priced planner refused a job, and the smallest change that would have been admitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shadowprice.core.job import Job
+from shadowprice.core.policy import View
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.utility import utility_value
+from shadowprice.policies.pricing.offers import Offer, Quote
+
+_STEPS = 20
+
+
+def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: int) -> Refusal:
+    """Return the reason of a refusal with its numbers.
+
+    Parameters
+    ----------
+    quote : Quote
+        The job at the prices it met.
+    view : View
+        The state it was decided on.
+    job : Job
+        The job.
+    offer : Offer or None
+        The best schedule, of payoff 0 or less; None if there is none.
+    remaining : int
+        Progress units to make.
+    """
+    if offer is None:
+        return _no_schedule(quote, view, remaining)
+    factor, nearest = least_factor(quote, job, offer)
+    if nearest is None:
+        return Refusal(
+            Reason.NO_VALUE,
+            f"nothing is left of its utility by slot {offer.completion}, the earliest it could end",
+            value=0.0,
+            cost=offer.cost,
+            completion=offer.completion,
+            change="a later deadline or target",
+        )
+    return Refusal(
+        Reason.PRICE,
+        f"worth {nearest.utility:.4g} if completed in slot {nearest.completion}, but what it would "
+        f"use costs {nearest.cost:.4g}",
+        value=nearest.utility,
+        cost=nearest.cost,
+        completion=nearest.completion,
+        bottleneck=_dearest(quote, nearest),
+        change=f"a utility more than {factor:.4g} times as large",
+        numbers={"payoff": offer.payoff, "utility_factor": factor},
+    )
+
+
+def _no_schedule(quote: Quote, view: View, work: int) -> Refusal:
+    slots = view.end - view.slot
+    shortest = -(-work // max(quote.fastest(), 1))
+    if shortest > slots:
+        limit = "timespan" if view.until == view.end else "planning horizon"
+        return Refusal(
+            Reason.TOO_LATE,
+            f"needs {shortest} slots at full width, {max(slots, 0)} are left in the {limit}",
+            bottleneck=f"{limit} ending at slot {view.end}",
+            change=f"less work, more workers at once, or {shortest - max(slots, 0)} more slots",
+            numbers={"slots_needed": shortest, "slots_left": max(slots, 0)},
+        )
+    scarce = quote.scarcest()
+    return Refusal(
+        Reason.NO_ROOM,
+        f"no room: {scarce.resource} leaves place for {scarce.room:.3g} {scarce.kind} a slot on "
+        f"average until slot {view.end}",
+        bottleneck=f"{scarce.resource} of {scarce.where}",
+        change=f"less {scarce.resource} per {scarce.kind[:-1]}, fewer epochs, or a later arrival",
+        numbers={"mean_room": scarce.room},
+    )
+
+
+def _dearest(quote: Quote, offer: Offer) -> str:
+    """Return the resource that makes up most of the cost, and from when to when it is paid."""
+    schedule = quote.schedule(offer)
+    label, amount = quote.dearest(schedule)
+    span = f"slots {schedule.start} to {schedule.completion}"
+    return f"{label}, {amount / max(offer.cost, 1e-300):.0%} of the cost over {span}"
+
+
+def least_factor(quote: Quote, job: Job, offer: Offer) -> tuple[float, Offer | None]:
+    """Return the least factor on the utility at which some schedule has a payoff of 0.
+
+    It is the minimum of cost / utility over completion slots. Newton's method on the largest payoff
+    as a function of the factor (Dinkelbach) takes a few steps, each one exact search; it starts
+    from the schedule of largest utility.
+
+    Returns
+    -------
+    (float, Offer or None)
+        The factor, and the schedule that attains it; None if no schedule has any utility.
+    """
+    factor = 1e9 * max(offer.cost, 1.0) / max(utility_value(job.utility, 0), 1e-300)
+    nearest: Offer | None = None
+    for _ in range(_STEPS):
+        better = quote.best(factor)
+        if better is None or (nearest is not None and better.payoff <= 1e-9 * better.cost):
+            break
+        value = utility_value(job.utility, better.completion - job.arrival)
+        if value <= 0:
+            break
+        nearest = replace(better, utility=value, payoff=value - better.cost)
+        factor = better.cost / value
+    return factor, nearest
