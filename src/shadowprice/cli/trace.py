@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from shadowprice.cli.console import Output, print_json, stderr, stdout
 
 app = typer.Typer(no_args_is_help=True, help="Look at cluster traces, and turn them into jobs.")
 
@@ -26,13 +26,6 @@ SeedOption = Annotated[int, typer.Option(help="Seed of everything drawn.")]
 SkipOption = Annotated[
     bool, typer.Option("--skip-invalid", help="Leave out wrong rows, counted, and go on.")
 ]
-
-
-class Output(StrEnum):
-    """How a command prints its result."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")]
@@ -52,7 +45,7 @@ def info(
     if output is Output.JSON:
         record = asdict(statistics)
         record["start"] = statistics.start.isoformat() if statistics.start else None
-        typer.echo(json.dumps(record, indent=2))
+        print_json(record)
         return
     _print_statistics(statistics)
 
@@ -87,7 +80,7 @@ def convert(
     if cluster is not None and document is not None:
         _write_yaml(cluster, document)
     for note in (*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes):
-        typer.echo(f"note: {note}", err=True)
+        stderr().print(f"note: {note}", markup=False)
     written = f" and {cluster}" if cluster else ""
     typer.echo(f"{len(workload)} jobs in {out}{written}")
 
@@ -95,17 +88,15 @@ def convert(
 @app.command()
 def formats(output: OutputOption = Output.TABLE) -> None:
     """List the trace formats: what each is, its options, and the traits it is read with."""
-    from rich.console import Console
-
     from shadowprice.traces.locate import SELECTION_OPTIONS
     from shadowprice.traces.registry import formats as known_formats
 
     known = known_formats().values()
     if output is Output.JSON:
         rows = [{k: v for k, v in asdict(one).items() if k != "read"} for one in known]
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
-    console = Console(highlight=False)
+    console = stdout()
     for one in known:
         console.print(f"[bold]{one.name}[/bold]  {one.title}")
         console.print(f"  files    {one.files}", markup=False)
@@ -191,7 +182,6 @@ def _write_yaml(path: Path, document: dict[str, Any]) -> None:
 
 
 def _print_statistics(statistics: Any) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from shadowprice.core.amounts import format_seconds
@@ -206,7 +196,9 @@ def _print_statistics(statistics: Any) -> None:
         "run time": run or "unknown",
         "GPU-time": f"{statistics.gpu_hours:,.0f} GPU-h, "
         f"{statistics.multi_gpu_share:.0%} of it in jobs of several GPUs",
-        "between arrivals": f"CV {statistics.arrival_cv:.1f} (Poisson: 1)",
+        "between arrivals": "unknown"
+        if statistics.arrival_cv is None
+        else f"CV {statistics.arrival_cv:.1f} (Poisson: 1)",
         "arrivals an hour": f"mean {statistics.hourly_mean:.1f}, peak {statistics.hourly_peak}, "
         f"Fano {statistics.hourly_fano:.0f} (Poisson: 1)",
         "tenants": str(statistics.tenants),
@@ -220,4 +212,4 @@ def _print_statistics(statistics: Any) -> None:
         table.add_row(name, text)
     for note in statistics.notes:
         table.add_row(note.action, f"{note.count:,} x {note.reason}")
-    Console().print(table)
+    stdout().print(table)

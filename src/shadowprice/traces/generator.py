@@ -263,8 +263,8 @@ def cluster_for(
     -------
     dict
         A mapping that `shadowprice.core.specs.ClusterSpec` validates: servers for workers, at least
-        as many as the widest job needs at its fewest workers, and half as many for parameter
-        servers where jobs use them.
+        as many as the widest job needs at its fewest workers, and equally many for parameter
+        servers where jobs use them, with room for one a GPU: the GPUs are what is scarce.
     """
     if not load > 0:
         raise InputError(f"load={load}: write a number above 0")
@@ -287,12 +287,29 @@ def cluster_for(
     }
     servers = [{"name": "gpu", "count": count, "role": "worker", "capacity": capacity}]
     if any(profile.ps is not None for profile in workload.profiles):
-        net = {"cpu": 32, "memory": "244GiB", BANDWIDTH: "50Gbps"}
-        servers.append({"name": "net", "count": -(-count // 2), "role": "ps", "capacity": net})
+        servers.append(
+            {
+                "name": "net",
+                "count": count,
+                "role": "ps",
+                "capacity": _ps_capacity(workload, gpus_per_server),
+            }
+        )
     return {
         "slot": slot_text(workload.slot_seconds),
         "horizon": horizon,
         "servers": servers,
+    }
+
+
+def _ps_capacity(workload: Workload, places: int) -> dict[str, Any]:
+    """Return the capacity of a server that holds so many of the largest parameter servers."""
+    demands = [profile.ps for profile in workload.profiles if profile.ps is not None]
+    most = {name: max(ps.get(name, 0) for ps in demands) for name in ("cpu", "memory", BANDWIDTH)}
+    return {
+        "cpu": -(-places * most["cpu"] // MILLI),
+        "memory": f"{-(-places * most['memory'] // 2**30)}GiB",
+        BANDWIDTH: f"{-(-places * most[BANDWIDTH] // 10**9)}Gbps",
     }
 
 

@@ -40,8 +40,9 @@ class TraceStatistics:
         GPU-time of those jobs.
     multi_gpu_share : float
         Share of it in jobs of more than one GPU.
-    arrival_cv : float
-        Standard deviation over mean of the times between submissions (Poisson: 1).
+    arrival_cv : float, optional
+        Standard deviation over mean of the times between submissions (Poisson: 1); None where
+        all are at one moment.
     hourly_fano : float
         Variance over mean of submissions in an hour of the clock (Poisson: 1).
     hourly_peak, hourly_mean : float
@@ -64,7 +65,7 @@ class TraceStatistics:
     run_time: Mapping[int, float]
     gpu_hours: float
     multi_gpu_share: float
-    arrival_cv: float
+    arrival_cv: float | None
     hourly_fano: float
     hourly_peak: int
     hourly_mean: float
@@ -86,7 +87,7 @@ def describe(trace: Trace) -> TraceStatistics:
     Returns
     -------
     TraceStatistics
-        The summary; CV is NaN for fewer than two jobs or all at one moment.
+        The summary.
     """
     jobs = trace.jobs
     submit = jobs["submit"].to_numpy()
@@ -112,7 +113,7 @@ def describe(trace: Trace) -> TraceStatistics:
         run_time=dict(zip(PERCENTILES, percentiles, strict=False)),
         gpu_hours=total / HOUR,
         multi_gpu_share=float(gpu_time[several].sum()) / total if total else 0.0,
-        arrival_cv=interarrival_cv(submit),
+        arrival_cv=interarrival_cv(submit) if submit[-1] > submit[0] else None,
         hourly_fano=fano_factor(counts),
         hourly_peak=int(counts.max()),
         hourly_mean=float(counts.mean()),

@@ -14,7 +14,6 @@ hold by construction, and by test:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -22,103 +21,24 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shadowprice.core.amounts import MILLI, parse_amount
+from shadowprice.core.amounts import MILLI
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.traces.locate import parse_spec, read_trace
+from shadowprice.traces.options import OPTION_NAMES, SynthesisOptions
 from shadowprice.traces.records import Trace
-from shadowprice.traces.throughput import Curve, Family, at_workers, family_table
+from shadowprice.traces.speeds import Speeds
+from shadowprice.traces.throughput import Curve, Family, family_table
 from shadowprice.traces.workload import NANO, Profile, Workload
 
-MOST_WORKERS: Final = 64
+__all__ = ["CLASSES", "OPTION_NAMES", "SynthesisOptions", "load_jobs", "synthesize"]
+
 CLASSES: Final = ("time-insensitive", "time-sensitive", "time-critical")
 _DECAYS: Final = ((0.0, 0.0), (0.01, 1.0), (4.0, 6.0))
-_CHUNK: Final = 50
-_MANY: Final = 50 * _CHUNK
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class SynthesisOptions:
-    """How to fill in what a trace lacks.
-
-    Parameters
-    ----------
-    families : {"a100", "v100"}
-        Set of measured model families that jobs without a model are drawn from, uniformly.
-    speed : {"auto", "linear", "measured"}
-        Linear: any number of workers, each at the family's rate on one GPU (the papers' model).
-        Measured: only the measured numbers, at the measured rates. Auto: measured where the trace
-        names a model that is in the table, else linear.
-    training : {"ps", "allreduce"}
-        Whether jobs ask for parameter servers.
-    insensitive, sensitive : float
-        Shares of time-insensitive (decay 0) and time-sensitive (decay 0.01-1 per slot) jobs; the
-        rest are time-critical (decay 4-6). OASiS, section V: 10 % and 55 %.
-    target : {"relative", "slots"}
-        Relative: the target is the traced duration times a stretch drawn from 1 to ``stretch``
-        (log-uniform), and at least a slot. Slots: uniform in 1 to 15 slots whatever the duration
-        (OASiS, section V; jobs longer than that cannot meet it).
-    stretch : float
-        Largest stretch of a relative target.
-    elasticity : float
-        A job may run with 1 to ``elasticity`` times its traced workers (at most 64); 1 keeps the
-        traced number, alone. For a measured curve given by the trace, 0 (the default) allows every
-        measured number; otherwise 0 means 2.
-    cpu_jobs : {"drop", "keep"}
-        What becomes of jobs without GPUs.
-    bandwidth : str
-        Network share of one worker with one GPU; the default is 3Gbps, an eighth of 25 Gbps.
-    """
-
-    families: Literal["a100", "v100"] = "a100"
-    speed: Literal["auto", "linear", "measured"] = "auto"
-    training: Literal["ps", "allreduce"] = "ps"
-    insensitive: float = 0.10
-    sensitive: float = 0.55
-    target: Literal["relative", "slots"] = "relative"
-    stretch: float = 4.0
-    elasticity: float = 0.0
-    cpu_jobs: Literal["drop", "keep"] = "drop"
-    bandwidth: str = "3Gbps"
-
-    def __post_init__(self) -> None:
-        for name, kind in _CHOICES.items():
-            if getattr(self, name) not in kind:
-                raise InputError(f"{name}={getattr(self, name)}: write {' or '.join(kind)}")
-        shares = (self.insensitive, self.sensitive, 1 - self.insensitive - self.sensitive)
-        if not all(-1e-9 <= share <= 1 for share in shares):
-            raise InputError("insensitive and sensitive are shares of all jobs, at most 1 together")
-        if not (math.isfinite(self.stretch) and self.stretch >= 1):
-            raise InputError(f"stretch={self.stretch}: write 1 or more")
-        if not (self.elasticity == 0 or 1 <= self.elasticity <= MOST_WORKERS):
-            raise InputError(f"elasticity={self.elasticity}: write 0, or 1 to {MOST_WORKERS}")
-
-    @classmethod
-    def from_text(cls, pairs: dict[str, str]) -> SynthesisOptions:
-        """Build the options from text, as ``?training=allreduce&stretch=2`` gives them."""
-        values: dict[str, object] = {}
-        for field in fields(cls):
-            if field.name in pairs:
-                text = pairs[field.name]
-                try:
-                    values[field.name] = float(text) if field.type == "float" else text
-                except ValueError as error:
-                    raise InputError(f"{field.name}={text}: write a number") from error
-        return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
-
-
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {
-    "families": ("a100", "v100"),
-    "speed": ("auto", "linear", "measured"),
-    "training": ("ps", "allreduce"),
-    "target": ("relative", "slots"),
-    "cpu_jobs": ("drop", "keep"),
-}
-OPTION_NAMES: Final = tuple(field.name for field in fields(SynthesisOptions))
 
 
 def load_jobs(
@@ -194,7 +114,7 @@ def synthesize(
     rng = np.random.default_rng(seed)
     families = _families(frame, options, rng, notes)
     traced, per_worker = _traced_workers(frame)
-    speeds = _Speeds(frame, families, traced, options, notes)
+    speeds = Speeds(frame, families, traced, options, notes)
     kind, value, decay, target, classes = _utilities(
         frame, speeds.duration, slot_seconds, options, rng, notes
     )
@@ -277,133 +197,6 @@ def _traced_workers(frame: pl.DataFrame) -> tuple[Ints, Floats]:
     return traced, gpus / traced
 
 
-class _Speeds:
-    """Work, step time and worker range of every job, conserving its GPU-time."""
-
-    def __init__(
-        self,
-        frame: pl.DataFrame,
-        families: list[Family],
-        traced: Ints,
-        options: SynthesisOptions,
-        notes: list[str],
-    ) -> None:
-        described = frame["iterations"].is_not_null().to_numpy()
-        iterations = frame["iterations"].fill_null(0).to_numpy().astype(np.int64)
-        duration = frame["duration"].fill_null(np.nan).to_numpy().astype(np.float64)
-        steps = np.array([family.step_seconds for family in families])
-        factor = options.elasticity or 2.0
-        widest = np.clip(np.floor(traced * factor), traced, np.maximum(MOST_WORKERS, traced))
-        self.most = widest.astype(np.int64)
-        self.fewest = traced.copy() if options.elasticity == 1 else np.ones_like(traced)
-        self.curves: list[Curve | None] = [None] * frame.height
-        rates = np.zeros(frame.height)
-        wanted = described if options.speed == "auto" else np.full_like(described, True)
-        if options.speed != "linear":
-            self._measure(families, traced, wanted, described, options, rates)
-        measured = rates > 0
-        missing = int((wanted & ~measured).sum()) if options.speed != "linear" else 0
-        if missing:
-            notes.append(f"{missing} jobs ran with more GPUs than were measured: linear speed")
-        comm = self._communication(families, options)
-        # Duration where the trace tells none: that of its iterations at the speed they get.
-        with np.errstate(divide="ignore"):
-            implied = np.where(
-                measured, iterations / np.where(measured, rates, 1.0), iterations * steps / traced
-            )
-        self.duration = np.where(np.isnan(duration), implied, duration)
-        untimed = np.isnan(duration) & ~measured
-        # Without a traced duration, linear work is the iterations at compute plus communication.
-        self.duration[untimed] += (iterations * comm / traced)[untimed]
-        batches = np.where(
-            measured,
-            np.where(described, iterations, np.rint(self.duration * np.where(measured, rates, 1))),
-            np.rint(traced * self.duration / (steps + comm)),
-        )
-        batches = np.maximum(1, batches).astype(np.int64)
-        exact = measured & described
-        self.chunks, rest = _chunked(batches, self.most, exact)
-        self.epochs, self.minibatches, rest = _epochs(rest, measured)
-        work = self.chunks * rest
-        share = traced * self.duration / work - comm
-        short = ~measured & (share < 1e-9)
-        if short.any():
-            notes.append(f"{int(short.sum())} jobs are shorter than one mini-batch: one is made")
-        step = np.where(short, 1e-9, share)
-        self.minibatch_time = np.where(measured, 0, np.rint(step * NANO)).astype(np.int64)
-        self.most = np.minimum(self.most, self.chunks)
-        self.fewest = np.minimum(self.fewest, self.most)
-
-    def _measure(
-        self,
-        families: list[Family],
-        traced: Ints,
-        wanted: NDArray[np.bool_],
-        described: NDArray[np.bool_],
-        options: SynthesisOptions,
-        rates: Floats,
-    ) -> None:
-        """Set curve, rate at the traced workers and worker range of jobs with a measured speed."""
-        known: dict[tuple[int, int], tuple[Curve | None, float]] = {}
-        curve: Curve | None
-        for at in np.flatnonzero(wanted):
-            family, workers = families[at], int(traced[at])
-            key = (id(family), workers)
-            if key not in known:
-                rate = at_workers(family.curve, workers)
-                curve = (
-                    None if rate is None else dict(sorted({**family.curve, workers: rate}.items()))
-                )
-                known[key] = (curve, rate or 0.0)
-            self.curves[at], rates[at] = known[key]
-            curve = self.curves[at]
-            if curve is not None and described[at] and options.elasticity == 0:
-                self.most[at] = max(curve)
-
-    @staticmethod
-    def _communication(families: list[Family], options: SynthesisOptions) -> Floats:
-        """Return seconds of communication in a mini-batch, 2 e / b of OASiS (2)."""
-        bandwidth = _bandwidth(options)
-        gradients = np.array([family.gradient for family in families], dtype=np.float64)
-        return 16.0 * gradients / bandwidth
-
-
-def _bandwidth(options: SynthesisOptions) -> int:
-    value = parse_amount(options.bandwidth)
-    if not value.value or value.dimension.value != "rate":
-        raise InputError(f"bandwidth={options.bandwidth}: write a rate such as 3Gbps")
-    return value.value
-
-
-def _chunked(batches: Ints, most: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Split mini-batches into at least ``most`` chunks, exactly where asked.
-
-    Elsewhere ``most`` chunks with equally many mini-batches each, the nearest such number. Where
-    the number must stay: the smallest divisor within [most, 4 most), or chunks of one mini-batch.
-    """
-    chunks = np.minimum(most, batches)
-    rest = np.maximum(1, np.rint(batches / chunks)).astype(np.int64)
-    left = exact & (batches % chunks != 0)
-    for at in np.flatnonzero(left):
-        total, low = int(batches[at]), int(chunks[at])
-        divisor = next((c for c in range(low, 4 * low) if total % c == 0), total)
-        chunks[at], rest[at] = divisor, total // divisor
-    return chunks, rest
-
-
-def _epochs(rest: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
-    """Split mini-batches per chunk and job into epochs and chunks of up to 50 mini-batches.
-
-    Where the step time absorbs the rounding and there are many, to the nearest 50 (within 1 %).
-    """
-    rounded = np.where(~exact & (rest > _MANY), np.rint(rest / _CHUNK) * _CHUNK, rest)
-    rest = rounded.astype(np.int64)
-    size = np.ones_like(rest)
-    for candidate in range(2, _CHUNK + 1):
-        size[rest % candidate == 0] = candidate
-    return rest // size, size, rest
-
-
 def _profiles(
     frame: pl.DataFrame,
     families: list[Family],
@@ -414,7 +207,7 @@ def _profiles(
 ) -> list[Profile]:
     """Return demands and speed of every job; jobs with equal ones share the object."""
     table = family_table()
-    bandwidth = _bandwidth(options)
+    bandwidth = options.worker_bandwidth
     gpus = np.ceil(per_worker * MILLI - 1e-6).astype(np.int64)
     # A worker's share of what the trace counts in all, rounded up to what is kept.
     cores = np.ceil(frame["cpus"].fill_null(0.0).to_numpy() * MILLI / traced - 1e-6)

@@ -50,7 +50,13 @@ def read_head(path: Path) -> str:
         If there is no such file, or it is empty, binary, not UTF-8, or a broken gzip.
     """
     if not path.exists():
-        raise InputError(Fault(str(path), "there is no such file", "check the path"))
+        raise InputError(
+            Fault(
+                str(path),
+                "there is no such file",
+                "check the path (SHADOWPRICE_TRACES may name its folder)",
+            )
+        )
     if path.is_dir():
         raise InputError(Fault(str(path), "is a directory", "give the file inside it"))
     try:

@@ -23,6 +23,7 @@ def test_philly_has_its_published_statistics(traces):
     assert [round(found.run_time[at]) for at in (10, 50, 90, 99)] == [81, 1658, 8974, 213636]
     assert round(found.gpu_hours / 1000) == 438
     assert round(found.multi_gpu_share, 2) == 0.76
+    assert found.arrival_cv is not None
     assert round(found.arrival_cv, 1) == 12.4
     assert round(found.hourly_fano) == 214
     assert (found.hourly_peak, round(found.hourly_mean, 1)) == (772, 20.7)

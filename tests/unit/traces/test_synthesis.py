@@ -322,6 +322,10 @@ def test_a_cluster_is_sized_to_the_gpu_time_asked_for():
     document = cluster_for(workload)
     assert document["servers"][0]["count"] == 3
     assert cluster_for(workload, load=4.0)["servers"][0]["count"] == 1
+    # Room for a parameter server a GPU: GPUs are what is scarce, not the servers that serve them.
+    capacity = document["servers"][1]["capacity"]
+    assert document["servers"][1]["count"] == 3
+    assert capacity == {"cpu": 32, "memory": "128GiB", "bandwidth": "48Gbps"}
     spec, faults = validate(ClusterSpec, document, "cluster")
     assert spec is not None, faults
     assert len(workload.to_jobs(spec.resolve())) == count

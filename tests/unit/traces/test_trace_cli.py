@@ -38,6 +38,8 @@ def test_info_as_table_and_json(raw):
     assert "Fano" in text
     record = json.loads(run("trace", "info", f"itp:{raw}?limit=1", "-o", "json"))
     assert record["jobs"] == 1
+    assert record["arrival_cv"] is None
+    assert "unknown" in run("trace", "info", f"itp:{raw}?limit=1")
     assert record["notes"] == [{"action": "dropped", "reason": "not selected", "count": 1}]
 
 

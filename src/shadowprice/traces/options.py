@@ -1,0 +1,102 @@
+"""How to fill in what a trace lacks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Final, Literal
+
+from shadowprice.core.amounts import Dimension, parse_amount
+from shadowprice.core.errors import InputError
+
+MOST_WORKERS: Final = 64
+"""Workers that elasticity widens a job to, at most."""
+
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "families": ("a100", "v100"),
+    "speed": ("auto", "linear", "measured"),
+    "training": ("ps", "allreduce"),
+    "target": ("relative", "slots"),
+    "cpu_jobs": ("drop", "keep"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisOptions:
+    """How to fill in what a trace lacks.
+
+    Parameters
+    ----------
+    families : {"a100", "v100"}
+        Set of measured model families that jobs without a model are drawn from, uniformly.
+    speed : {"auto", "linear", "measured"}
+        Linear: any number of workers, each at the family's rate on one GPU (the papers' model).
+        Measured: only the measured numbers, at the measured rates. Auto: measured where the trace
+        names a model that is in the table, else linear.
+    training : {"ps", "allreduce"}
+        Whether jobs ask for parameter servers.
+    insensitive, sensitive : float
+        Shares of time-insensitive (decay 0) and time-sensitive (decay 0.01-1 per slot) jobs; the
+        rest are time-critical (decay 4-6). OASiS, section V: 10 % and 55 %.
+    target : {"relative", "slots"}
+        Relative: the target is the traced duration times a stretch drawn from 1 to ``stretch``
+        (log-uniform), and at least a slot. Slots: uniform in 1 to 15 slots whatever the duration
+        (OASiS, section V; jobs longer than that cannot meet it).
+    stretch : float
+        Largest stretch of a relative target.
+    elasticity : float
+        A job may run with 1 to ``elasticity`` times its traced workers (at most 64); 1 keeps the
+        traced number, alone. For a measured curve given by the trace, 0 (the default) allows every
+        measured number; otherwise 0 means 2.
+    cpu_jobs : {"drop", "keep"}
+        What becomes of jobs without GPUs.
+    bandwidth : str
+        Network share of one worker with one GPU; the default is 3Gbps, an eighth of 25 Gbps.
+    """
+
+    families: Literal["a100", "v100"] = "a100"
+    speed: Literal["auto", "linear", "measured"] = "auto"
+    training: Literal["ps", "allreduce"] = "ps"
+    insensitive: float = 0.10
+    sensitive: float = 0.55
+    target: Literal["relative", "slots"] = "relative"
+    stretch: float = 4.0
+    elasticity: float = 0.0
+    cpu_jobs: Literal["drop", "keep"] = "drop"
+    bandwidth: str = "3Gbps"
+
+    def __post_init__(self) -> None:
+        for name, kind in _CHOICES.items():
+            if getattr(self, name) not in kind:
+                raise InputError(f"{name}={getattr(self, name)}: write {' or '.join(kind)}")
+        shares = (self.insensitive, self.sensitive, 1 - self.insensitive - self.sensitive)
+        if not all(-1e-9 <= share <= 1 for share in shares):
+            raise InputError("insensitive and sensitive are shares of all jobs, at most 1 together")
+        if not (math.isfinite(self.stretch) and self.stretch >= 1):
+            raise InputError(f"stretch={self.stretch}: write 1 or more")
+        if not (self.elasticity == 0 or 1 <= self.elasticity <= MOST_WORKERS):
+            raise InputError(f"elasticity={self.elasticity}: write 0, or 1 to {MOST_WORKERS}")
+
+    @property
+    def worker_bandwidth(self) -> int:
+        """Network share of a worker in bit/s."""
+        value = parse_amount(self.bandwidth)
+        if not value.value or value.dimension is not Dimension.RATE:
+            raise InputError(f"bandwidth={self.bandwidth}: write a rate such as 3Gbps")
+        return value.value
+
+    @classmethod
+    def from_text(cls, pairs: dict[str, str]) -> SynthesisOptions:
+        """Build the options from text, as ``?training=allreduce&stretch=2`` gives them."""
+        values: dict[str, object] = {}
+        for field in fields(cls):
+            if field.name in pairs:
+                text = pairs[field.name]
+                try:
+                    values[field.name] = float(text) if field.type == "float" else text
+                except ValueError as error:
+                    raise InputError(f"{field.name}={text}: write a number") from error
+        return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
+
+
+OPTION_NAMES: Final = tuple(field.name for field in fields(SynthesisOptions))
