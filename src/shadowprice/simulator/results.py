@@ -118,7 +118,7 @@ def read_run(folder: Path) -> Run:
         If it is no run directory, or was written by a later version.
     """
     info = read_info(folder)
-    frames = {name: _read_table(folder / f"{name}.parquet") for name in TABLES}
+    frames = {name: read_table(folder, name) for name in TABLES}
     payments = folder / PAYMENTS
 
     def decisions(plans: bool) -> Iterator[Record]:
@@ -190,7 +190,15 @@ def read_lines(path: Path, containing: str = "") -> Iterator[Record]:
         raise InputError(Fault(str(path), "cannot be read", "run the simulation again")) from error
 
 
-def _read_table(path: Path) -> pl.DataFrame:
+def read_table(folder: Path, name: str) -> pl.DataFrame:
+    """Read one of the tables of a run directory.
+
+    Raises
+    ------
+    InputError
+        If it is missing or damaged.
+    """
+    path = folder / f"{name}.parquet"
     try:
         return pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
