@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shadowprice.core.amounts import format_seconds
+from shadowprice.simulator.report.scales import span
 from shadowprice.simulator.results import Run
 
 
@@ -85,9 +85,9 @@ def metric_rows(runs: Sequence[Run]) -> list[Row]:
         for resource in runs[0].summary["utilisation"]
     ]
     rows += [
-        Row("decision, median", decision("p50"), format_seconds, -1),
-        Row("decision, p99", decision("p99"), format_seconds, -1),
-        Row("wall time", lambda run: run.info["timing"]["wall_seconds"], format_seconds, -1),
+        Row("decision, median", decision("p50"), span, -1),
+        Row("decision, p99", decision("p99"), span, -1),
+        Row("wall time", lambda run: run.info["timing"]["wall_seconds"], span, -1),
     ]
     optional = {"dropped", "cancelled", "unfinished"}
     return [

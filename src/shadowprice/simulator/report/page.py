@@ -46,7 +46,7 @@ def render_report(run: Run) -> str:
         f"{len(run.slots):,} slots of {span(run.info['cluster']['slot_seconds'])}"
     )
     return page(
-        title=f"{run.policy}: {_workload(run)}",
+        title=f"{run.policy}: {workload_name(run)}",
         lead=lead,
         warning=partial_warning([run]),
         tiles=run_tiles(run),
@@ -153,7 +153,8 @@ def _refusal_remark(run: Run) -> str:
     return f"{count:,} for {reason}"
 
 
-def _workload(run: Run) -> str:
+def workload_name(run: Run) -> str:
+    """Return what the jobs of a run are called: the file or trace they came from."""
     for part in run.info["inputs"]:
         if part["kind"] in {"jobs", "trace"}:
             return Path(part["name"].partition("?")[0]).name

@@ -1,0 +1,177 @@
+"""``shadowprice compare``: one workload under several policies."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shadowprice.cli import options as o
+from shadowprice.cli.console import (
+    Output,
+    mention_compiling,
+    print_json,
+    progress_bar,
+    stderr,
+    stdout,
+)
+from shadowprice.core.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from shadowprice.simulator.results import Run
+
+PAGE, NUMBERS = "compare.html", "compare.json"
+
+
+def compare(
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Policies with commas between them; `shadowprice policies` lists them.",
+            rich_help_panel=o.HOW,
+            autocompletion=o.complete_policy,
+        ),
+    ],
+    cluster: o.ClusterOption = None,
+    jobs: o.JobsOption = None,
+    trace: o.TraceOption = None,
+    incidents: o.IncidentsOption = None,
+    until: o.UntilOption = None,
+    slot: o.SlotOption = "20min",
+    load: o.LoadOption = 1.0,
+    skip_invalid: o.SkipInvalidOption = False,
+    set_: o.SetOption = None,
+    params: o.ParamsOption = None,
+    seed: o.SeedOption = 0,
+    out: o.OutOption = None,
+    output: o.OutputOption = Output.TABLE,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Run a workload under several policies, all from the same seed.
+
+    --out DIR keeps compare.html, and each policy's run in DIR/POLICY.
+
+    A parameter that several policies share is set for all of them; oasis.prices=online for one.
+
+    [bold]Examples[/bold]
+
+    shadowprice compare -c cluster.yaml -j jobs.yaml -p oasis,fifo,drf,rrh,dorm --out compared
+
+    shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo
+    """
+    from shadowprice.cli.simulate import leave_if_partial
+    from shadowprice.cli.tables import summary_table
+    from shadowprice.simulator.directory import PendingDirectory
+    from shadowprice.simulator.record import build_policy, record_run
+
+    names = _names(policy)
+    settings = o.policy_settings(params, set_, names)
+    scenario, remarks = o.load_scenario(
+        cluster=cluster,
+        jobs=jobs,
+        trace=trace,
+        incidents=incidents,
+        params=params,
+        until=until,
+        slot=slot,
+        load=load,
+        seed=seed,
+        skip_invalid=skip_invalid,
+    )
+    if not quiet:
+        for remark in remarks:
+            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    with PendingDirectory(out, _is_comparison) if out is not None else nullcontext() as pending:
+        # All are built before any runs: a wrong parameter of the last must not cost the others.
+        built = {name: build_policy(scenario, name, settings[name]) for name in names}
+        mention_compiling(quiet)
+        runs: list[Run] = []
+        for name in names:
+            with progress_bar(name, quiet) as progress:
+                runs.append(record_run(scenario, name, built.pop(name), progress=progress))
+            if pending is not None:
+                _keep(runs[-1], pending.path / name)
+            if runs[-1].info["partial"]:
+                break
+        if pending is not None:
+            _keep_comparison(runs, pending.path)
+            pending.commit()
+    if output is Output.JSON:
+        print_json(_record(runs))
+    else:
+        stdout().print(summary_table(runs))
+        if out is not None:
+            stdout().print(f"read {out}/{PAGE}", soft_wrap=True, markup=False)
+        elif not quiet:
+            stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
+    leave_if_partial(runs, out)
+
+
+def _names(text: str) -> list[str]:
+    from shadowprice.policies.registry import policy_info
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError(Fault("--policy", "names no policy", "write --policy oasis,fifo"))
+    for name in names:
+        policy_info(name)
+        if names.count(name) > 1:
+            raise InputError(Fault("--policy", f"{name!r} is given twice"))
+    return names
+
+
+def _is_comparison(path: Path) -> bool:
+    from shadowprice.simulator.results import is_run
+
+    entries = list(path.iterdir())
+    return any(entry.name == NUMBERS for entry in entries) and all(
+        entry.name in {PAGE, NUMBERS} or (entry.is_dir() and is_run(entry)) for entry in entries
+    )
+
+
+def _keep(run: Run, folder: Path) -> None:
+    from shadowprice.simulator.interrupt import stop_sign
+    from shadowprice.simulator.report import write_report
+    from shadowprice.simulator.results import REPORT, write_run
+
+    with stop_sign():  # a first Ctrl-C waits until the run is whole
+        folder.mkdir()
+        write_run(run, folder)
+        write_report(run, folder / REPORT)
+
+
+def _keep_comparison(runs: list[Run], folder: Path) -> None:
+    from shadowprice.cli.tables import best_of, metric_rows
+    from shadowprice.simulator.interrupt import stop_sign
+    from shadowprice.simulator.report.comparison import write_comparison
+    from shadowprice.simulator.results import write_json
+
+    table = []
+    for row in metric_rows(runs):
+        values = [row.value(run) for run in runs]
+        texts = ["-" if value is None else row.text(value) for value in values]
+        table.append((row.name, texts, frozenset(best_of(values, row.better))))
+    with stop_sign():
+        write_comparison(runs, table, folder / PAGE)
+        write_json(folder / NUMBERS, _record(runs))
+
+
+def _record(runs: list[Run]) -> dict[str, Any]:
+    return {
+        "partial": any(run.info["partial"] for run in runs),
+        "seed": runs[0].info["seed"],
+        "inputs": runs[0].info["inputs"],
+        "policies": {
+            run.policy: {
+                "parameters": run.info["parameters"],
+                "summary": run.summary,
+                "timing": run.info["timing"],
+                "partial": run.info["partial"],
+            }
+            for run in runs
+        },
+    }
