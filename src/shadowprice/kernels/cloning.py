@@ -1,0 +1,539 @@
+"""Kernels of CSD's continuous problem: cost curves, the answer to given prices, KKT, Algorithm 1.
+
+A task (or a group of equal tasks) is five numbers: ``count`` of them, ``decay`` a = -ln S(T_d),
+``minimum`` and ``scale`` of the cost curve g(r) = minimum r + scale K(r), and the kind of K with
+its shape. Equations cited are CSD's.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+PARETO = 0
+"""K(r) = r / (shape r - 1)."""
+WEIBULL = 1
+"""K(r) = r ** (1 - 1 / shape); shape 1 is the exponential."""
+TABLE = 2
+"""K between knots of a table, equally spaced in ln r."""
+
+KNOT_STEP = 1.0 / 32.0
+"""Distance of a table's knots in ln r."""
+
+_SHIFT_LIMIT = 3.0
+_MANY = 200
+
+
+@kernel
+def _table_curve(rows: Floats, ratio: float) -> tuple[float, float, float]:
+    """Return K, K' and K'' by the quintic Hermite piece around ln r."""
+    x = math.log(ratio) / KNOT_STEP
+    left = min(max(int(x), 0), rows.shape[0] - 2)
+    s = x - left
+    h = KNOT_STEP
+    f0, d0, e0 = rows[left, 0], rows[left, 1] * h, rows[left, 2] * h * h
+    f1, d1, e1 = rows[left + 1, 0], rows[left + 1, 1] * h, rows[left + 1, 2] * h * h
+    # Coefficients of the polynomial in s that meets value, slope and curvature at both ends.
+    rise = f1 - f0 - d0 - 0.5 * e0
+    bend = d1 - d0 - e0
+    curve = e1 - e0
+    c3 = 10.0 * rise - 4.0 * bend + 0.5 * curve
+    c4 = -15.0 * rise + 7.0 * bend - curve
+    c5 = 6.0 * rise - 3.0 * bend + 0.5 * curve
+    value = f0 + s * (d0 + s * (0.5 * e0 + s * (c3 + s * (c4 + s * c5))))
+    slope = (d0 + s * (e0 + s * (3.0 * c3 + s * (4.0 * c4 + s * 5.0 * c5)))) / h
+    bow = (e0 + s * (6.0 * c3 + s * (12.0 * c4 + s * 20.0 * c5))) / (h * h)
+    return value, slope / ratio, (bow - slope) / (ratio * ratio)
+
+
+@kernel
+def curve(
+    kind: int, shape: float, minimum: float, scale: float, rows: Floats, ratio: float
+) -> tuple[float, float, float]:
+    """Return g(r), g'(r) and g''(r) of one task, (5), at a real number of copies."""
+    if kind == PARETO:
+        # alpha x_m r^2 / (alpha r - 1) = x_m r + x_m r / (alpha r - 1)
+        below = shape * ratio - 1.0
+        k0 = ratio / below
+        k1 = -1.0 / (below * below)
+        k2 = -2.0 * shape * k1 / below
+    elif kind == WEIBULL:
+        power = 1.0 - 1.0 / shape
+        k0 = ratio**power
+        k1 = power * k0 / ratio
+        k2 = (power - 1.0) * k1 / ratio
+    else:
+        k0, k1, k2 = _table_curve(rows, ratio)
+    return minimum * ratio + scale * k0, minimum + scale * k1, scale * k2
+
+
+@kernel
+def curves(
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    groups: Integers,
+    ratios: Floats,
+    out: Floats,
+) -> None:
+    """Write g, g' and g'' of tasks of the given groups at the given numbers of copies."""
+    for i in range(groups.shape[0]):
+        j = groups[i]
+        value, slope, bow = curve(
+            kind[j], shape[j], minimum[j], scale[j], tables[table[j]], ratios[i]
+        )
+        out[i, 0] = value
+        out[i, 1] = slope
+        out[i, 2] = bow
+
+
+@kernel
+def miss(decay: float, ratio: float, relaxed: bool) -> float:
+    """Return phi(r): h = S^r under (7), -ln(1 - h) under (6)."""
+    h = math.exp(-decay * ratio)
+    return h if relaxed else -math.log1p(-h)
+
+
+@kernel
+def answer(
+    kind: int,
+    shape: float,
+    minimum: float,
+    scale: float,
+    rows: Floats,
+    decay: float,
+    most: float,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    start: float,
+) -> float:
+    """Return the r in [1, most] that minimises g(r) + l r + k phi(r), (16).
+
+    Newton on a r + ln(g' + l) [+ ln(1 - h)] = ln(k a), which is nearly linear in r, inside a
+    bracket that shrinks at every step.
+    """
+    low, high = 1.0, most
+    _, slope, _ = curve(kind, shape, minimum, scale, rows, low)
+    h = math.exp(-decay * low)
+    pull = decay * h if relaxed else decay * h / (1.0 - h)
+    if slope + l - k * pull >= 0.0:
+        return low
+    _, slope, _ = curve(kind, shape, minimum, scale, rows, high)
+    h = math.exp(-decay * high)
+    pull = decay * h if relaxed else decay * h / (1.0 - h)
+    if slope + l - k * pull <= 0.0:
+        return high
+    ratio = min(max(start, low), high)
+    if ratio in (low, high):
+        ratio = math.sqrt(low * high)
+    target = math.log(k * decay) if k > 0.0 else 0.0
+    for _ in range(_MANY):
+        _, slope, bow = curve(kind, shape, minimum, scale, rows, ratio)
+        marginal = slope + l
+        if k > 0.0 and marginal > 0.0:
+            h = math.exp(-decay * ratio)
+            value = decay * ratio + math.log(marginal) - target
+            steep = decay + bow / marginal
+            if not relaxed:
+                value += math.log1p(-h)
+                steep += decay * h / (1.0 - h)
+        elif k > 0.0:
+            value, steep = -1.0, 0.0
+        else:
+            value, steep = marginal, bow
+        if value < 0.0:
+            low = ratio
+        else:
+            high = ratio
+        following = ratio - value / steep if steep > 0.0 else -1.0
+        if not low < following < high:
+            # A converged step leaves the bracket by rounding only.
+            if low - 1e-12 * low <= following <= high + 1e-12 * high:
+                return following
+            following = math.sqrt(low * high)
+        # Where g' + l is almost 0 its logarithm is steep and a step short of the root tiny: the
+        # equation itself must hold too.
+        if abs(following - ratio) <= 1e-12 * ratio and (k == 0.0 or abs(value) <= 1e-6):
+            return following
+        ratio = following
+    return ratio
+
+
+@kernel
+def sweep(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: float,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    ratios: Floats,
+    sums: Floats,
+) -> None:
+    """Answer (k, l) for every group, and sum what the outer search needs.
+
+    ``ratios`` holds the previous answers on entry (a warm start) and the new ones on exit.
+    ``sums`` receives: sum phi, sum r, -d sum phi / dk, -d sum phi / dl (which is
+    -d sum r / dk), -d sum r / dl, and sum g.
+    """
+    sums[:] = 0.0
+    for j in range(count.shape[0]):
+        rows = tables[table[j]]
+        r = answer(
+            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], most, relaxed, k, l, ratios[j]
+        )
+        ratios[j] = r
+        cost, _, bow = curve(kind[j], shape[j], minimum[j], scale[j], rows, r)
+        h = math.exp(-decay[j] * r)
+        if relaxed:
+            phi, fall = h, decay[j] * h
+            bend = decay[j] * fall
+        else:
+            phi = -math.log1p(-h)
+            fall = decay[j] * h / (1.0 - h)
+            bend = decay[j] * fall / (1.0 - h)
+        sums[0] += count[j] * phi
+        sums[1] += count[j] * r
+        sums[5] += count[j] * cost
+        if 1.0 < r < most:
+            stiff = bow + k * bend
+            if stiff > 0.0:
+                sums[2] += count[j] * fall * fall / stiff
+                sums[3] -= count[j] * fall / stiff
+                sums[4] += count[j] / stiff
+
+
+@kernel
+def _deadline_price(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: float,
+    relaxed: bool,
+    budget: float,
+    k_start: float,
+    l: float,  # noqa: E741
+    ratios: Floats,
+    sums: Floats,
+) -> tuple[float, int]:
+    """Find k with sum phi = budget at a fixed l; Newton in (ln k, ln sum phi), bracketed."""
+    low, high = -np.inf, np.inf
+    x = math.log(k_start)
+    goal = math.log(budget)
+    sweeps = 0
+    for _ in range(_MANY):
+        k = math.exp(x)
+        sweep(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, k, l,
+            ratios, sums,
+        )  # fmt: skip
+        sweeps += 1
+        over = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0
+        if abs(over) <= 1e-12:
+            break
+        if over > 0.0:
+            low = x
+        else:
+            high = x
+        steep = k * sums[2] / sums[0] if sums[0] > 0.0 else 0.0
+        step = over / steep if steep > 0.0 else (_SHIFT_LIMIT if over > 0.0 else -_SHIFT_LIMIT)
+        following = x + min(max(step, -_SHIFT_LIMIT), _SHIFT_LIMIT)
+        if not low < following < high:
+            if high - low <= 1e-14 * max(1.0, abs(x)):
+                break
+            following = 0.5 * (low + high)
+        if following == x:
+            break
+        x = following
+    return math.exp(x), sweeps
+
+
+@kernel
+def optimum(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: float,
+    relaxed: bool,
+    budget: float,
+    machines: float,
+    ratios: Floats,
+) -> tuple[float, float, int]:
+    """Solve the KKT system (8)-(11) for the continuous numbers of copies.
+
+    Parameters
+    ----------
+    count, decay, minimum, scale, kind, shape, table : ndarray, shape (groups,)
+        The groups; ``table`` is a row of ``tables``.
+    tables : ndarray, shape (tables, knots, 3)
+        K, dK/dx, d2K/dx2 at knots in x = ln r.
+    most : float
+        Largest number of copies of a task.
+    relaxed : bool
+        Constraint (7) instead of (6).
+    budget : float
+        C = -ln(1 - epsilon).
+    machines : float
+        M of (1b).
+    ratios : ndarray, shape (groups,)
+        Start values on entry, the optimum on exit.
+
+    Returns
+    -------
+    (k, l, sweeps)
+        Multipliers of the deadline and of (1b), and passes over the groups.
+    """
+    sums = np.zeros(6)
+    total = float(count.sum())
+    sweep(
+        count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, 0.0, 0.0,
+        ratios, sums,
+    )  # fmt: skip
+    sweeps = 1
+    tight = sums[0] > budget
+    if not tight and sums[1] <= machines:
+        return 0.0, 0.0, sweeps
+    # Theorem 1's numbers start the search, for the ratios as for k.
+    inverse = (count / decay).sum()
+    share = 0.0
+    for j in range(count.shape[0]):
+        ratios[j] = min(max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), most)
+        rows = tables[table[j]]
+        _, slope, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, ratios[j])
+        share += count[j] * max(slope, 1e-9 * abs(slope)) / total
+    share = max(share, 1e-300)
+    k = 0.0
+    if tight:
+        k, used = _deadline_price(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+            share * inverse / budget, 0.0, ratios, sums,
+        )  # fmt: skip
+        sweeps += used
+        if sums[1] <= machines * (1.0 + 1e-12):
+            return k, 0.0, sweeps
+    # (1b) binds. For each l, k(l) keeps the deadline; sum r falls as l grows.
+    low, high = -np.inf, np.inf
+    l = 0.0  # noqa: E741
+    for j in range(count.shape[0]):
+        rows = tables[table[j]]
+        _, slope, _ = curve(
+            kind[j], shape[j], minimum[j], scale[j], rows, max(machines / total, 1.0)
+        )
+        l += count[j] * abs(slope) / total  # noqa: E741
+    y = math.log(max(l, 1e-300))
+    rate = 0.0
+    last = 0.0
+    for _ in range(_MANY):
+        l = math.exp(y)  # noqa: E741
+        priced = tight
+        if not tight:
+            # Without a price on the deadline it may hold by itself, at small l.
+            sweep(
+                count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, 0.0, l,
+                ratios, sums,
+            )  # fmt: skip
+            sweeps += 1
+            priced = sums[0] > budget
+        if priced:
+            if k == 0.0:
+                k = share * inverse / budget
+                rate = 0.0
+            # Carry ln k along the tangent of the curve sum phi = budget.
+            shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)
+            k, used = _deadline_price(
+                count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+                k * math.exp(shift), l, ratios, sums,
+            )  # fmt: skip
+            sweeps += used
+        else:
+            k = 0.0
+        over = sums[1] - machines
+        if abs(over) <= 1e-11 * machines:
+            break
+        if over > 0.0:
+            low = y
+        else:
+            high = y
+        fall = sums[4]
+        rate = 0.0
+        if priced and sums[2] > 0.0:
+            fall -= sums[3] * sums[3] / sums[2]
+            rate = -sums[3] / (sums[2] * k)
+        last = l
+        step = over / (l * fall) if fall > 0.0 else (1.0 if over > 0.0 else -1.0)
+        following = y + min(max(step, -_SHIFT_LIMIT), _SHIFT_LIMIT)
+        if not low < following < high:
+            if high - low <= 1e-14 * max(1.0, abs(y)):
+                break
+            following = 0.5 * (low + high)
+        if following == y:
+            break
+        y = following
+    return k, l, sweeps
+
+
+@kernel
+def subgradient(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: float,
+    relaxed: bool,
+    budget: float,
+    machines: float,
+    k: float,
+    l: float,  # noqa: E741
+    k_scale: float,
+    l_scale: float,
+    patience: float,
+    tolerance: float,
+    iterations: int,
+    ratios: Floats,
+    trail: Floats,
+) -> tuple[float, float, int, float]:
+    """Run Algorithm 1 in scaled multipliers.
+
+    Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale``
+    (sum r - M) with gamma_t = 1 / (1 + t / ``patience``): the steps sum to infinity and their
+    squares do not (Theorem 2). A scale is Algorithm 1 on the constraint multiplied by its square
+    root.
+
+    Parameters
+    ----------
+    k, l : float
+        Start of the multipliers.
+    tolerance : float
+        Stop when both constraints are met, or bind, within this share of C and of M.
+    iterations : int
+        Stop at the latest after so many.
+    trail : ndarray, shape (n, 3)
+        Receives k, l and the dual value of the first n iterations.
+
+    Returns
+    -------
+    (k, l, iterations, violation)
+        ``violation`` is the larger share by which a constraint is broken, or loose at a positive
+        price.
+    """
+    sums = np.zeros(6)
+    violation = np.inf
+    for t in range(iterations):
+        sweep(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, k, l,
+            ratios, sums,
+        )  # fmt: skip
+        late = sums[0] - budget
+        over = sums[1] - machines
+        if t < trail.shape[0]:
+            trail[t, 0] = k
+            trail[t, 1] = l
+            trail[t, 2] = sums[5] + k * late + l * over
+        first = abs(late) if k > 0.0 else max(late, 0.0)
+        second = abs(over) if l > 0.0 else max(over, 0.0)
+        violation = max(first / budget, second / machines)
+        if violation <= tolerance:
+            return k, l, t + 1, violation
+        gamma = 1.0 / (1.0 + t / patience)
+        # Where phi rises a thousandfold between two prices, a raw step would leap; the
+        # subgradient may be shortened (a smaller step size) without losing Theorem 2.
+        k = max(k + gamma * k_scale * min(late, budget), 0.0)
+        l = max(l + gamma * l_scale * over, 0.0)  # noqa: E741
+    return k, l, iterations, violation
+
+
+@kernel
+def fewest_copies(
+    count: Integers, decay: Floats, machines: int, relaxed: bool, budget: float, copies: Integers
+) -> tuple[float, int, int]:
+    """Give copies where sum phi falls most until it is within budget or the machines are used.
+
+    sum phi is separable and convex, so the greedy order is exact: after n copies no other n do
+    better. ``copies`` (all 1 on entry) receives the number that every task of a group has; some
+    tasks of the last group touched may have one more.
+
+    Returns
+    -------
+    (phi, used, last)
+        sum phi reached, machines used, and the group whose tasks may differ by one
+        (the first ``used - sum count * copies`` of them have one more), or -1.
+    """
+    groups = count.shape[0]
+    gain = np.empty(groups)
+    heap = np.empty(groups, dtype=np.int64)
+    total = 0.0
+    used = 0
+    for j in range(groups):
+        here = miss(decay[j], float(copies[j]), relaxed)
+        gain[j] = here - miss(decay[j], copies[j] + 1.0, relaxed)
+        total += count[j] * here
+        used += count[j] * copies[j]
+        heap[j] = j
+    for root in range(groups // 2 - 1, -1, -1):
+        _sift(heap, gain, root)
+    while total > budget and used < machines:
+        j = heap[0]
+        if gain[j] <= 0.0:
+            break
+        wanted = math.ceil((total - budget) / gain[j])
+        room = machines - used
+        take = min(wanted, room)
+        if take < count[j]:
+            return total - take * gain[j], used + take, j
+        total -= count[j] * gain[j]
+        used += count[j]
+        copies[j] += 1
+        gain[j] = miss(decay[j], float(copies[j]), relaxed) - miss(
+            decay[j], copies[j] + 1.0, relaxed
+        )
+        _sift(heap, gain, 0)
+    return total, used, -1
+
+
+@kernel
+def _sift(heap: Integers, key: Floats, root: int) -> None:
+    """Move a heap's root down to its place; the largest key is on top."""
+    size = heap.shape[0]
+    item = heap[root]
+    while True:
+        child = 2 * root + 1
+        if child >= size:
+            break
+        if child + 1 < size and key[heap[child + 1]] > key[heap[child]]:
+            child += 1
+        if key[heap[child]] <= key[item]:
+            break
+        heap[root] = heap[child]
+        root = child
+    heap[root] = item

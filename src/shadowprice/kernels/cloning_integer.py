@@ -1,0 +1,467 @@
+"""Kernels of CSD's integer problem: the Lagrangian bound and the exact search over its core.
+
+For any k, l >= 0 a choice of whole copies costs
+
+    sum g = D(k, l) + sum of penalties + k (C - sum phi) + l (M - sum r)
+
+where a penalty is how much a task's g + k phi + l r exceeds its least over whole r. All terms
+but the first are >= 0 for a choice that meets both constraints.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.cloning import answer, curve, miss
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@kernel
+def whole_answers(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    ratios: Floats,
+    copies: Integers,
+) -> tuple[float, float, int]:
+    """Minimise g + k phi + l r over whole r for every group; return its sum, sum phi, sum r."""
+    value, late, used = 0.0, 0.0, 0
+    for j in range(count.shape[0]):
+        rows = tables[table[j]]
+        r = answer(
+            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], float(most), relaxed, k, l,
+            ratios[j],
+        )  # fmt: skip
+        ratios[j] = r
+        below = int(r)
+        best = np.inf
+        for c in range(below, min(below + 1, most) + 1):
+            cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
+            phi = miss(decay[j], float(c), relaxed)
+            here = cost + k * phi + l * c
+            if here < best:
+                best = here
+                copies[j] = c
+        value += count[j] * best
+        late += count[j] * miss(decay[j], float(copies[j]), relaxed)
+        used += count[j] * copies[j]
+    return value, late, used
+
+
+@kernel
+def break_step(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    budget: float,
+    k_near: float,
+    l: float,  # noqa: E741
+    ratios: Floats,
+    copies: Integers,
+) -> tuple[float, float, float]:
+    """Maximise the bound over k at a fixed l.
+
+    Two prices around ``k_near`` bracket the break step; the steps between them, sorted by
+    (cost of a copy + l) / (fall of phi), are taken until sum phi is within the budget.
+
+    Returns
+    -------
+    (k, bound without -l M, sum r of the relaxation)
+        ``copies`` receives the choice just before the break step.
+    """
+    groups = count.shape[0]
+    upper = np.empty(groups, dtype=np.int64)
+    _, late, used = whole_answers(
+        count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, 0.0, l,
+        ratios, copies,
+    )  # fmt: skip
+    if late <= budget:
+        value = 0.0
+        for j in range(groups):
+            cost, _, _ = curve(
+                kind[j], shape[j], minimum[j], scale[j], tables[table[j]], float(copies[j])
+            )
+            value += count[j] * (cost + l * copies[j])
+        return 0.0, value, float(used)
+    width = 1.02
+    low = k_near
+    while True:
+        low /= width
+        _, late, used = whole_answers(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, low, l,
+            ratios, copies,
+        )  # fmt: skip
+        if late > budget:
+            break
+        width *= width
+    width = 1.02
+    high = k_near
+    while True:
+        high *= width
+        _, there, _ = whole_answers(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, high, l,
+            ratios, upper,
+        )  # fmt: skip
+        if there <= budget or high > 1e290:
+            break
+        width *= width
+    steps = 0
+    for j in range(groups):
+        steps += upper[j] - copies[j]
+    price = np.empty(steps)
+    owner = np.empty(steps, dtype=np.int64)
+    fall = np.empty(steps)
+    n = 0
+    for j in range(groups):
+        rows = tables[table[j]]
+        for c in range(copies[j], upper[j]):
+            here, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
+            there, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, c + 1.0)
+            drop = miss(decay[j], float(c), relaxed) - miss(decay[j], c + 1.0, relaxed)
+            price[n] = (there - here + l) / drop if drop > 0.0 else np.inf
+            fall[n] = drop
+            owner[n] = j
+            n += 1
+    order = np.argsort(price, kind="mergesort")
+    k = high
+    machines = float(used)
+    for i in range(steps):
+        j = owner[order[i]]
+        k = price[order[i]]
+        wanted = (late - budget) / fall[order[i]]
+        if wanted <= count[j]:
+            machines += wanted
+            break
+        late -= count[j] * fall[order[i]]
+        machines += count[j]
+        copies[j] += 1
+    value = -k * budget
+    for j in range(groups):
+        rows = tables[table[j]]
+        cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(copies[j]))
+        phi = miss(decay[j], float(copies[j]), relaxed)
+        value += count[j] * (cost + k * phi + l * copies[j])
+    return k, value, machines
+
+
+@kernel
+def integer_bound(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    budget: float,
+    machines: int,
+    k_near: float,
+    l_near: float,
+    ratios: Floats,
+    copies: Integers,
+) -> tuple[float, float, float]:
+    """Maximise D(k, l) over both prices.
+
+    The inner problem over k is exact (`break_step`); its sum of machines is a subgradient in l,
+    so l is bisected.
+
+    Returns
+    -------
+    (k, l, bound)
+        ``copies`` receives the minimisers just before the break step.
+    """
+    trial = np.empty_like(copies)
+    k, value, used = break_step(
+        count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+        k_near, 0.0, ratios, copies,
+    )  # fmt: skip
+    if used <= machines * (1.0 + 1e-12):
+        return k, 0.0, value
+    best_k, best_l, best = k, 0.0, value
+    if l_near <= 0.0:
+        l_near = max(abs(value) / machines, 1e-300)
+    low, high = 0.0, np.inf
+    above, below = used - machines, 0.0
+    l = l_near  # noqa: E741
+    factor = 1.02
+    side = 0
+    for _ in range(200):
+        k, value, used = break_step(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+            k if k > 0.0 else k_near, l, ratios, trial,
+        )  # fmt: skip
+        value -= l * machines
+        if value > best:
+            best_k, best_l, best = k, l, value
+            copies[:] = trial
+        over = used - machines
+        # Within half a machine the bound is within half of l's last change of its maximum.
+        if abs(over) <= 0.5 and high - low <= 1e-3 * high:
+            break
+        if over > 0.0:
+            if side == 1:
+                below *= 0.5  # Illinois: an end that stays twice weighs half
+            side = 1
+            low, above = l, over
+        else:
+            if side == -1:
+                above *= 0.5
+            side = -1
+            high, below = l, over
+        if high == np.inf:
+            l *= factor  # noqa: E741
+            factor = min(factor * factor, 1e6)
+        elif low == 0.0:
+            l /= factor  # noqa: E741
+            factor = min(factor * factor, 1e6)
+        else:
+            if high - low <= 1e-11 * high:
+                break
+            l = low + (high - low) * above / (above - below)  # noqa: E741
+            if not low < l < high:
+                l = 0.5 * (low + high)  # noqa: E741
+    return best_k, best_l, best
+
+
+@kernel
+def move_penalties(
+    group: int,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    base: int,
+    gap: float,
+    penalty: Floats,
+    late: Floats,
+    copies: Integers,
+) -> int:
+    """List the moves of one task of a group whose penalty is within the gap; return how many."""
+    rows = tables[table[group]]
+    cost, _, _ = curve(kind[group], shape[group], minimum[group], scale[group], rows, float(base))
+    phi = miss(decay[group], float(base), relaxed)
+    home = cost + k * phi + l * base
+    found = 0
+    for direction in (1, -1):
+        c = base + direction
+        while 1 <= c <= most and found < penalty.shape[0]:
+            there, _, _ = curve(
+                kind[group], shape[group], minimum[group], scale[group], rows, float(c)
+            )
+            other = miss(decay[group], float(c), relaxed)
+            extra = max(there + k * other + l * c - home, 0.0)
+            if extra > gap:
+                break
+            penalty[found] = extra
+            late[found] = other - phi
+            copies[found] = c - base
+            found += 1
+            c += direction
+    return found
+
+
+@kernel
+def least_penalties(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    copies: Integers,
+    least: Floats,
+) -> None:
+    """Find each group's smallest penalty of a move."""
+    for j in range(count.shape[0]):
+        least[j] = np.inf
+        rows = tables[table[j]]
+        base = copies[j]
+        cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(base))
+        home = cost + k * miss(decay[j], float(base), relaxed) + l * base
+        for c in (base - 1, base + 1):
+            if 1 <= c <= most:
+                there, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
+                extra = there + k * miss(decay[j], float(c), relaxed) + l * c - home
+                least[j] = min(least[j], max(extra, 0.0))
+
+
+@kernel
+def multisets(
+    count: int,
+    moves: int,
+    penalty: Floats,
+    late: Floats,
+    machines: Integers,
+    gap: float,
+    limit: int,
+    chosen: Integers,
+    out_penalty: Floats,
+    out_late: Floats,
+    out_machines: Integers,
+) -> int:
+    """List how many of a group's tasks make each move, within the gap; return how many ways.
+
+    Row 0 is "nobody moves". Returns ``limit + 1`` when there are more than ``limit``.
+    """
+    number = np.zeros(moves, dtype=np.int64)
+    found = 0
+    left = count
+    spent, behind, more = 0.0, 0.0, 0
+    while True:
+        if found >= limit:
+            return limit + 1
+        chosen[found, :moves] = number
+        out_penalty[found] = spent
+        out_late[found] = behind
+        out_machines[found] = more
+        found += 1
+        # The next multiset in odometer order; a wheel that would break the gap goes back to 0.
+        place = 0
+        while place < moves:
+            if left > 0 and spent + penalty[place] <= gap:
+                number[place] += 1
+                left -= 1
+                break
+            left += number[place]
+            number[place] = 0
+            spent, behind, more = 0.0, 0.0, 0
+            for m in range(moves):
+                spent += number[m] * penalty[m]
+                behind += number[m] * late[m]
+                more += number[m] * machines[m]
+            place += 1
+        if place == moves:
+            return found
+        spent, behind, more = 0.0, 0.0, 0
+        for m in range(moves):
+            spent += number[m] * penalty[m]
+            behind += number[m] * late[m]
+            more += number[m] * machines[m]
+
+
+@kernel
+def extend(
+    penalty: Floats,
+    late: Floats,
+    machines: Integers,
+    option_penalty: Floats,
+    option_late: Floats,
+    option_machines: Integers,
+    gap: float,
+    k: float,
+    l: float,  # noqa: E741
+    room_late: float,
+    room_machines: int,
+    least_late: float,
+    most_late: float,
+    least_machines: int,
+    most_machines: int,
+    new_penalty: Floats,
+    new_late: Floats,
+    new_machines: Integers,
+    parent: Integers,
+    option: Integers,
+) -> int:
+    """Combine every state with every option of the next group, and keep what may still win.
+
+    Options are in the order of their penalties.
+    A state is a sum of penalties with the changes of sum phi and sum r it stands for. It is kept
+    if the groups to come (whose changes lie in [least, most]) can still bring both sums inside
+    their room, with penalties and unused room worth less than the gap.
+
+    Returns
+    -------
+    int
+        States kept; one more than the arrays hold when there are too many.
+    """
+    kept = 0
+    for s in range(penalty.shape[0]):
+        for o in range(option_penalty.shape[0]):
+            total = penalty[s] + option_penalty[o]
+            if total > gap:
+                break
+            behind = late[s] + option_late[o]
+            if behind + least_late > room_late:
+                continue
+            more = machines[s] + option_machines[o]
+            if more + least_machines > room_machines:
+                continue
+            unused = k * max(room_late - behind - most_late, 0.0)
+            unused += l * max(room_machines - more - most_machines, 0)
+            if total + unused > gap:
+                continue
+            if kept >= new_penalty.shape[0]:
+                return kept + 1
+            new_penalty[kept] = total
+            new_late[kept] = behind
+            new_machines[kept] = more
+            parent[kept] = s
+            option[kept] = o
+            kept += 1
+    return kept
+
+
+@kernel
+def undominated(
+    order: Integers,
+    penalty: Floats,
+    late: Floats,
+    machines: Integers,
+    k: float,
+    l: float,  # noqa: E741
+    by_machines: bool,
+    keep: Integers,
+) -> int:
+    """Mark the states that no other beats in cost, lateness and machines at once.
+
+    ``order`` sorts by machines (where they matter), then lateness. Cost relative to the bound is
+    penalty - k late - l machines.
+    """
+    kept = 0
+    best = np.inf
+    for i in range(order.shape[0]):
+        s = order[i]
+        if i == 0 or (by_machines and machines[s] != machines[order[i - 1]]):
+            best = np.inf
+        cost = penalty[s] - k * late[s] - l * machines[s]
+        if cost < best:
+            best = cost
+            keep[kept] = s
+            kept += 1
+    return kept

@@ -1,0 +1,108 @@
+"""Fit a Pareto tail to measured durations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.errors import InputError
+
+LEAST_IN_TAIL = 10
+"""Fewest points that a tail is fitted to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoTail:
+    """A fitted tail S(t) = S(threshold) (threshold / t)^order.
+
+    Parameters
+    ----------
+    threshold : float
+        Where the tail begins, a value of the sample.
+    order : float
+        Tail order alpha, by maximum likelihood (the Hill estimate) over the points beyond.
+    error : float
+        Standard error of the order.
+    points : int
+        Sample points beyond the threshold.
+    distance : float
+        Kolmogorov-Smirnov distance between those points and the fit.
+    against_exponential : float
+        Log-likelihood of the Pareto tail less that of an exponential one; negative says that
+        the tail is not heavy.
+    """
+
+    threshold: float
+    order: float
+    error: float
+    points: int
+    distance: float
+    against_exponential: float
+
+
+def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> ParetoTail:
+    """Fit order and threshold of a Pareto tail.
+
+    The order is the maximum-likelihood (Hill) estimate beyond each candidate threshold; the
+    threshold with the least Kolmogorov-Smirnov distance is kept (Clauset, Shalizi and Newman,
+    Power-law distributions in empirical data, SIAM Review 51, 2009).
+
+    Parameters
+    ----------
+    durations : ndarray of float64
+        The sample; all positive.
+    candidates : int
+        Most thresholds tried, spread evenly over the distinct values.
+
+    Returns
+    -------
+    ParetoTail
+        The fit and what speaks for and against it.
+
+    Raises
+    ------
+    InputError
+        If fewer than `LEAST_IN_TAIL` points lie beyond the smallest value.
+    """
+    sample = np.sort(np.asarray(durations, dtype=np.float64))
+    logs = np.log(sample)
+    suffix = np.cumsum(logs[::-1])[::-1]
+    distinct = np.unique(sample)
+    best: ParetoTail | None = None
+    if distinct.size > candidates:
+        distinct = distinct[np.linspace(0, distinct.size - 1, candidates).astype(np.int64)]
+    for threshold in distinct:
+        start = int(np.searchsorted(sample, threshold, side="right"))
+        points = sample.size - start
+        if points < LEAST_IN_TAIL:
+            break
+        excess = float(suffix[start] - points * math.log(threshold))
+        order = points / excess
+        fitted = 1.0 - (threshold / sample[start:]) ** order
+        above = np.arange(1, points + 1) / points - fitted
+        distance = float(max(above.max(), (1.0 / points - above).max()))
+        if best is None or distance < best.distance:
+            best = ParetoTail(
+                threshold=float(threshold),
+                order=order,
+                error=order / math.sqrt(points),
+                points=points,
+                distance=distance,
+                against_exponential=_likelihood_ratio(sample[start:], float(threshold), order),
+            )
+    if best is None:
+        raise InputError(
+            f"a tail needs {LEAST_IN_TAIL} durations beyond the shortest one, the sample has "
+            f"{int((sample > sample[0]).sum())}; write tail: none to use the sample as it is"
+        )
+    return best
+
+
+def _likelihood_ratio(tail: NDArray[np.float64], threshold: float, order: float) -> float:
+    rate = 1.0 / float((tail - threshold).mean())
+    pareto = math.log(order / threshold) - (order + 1.0) * np.log(tail / threshold)
+    exponential = math.log(rate) - rate * (tail - threshold)
+    return float((pareto - exponential).sum())

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.policies.cloning import (
+    CloningProblem,
+    Constraint,
+    Distribution,
+    Empirical,
+    HyperExponential,
+    LogNormal,
+    Method,
+    Pareto,
+    TaskGroup,
+    Weibull,
+    solve,
+)
+from shadowprice.policies.cloning.convexity import Condition
+from shadowprice.policies.cloning.feasible import fewest_machines, smallest_deadline
+from shadowprice.policies.cloning.solver import _algorithm_1, costs, expected_cost, miss_probability
+from tests.oracles.cloning import brute_force, cost_by_quadrature, general_solver, miss_of
+
+BODY = np.random.default_rng(9).gamma(20.0, 0.4, 500)
+
+
+def mixed(machines: int = 20, deadline: float = 40.0, epsilon: float = 0.05) -> CloningProblem:
+    laws: list[Distribution] = [
+        Pareto.of_mean(1.4, 9.0),
+        Weibull(0.6, 6.0, 1.0),
+        HyperExponential((0.8, 0.2), (3.0, 20.0), 0.5),
+        LogNormal.of_mean(1.1, 8.0),
+    ]
+    return CloningProblem([TaskGroup(1, law) for law in laws], machines, deadline, epsilon)
+
+
+def paretos(
+    seed: int,
+    tasks: int,
+    machines: int,
+    deadline: float = 40.0,
+    epsilon: float = 0.05,
+    orders: tuple[float, float] = (1.2, 2.2),
+) -> CloningProblem:
+    rng = np.random.default_rng(seed)
+    return CloningProblem(
+        [
+            TaskGroup(1, Pareto.of_mean(float(order), float(mean)))
+            for order, mean in zip(
+                rng.uniform(*orders, tasks), np.exp(rng.uniform(0.0, 3.0, tasks)), strict=True
+            )
+        ],
+        machines,
+        deadline,
+        epsilon,
+    )
+
+
+# Which multipliers are positive: the deadline's, the machines', both, none.
+DEADLINE = paretos(4, 6, 14, 60.0, 0.02)
+MACHINES = paretos(5, 6, 7, 60.0, 0.02)
+BOTH = paretos(4, 8, 9, 60.0, 0.05)
+BOTH_LARGE = paretos(6, 30, 36, 90.0, 0.05)
+NEITHER = paretos(6, 8, 11, 60.0, 0.05)
+
+
+@pytest.mark.parametrize("constraint", Constraint)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        DEADLINE,
+        MACHINES,
+        NEITHER,
+        paretos(0, 4, 40, 25.0, orders=(2.0, 3.0)),
+        paretos(3, 5, 12, 60.0, 0.2),
+        mixed(),
+        mixed(machines=10, deadline=60.0),
+        mixed(machines=9, deadline=60.0, epsilon=0.02),
+        CloningProblem(
+            [TaskGroup(4, Pareto.of_mean(2.0, 12.0)), TaskGroup(1, Weibull(0.5, 9.0))],
+            16, 60.0, 0.05,
+        ),
+        CloningProblem([TaskGroup(5, Empirical(BODY, None))], 20, 9.0, 0.1),
+    ],
+)  # fmt: skip
+def test_whole_copies_are_the_best_of_all(problem: CloningProblem, constraint: Constraint) -> None:
+    best, holding = brute_force(problem, constraint is Constraint.RELAXED, 7)
+    found = solve(problem, constraint=constraint)
+    assert holding >= 1
+    assert found.proved
+    # Seven copies bound the enumeration, not the problem.
+    assert found.expected_cost <= best * (1 + 1e-9)
+    if found.copies.max() <= 7:
+        assert found.expected_cost == pytest.approx(best, rel=1e-9)
+    assert found.machines <= problem.machines
+    if constraint is Constraint.EXACT:
+        assert miss_of(problem, found.copies) <= problem.miss_probability * (1 + 1e-9)
+    assert found.miss_probability == pytest.approx(miss_of(problem, found.copies), rel=1e-9)
+    laws = [group.duration for group in problem.groups for _ in range(group.count)]
+    total = sum(
+        cost_by_quadrature(law, float(c)) for law, c in zip(laws, found.copies, strict=True)
+    )
+    assert found.expected_cost == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("constraint", Constraint)
+@pytest.mark.parametrize("method", ["SLSQP", "trust-constr"])
+@pytest.mark.parametrize(
+    "problem",
+    [DEADLINE, MACHINES, BOTH, NEITHER, mixed(), mixed(9, 60.0, 0.02)],
+)
+def test_continuous_optimum_agrees_with_general_solvers(
+    problem: CloningProblem, method: str, constraint: Constraint
+) -> None:
+    relaxed = constraint is Constraint.RELAXED
+    found = solve(problem, constraint=constraint)
+    with np.errstate(all="ignore"):
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ratios, value = general_solver(
+                problem, relaxed, lambda r: expected_cost(problem, r), method
+            )
+    assert found.violation < 1e-9
+    assert found.continuous_cost <= value * (1 + 1e-7)
+    assert found.continuous_cost == pytest.approx(value, rel=1e-5)
+    np.testing.assert_allclose(found.continuous, ratios, rtol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "problem", [DEADLINE, MACHINES, BOTH, BOTH_LARGE, NEITHER, paretos(8, 40, 400, 30.0, 0.01)]
+)
+@pytest.mark.parametrize("constraint", Constraint)
+def test_kkt_conditions_hold(problem: CloningProblem, constraint: Constraint) -> None:
+    """(8)-(11): no direction within the constraints lowers the cost."""
+    found = solve(problem, constraint=constraint)
+    r, k, l = found.continuous, found.deadline_price, found.machine_price  # noqa: E741
+    step = 1e-6
+    owner = problem.member
+    slope = (
+        costs(problem.arrays, owner, r + step) - costs(problem.arrays, owner, r - step)
+    ) / (2 * step)  # fmt: skip
+    a = problem.arrays.decay[owner]
+    h = np.exp(-a * r)
+    pull = a * h if constraint is Constraint.RELAXED else a * h / (1 - h)
+    residual = slope + l - k * pull
+    inside = r > 1.0
+    assert np.abs(residual[inside]).max() < 1e-5 * np.abs(slope).max()
+    assert np.all(residual[~inside] >= -1e-6)
+    assert found.violation < 1e-10
+    assert k >= 0
+    assert l >= 0
+
+
+def test_machine_limit_and_single_copies_are_active_where_they_should_be() -> None:
+    for problem, late, full in (
+        (DEADLINE, True, False),
+        (MACHINES, False, True),
+        (BOTH, True, True),
+        (BOTH_LARGE, True, True),
+        (NEITHER, False, False),
+    ):
+        found = solve(problem)
+        assert (found.deadline_price > 0, found.machine_price > 0) == (late, full)
+        if full:
+            assert found.continuous.sum() == pytest.approx(problem.machines, rel=1e-9)
+        if late:
+            assert found.continuous_miss == pytest.approx(problem.miss_probability, rel=1e-9)
+    easy = CloningProblem([TaskGroup(3, Pareto.of_mean(3.0, 5.0))], 30, 5000.0, 0.5)
+    assert solve(easy).continuous.tolist() == [1.0, 1.0, 1.0]
+    # Order below 2: two copies cost less than one, so the optimum leaves r = 1 by itself.
+    cheap = CloningProblem([TaskGroup(3, Pareto.of_mean(1.25, 5.0))], 30, 5000.0, 0.5)
+    np.testing.assert_allclose(solve(cheap).continuous, 1.6, rtol=1e-9)
+    # Falling cost: only the machines bound the copies.
+    free = CloningProblem([TaskGroup(4, Weibull(0.5, 5.0))], 22, 50.0, 0.2)
+    found = solve(free)
+    np.testing.assert_allclose(found.continuous, 5.5, rtol=1e-9)
+    assert sorted(found.copies.tolist()) == [5, 5, 6, 6]
+
+
+def test_theorem_1_is_exact_for_equal_means() -> None:
+    problem = CloningProblem([TaskGroup(20, Pareto.of_mean(2.0, 12.0))], 200, 60.0, 0.05)
+    closed = solve(problem, Method.CLOSED_FORM)
+    exact = solve(problem, constraint=Constraint.RELAXED)
+    np.testing.assert_allclose(closed.continuous, exact.continuous, rtol=1e-10)
+    # (12), written out
+    nu = 2.0 * 60.0 / (1.0 * 12.0)
+    ratio = np.log(20 / -np.log(0.95)) / np.log(nu) / 2.0
+    np.testing.assert_allclose(closed.continuous, ratio, rtol=1e-12)
+    assert closed.copies.tolist() == [2] * 20
+    # Rounding every number up is not optimal.
+    assert exact.expected_cost < closed.expected_cost
+
+
+def test_theorem_1_costs_more_for_unequal_means() -> None:
+    rng = np.random.default_rng(2)
+    groups = [TaskGroup(1, Pareto.of_mean(2.0, float(m))) for m in rng.uniform(2.0, 30.0, 20)]
+    problem = CloningProblem(groups, 500, 45.0, 0.05)
+    closed = solve(problem, Method.CLOSED_FORM)
+    exact = solve(problem, constraint=Constraint.RELAXED)
+    # Both meet (7) with equality; the closed form spends more on it.
+    h = np.exp(-problem.arrays.decay[problem.member] * closed.continuous)
+    assert h.sum() == pytest.approx(problem.budget, rel=1e-9)
+    assert 1.001 < closed.continuous_cost / exact.continuous_cost < 1.1
+
+
+def test_relaxed_constraint_misses_slightly_more_often() -> None:
+    problem = CloningProblem([TaskGroup(50, Pareto.of_mean(2.0, 12.0))], 1000, 60.0, 0.05)
+    relaxed = solve(problem, constraint=Constraint.RELAXED)
+    assert round(relaxed.continuous_miss, 5) == 0.05003
+    assert solve(problem).continuous_miss == pytest.approx(0.05, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [DEADLINE, MACHINES, BOTH, paretos(8, 40, 400, 30.0, 0.01), mixed()],
+)
+@pytest.mark.parametrize("constraint", Constraint)
+def test_subgradient_converges_to_the_optimum(
+    problem: CloningProblem, constraint: Constraint
+) -> None:
+    exact = solve(problem, constraint=constraint)
+    ratios, _, iterations, violation = _algorithm_1(
+        problem, constraint is Constraint.RELAXED, problem.most_copies, 100_000, 1e-7
+    )
+    ratios = ratios[problem.member]
+    assert 1 < iterations < 100_000
+    assert violation <= 1e-7
+    assert expected_cost(problem, ratios) == pytest.approx(exact.continuous_cost, rel=1e-5)
+    np.testing.assert_allclose(ratios, exact.continuous, rtol=1e-3)
+
+
+def test_grouping_changes_nothing() -> None:
+    law = Pareto.of_mean(1.8, 10.0)
+    other = Weibull(0.7, 8.0, 1.0)
+    grouped = CloningProblem([TaskGroup(7, law), TaskGroup(5, other)], 60, 70.0, 0.03)
+    single = CloningProblem([TaskGroup(1, law)] * 7 + [TaskGroup(1, other)] * 5, 60, 70.0, 0.03)
+    shuffled = CloningProblem(
+        [TaskGroup(3, law), TaskGroup(5, other), TaskGroup(4, law)], 60, 70.0, 0.03
+    )
+    first, second, third = solve(grouped), solve(single), solve(shuffled)
+    assert first.copies.tolist() == second.copies.tolist()
+    assert first.expected_cost == second.expected_cost == third.expected_cost
+    np.testing.assert_array_equal(first.continuous, second.continuous)
+    np.testing.assert_array_equal(third.continuous[3:8], first.continuous[7:])
+
+
+def test_large_problem_is_proved() -> None:
+    problem = paretos(11, 2000, 6000, 90.0, orders=(1.6, 3.0))
+    found = solve(problem)
+    assert found.proved
+    assert found.gap == 0.0
+    assert found.continuous_cost <= found.lower_bound <= found.expected_cost
+    assert found.miss_probability <= 0.05
+    # No single copy can be dropped.
+    for task in range(0, 2000, 97):
+        if found.copies[task] > 1:
+            fewer = found.copies.copy()
+            fewer[task] -= 1
+            worse = expected_cost(problem, fewer) > found.expected_cost
+            assert worse or miss_probability(problem, fewer) > 0.05
+
+
+def test_measured_body_needs_the_wider_condition() -> None:
+    problem = CloningProblem([TaskGroup(5, Empirical(BODY, None))], 20, 12.0, 0.1)
+    found = solve(problem)
+    assert found.condition is Condition.WIDER
+
+
+def test_law_beyond_every_condition_is_refused() -> None:
+    # Uniform from almost 0: hazard rises, and a deadline that most tasks miss.
+    sample = np.linspace(0.001, 10.0, 400)
+    problem = CloningProblem([TaskGroup(2, Empirical(sample, None))], 60, 0.5, 0.4)
+    with pytest.raises(InputError, match="Lemma 1"):
+        solve(problem)
+
+
+class TestRefusals:
+    problem = paretos(5, 6, 12, 22.0, 0.002, (1.6, 3.0))
+
+    def test_smallest_numbers_would_do_and_less_would_not(self) -> None:
+        with pytest.raises(InputError, match="any one of these would do") as caught:
+            solve(self.problem)
+        groups = self.problem.groups
+        deadline = smallest_deadline(self.problem)
+        assert f"{deadline:.8g}s" in str(caught.value)
+        assert solve(CloningProblem(groups, 12, deadline, 0.002)).machines == 12
+        with pytest.raises(InputError):
+            solve(CloningProblem(groups, 12, deadline * 0.9999, 0.002))
+        _, machines = fewest_machines(self.problem, Constraint.EXACT, 10_000)
+        assert f"machines: {machines} " in str(caught.value)
+        solve(CloningProblem(groups, machines, 22.0, 0.002))
+        with pytest.raises(InputError):
+            solve(CloningProblem(groups, machines - 1, 22.0, 0.002))
+        late, _ = fewest_machines(self.problem, Constraint.EXACT, 12)
+        epsilon = -np.expm1(-late)
+        assert f"the smallest is {epsilon:.6g}" in str(caught.value)
+        solve(CloningProblem(groups, 12, 22.0, epsilon * 1.0001))
+        with pytest.raises(InputError):
+            solve(CloningProblem(groups, 12, 22.0, epsilon * 0.9999))
+
+    def test_greedy_is_the_least_miss_of_all(self) -> None:
+        problem = paretos(6, 4, 11, 20.0, 0.001, (1.6, 3.0))
+        late, used = fewest_machines(problem, Constraint.EXACT, 11)
+        assert used == 11
+        best = min(
+            miss_of(problem, copies)
+            for copies in itertools.product(range(1, 9), repeat=4)
+            if sum(copies) <= 11
+        )
+        assert -np.expm1(-late) == pytest.approx(best, rel=1e-10)
+
+    def test_deadline_below_the_shortest_duration(self) -> None:
+        problem = CloningProblem([TaskGroup(2, Pareto(2.0, 10.0))], 20, 9.0, 0.1)
+        with pytest.raises(InputError, match=r"shortest possible.*deadline: 1\d\.\d+s"):
+            solve(problem)
+
+    @pytest.mark.parametrize(
+        ("machines", "deadline", "epsilon", "word"),
+        [
+            (5, 60.0, 0.05, "cloning waves"),
+            (50, 60.0, 0.0, "outside"),
+            (50, 60.0, 1.0, "outside"),
+            (50, 0.0, 0.05, "positive time"),
+        ],
+    )
+    def test_numbers_out_of_range(
+        self, machines: int, deadline: float, epsilon: float, word: str
+    ) -> None:
+        with pytest.raises(InputError, match=word):
+            CloningProblem([TaskGroup(6, Pareto(2.0, 10.0))], machines, deadline, epsilon)
+
+    def test_every_fault_is_listed(self) -> None:
+        with pytest.raises(InputError) as caught:
+            CloningProblem(
+                [TaskGroup(0, Pareto(2.0, 1.0)), TaskGroup(9, Pareto(2.0, 1.0))], 2, -1.0, 3
+            )
+        assert len(caught.value.faults) == 4
