@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -20,10 +21,21 @@ class GivenPrices(Spec):
 
     @model_validator(mode="after")
     def _ordered(self) -> GivenPrices:
-        low = [name for name, upper in self.U.items() if upper < self.L]
-        if low:
-            raise ValueError(f"U of {', '.join(low)} is below L = {self.L:g}; prices never fall")
+        ordered(self.L, self.U)
         return self
+
+
+def ordered(lower: float, upper: Mapping[str, float]) -> None:
+    """Check that no U is below L.
+
+    Raises
+    ------
+    ValueError
+        With the resources whose prices would fall as they are used.
+    """
+    low = [name for name, price in upper.items() if price < lower]
+    if low:
+        raise ValueError(f"U of {', '.join(low)} is below L = {lower:g}; prices never fall")
 
 
 class PriceParameters(Parameters):

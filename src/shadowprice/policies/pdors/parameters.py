@@ -1,0 +1,87 @@
+"""PD-ORS's parameters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, field_validator, model_validator
+
+from shadowprice.policies.pricing.parameters import GivenPrices, Positive, PriceParameters, ordered
+
+THEOREM = "theorem"
+
+
+class PdorsParameters(PriceParameters):
+    """Parameters of `pdors`."""
+
+    prices: Literal["offline", "online", "given"] = Field(
+        default="offline",
+        description="offline: (3.13)-(3.14) over the whole job set, known in a simulation; "
+        "online: over the jobs seen so far; given: L and U as set below",
+    )
+    placement: Literal["randomised", "exact", "greedy"] = Field(
+        default="randomised",
+        description="what spreads a job over machines in a slot: randomised: the relaxation "
+        "rounded at random (Algorithm 4), mended where no round succeeds; exact: the cheapest "
+        "placement there is; greedy: machine by machine, cheapest first",
+    )
+    gain: float | Literal["theorem"] = Field(
+        default=1.006,
+        description="G of (3.26)-(3.27), above 1; theorem: of Theorem 2, from delta. Large ones "
+        "cannot be rounded where machines are filled: mending then does the work",
+    )
+    delta: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.5, description="probability of failure that G=theorem allows, in (0, 1]"
+    )
+    tries: PositiveInt = Field(
+        default=1000, description="most rounds of rounding of a placement before it is mended"
+    )
+    bandwidth: Literal["internal", "literal"] = Field(
+        default="internal",
+        description="reading of (3.4) for a co-located job: internal: it needs the parameter "
+        "servers it needs anywhere, as its traffic does not cross the network; literal: enough "
+        "to serve the internal rate, which forbids co-location where that exceeds ps.bandwidth",
+    )
+    L: Positive | None = Field(
+        default=None, description="price of a share of 1 of an unused resource, for prices=given"
+    )
+    U: dict[str, Positive] | None = Field(
+        default=None, description="U.<resource>, its price when used up, for prices=given"
+    )
+
+    @field_validator("gain", mode="before")
+    @classmethod
+    def _gain(cls, value: object) -> object:
+        if value == THEOREM:
+            return value
+        try:
+            number = float(value)  # type: ignore[arg-type]  # what is no number is refused below
+        except (TypeError, ValueError):
+            number = 0.0
+        if not 1.0 < number < float("inf"):
+            raise ValueError(
+                f"{value} is no gain factor: G must be above 1, such as 1.006, or `theorem`"
+            )
+        return number
+
+    @model_validator(mode="after")
+    def _given(self) -> PdorsParameters:
+        if self.prices == "given" and (self.L is None or self.U is None):
+            raise ValueError("prices=given needs L and U.<resource>")
+        if self.prices != "given" and (self.L is not None or self.U is not None):
+            raise ValueError("L and U are read with prices=given only; set that too")
+        if self.L is not None and self.U is not None:
+            ordered(self.L, self.U)
+        return self
+
+    @property
+    def factor(self) -> float:
+        """G as the kernels take it: 0 for Theorem 2's."""
+        return 0.0 if self.gain == THEOREM else float(self.gain)
+
+    @property
+    def given(self) -> GivenPrices | None:
+        """The price constants that were given, None if none were."""
+        if self.L is None or self.U is None:
+            return None
+        return GivenPrices(L=self.L, U=self.U)

@@ -1,0 +1,193 @@
+"""The best schedule of one job at the prices of the moment: Algorithms 2-4 on one pool."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.policy import View
+from shadowprice.kernels.rounding import mix
+from shadowprice.kernels.slot_choices import slot_choices
+from shadowprice.kernels.slot_placement import EXACT, GREEDY, RANDOMISED, place_external
+from shadowprice.kernels.slot_states import slot_states
+from shadowprice.policies.pdors.parameters import PdorsParameters
+from shadowprice.policies.pdors.quotes import Choices, PdorsQuote
+from shadowprice.policies.pricing.board import PriceBoard
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+METHODS = {"randomised": RANDOMISED, "exact": EXACT, "greedy": GREEDY}
+
+
+class Planner:
+    """Finds schedules on one pool of servers that carry workers and parameter servers.
+
+    Parameters
+    ----------
+    board : PriceBoard
+        Board of all servers.
+    cluster : Cluster
+        The servers.
+    parameters : PdorsParameters
+        How placements are found.
+    seed : int
+        Seed of the rounding.
+    """
+
+    def __init__(
+        self, board: PriceBoard, cluster: Cluster, parameters: PdorsParameters, seed: int
+    ) -> None:
+        self.board = board
+        self._cluster = cluster
+        self._parameters = parameters
+        self._method = METHODS[parameters.placement]
+        self._stream = mix(np.uint64(0), seed % 2**63)
+        # What no server limits binds nowhere.
+        self._limited = (cluster.capacity < UNLIMITED).any(axis=0)
+        self._hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
+
+    @property
+    def boards(self) -> Sequence[PriceBoard]:
+        """The one pool."""
+        return (self.board,)
+
+    def follow(self, ledger: LedgerView) -> None:
+        """Catch up with the ledger."""
+        self.board.follow(ledger)
+
+    def quote(self, view: View, job: Job, remaining: int) -> PdorsQuote:
+        """Return a job's quote."""
+        return PdorsQuote(self, view, job, remaining)
+
+    def choices(self, job: Job, view: View) -> Choices:
+        """Cost every number of workers in every slot that a job could use: Algorithm 4.
+
+        Draws depend on the seed, the job's name and the slot alone.
+        """
+        groups = self.board.window(view.end - view.slot)
+        ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+        asked = np.flatnonzero(((job.worker > 0) | (ps > 0)) & self._limited)
+        hosts = self._hosts & (view.ledger.capacity > 0).any(axis=1)
+        roles = not hosts.all()
+        price_worker, price_server, room, state_of, first = slot_states(
+            groups.row_of,
+            groups.groups,
+            groups.price,
+            groups.free,
+            groups.group_of,
+            asked,
+            self.board.pool.shares(job.worker),
+            self.board.pool.shares(ps),
+            hosts if roles else hosts[:, :0],
+        )
+        # A worker takes one of the places for workers, a parameter server one of the others.
+        worker, server = (
+            np.append(demand[asked], [side == 0, side == 1] if roles else []).astype(np.int64)
+            for side, demand in enumerate((job.worker, ps))
+        )
+        of_job = mix(self._stream, _number(job.name))
+        streams = np.array([mix(of_job, view.slot + int(t)) for t in first], dtype=np.uint64)
+        internal_servers, spread = self.internal_case(job)
+        cost, machine, relaxed, rounds = slot_choices(
+            price_worker,
+            price_server,
+            room,
+            worker,
+            server,
+            job.worker_counts,
+            job.ps_counts,
+            internal_servers,
+            job.gains,
+            job.internal_gains,
+            self._method,
+            spread,
+            self._parameters.factor,
+            self._parameters.delta,
+            self._parameters.tries,
+            streams,
+        )
+        return Choices(
+            state_of,
+            price_worker,
+            price_server,
+            room,
+            worker,
+            server,
+            streams,
+            cost,
+            machine,
+            relaxed,
+            rounds,
+        )
+
+    def internal_case(self, job: Job) -> tuple[Integers, bool]:
+        """Return the servers that each number of workers needs on one machine, and what that bars.
+
+        Returns
+        -------
+        servers : ndarray of int64, shape (counts,) or (0,)
+            Empty where (3.5) forbids co-location.
+        spread : bool
+            Whether the external case must stand on two machines at least: on one it would
+            communicate at a rate for which it lacks servers.
+        """
+        outside, offered = job.worker_bandwidth, job.ps_bandwidth
+        inside = job.internal_bandwidth or outside
+        if (
+            self._parameters.bandwidth == "internal"
+            or job.ps is None
+            or not offered
+            or inside <= outside
+        ):
+            return job.ps_counts, False
+        if inside > offered:  # ceil(w b_i / B) > w for every w: (3.4) against (3.5)
+            return np.zeros(0, dtype=np.int64), True
+        counts = [-(-int(workers) * inside // offered) for workers in job.worker_counts]
+        return np.array(counts, dtype=np.int64), True
+
+    def place(
+        self, job: Job, choices: Choices, state: int, choice: int
+    ) -> list[tuple[int, int, int]]:
+        """Return (server, workers, parameter servers) of one choice, lines of Algorithm 4."""
+        counts = len(job.worker_counts)
+        servers, spread = self.internal_case(job)
+        if choice >= counts:
+            at = choice - counts
+            machine = int(choices.machine[state, at])
+            return [(machine, int(job.worker_counts[at]), int(servers[at]))]
+        machines = choices.price_worker.shape[1]
+        workers, ps = np.zeros((2, machines), dtype=np.int64)
+        place_external(
+            choices.price_worker[state],
+            choices.price_server[state],
+            choices.room[state],
+            choices.worker,
+            choices.server,
+            job.worker_counts,
+            job.ps_counts,
+            np.full(counts, np.inf),
+            self._method,
+            spread,
+            self._parameters.factor,
+            self._parameters.delta,
+            self._parameters.tries,
+            choices.streams[state],
+            choice,
+            workers,
+            ps,
+        )
+        used = np.flatnonzero((workers > 0) | (ps > 0))
+        return [(int(h), int(workers[h]), int(ps[h])) for h in used]
+
+
+def _number(name: str) -> int:
+    """Return a job's number, whatever else arrives."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")

@@ -1,0 +1,76 @@
+"""PD-ORS's Algorithm 1 on one pool of servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.policy import PolicyContext
+from shadowprice.policies.pdors.parameters import PdorsParameters
+from shadowprice.policies.pdors.planner import Planner
+from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
+from shadowprice.policies.pricing.board import PriceBoard
+from shadowprice.policies.pricing.constants import ConstantsLearner, Pool
+
+
+class Pdors(PricedAdmission):
+    """The online algorithm (Algorithm 1).
+
+    Parameters
+    ----------
+    context : PolicyContext
+        The cluster, the job set for offline price constants, and the seed of the rounding.
+    parameters : PdorsParameters
+        How prices are formed and placements found.
+
+    Raises
+    ------
+    InputError
+        If no server carries workers, or none parameter servers although jobs have them.
+    """
+
+    def __init__(self, context: PolicyContext, parameters: PdorsParameters) -> None:
+        cluster = context.cluster
+        if not cluster.hosts_workers.any():
+            raise InputError(
+                Fault(
+                    "policy pdors",
+                    "no server of the cluster carries workers",
+                    "give servers the role any or worker",
+                )
+            )
+        with_ps = [job.name for job in context.known_jobs or () if job.ps is not None]
+        if with_ps and not cluster.hosts_ps.any():
+            raise InputError(
+                Fault(
+                    "policy pdors",
+                    f"{len(with_ps)} jobs ({with_ps[0]!r} first) have parameter servers, and no "
+                    "server of the cluster carries any",
+                    "give servers the role any, or leave `ps` out for all-reduce training",
+                )
+            )
+        everything = np.ones(cluster.servers, dtype=np.bool_)
+        learner = ConstantsLearner(
+            Pool.of(cluster, everything),
+            "both",
+            cluster.horizon,
+            context.until,
+            parameters.utility_floor,
+        )
+        constants = first_constants("pdors", context, parameters, [learner], [parameters.given])
+        board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
+        planner = Planner(board, cluster, parameters, context.seed)
+        super().__init__(planner, [learner], parameters, cluster)
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return the parameters and the price constants."""
+        (board,) = self._planner.boards
+        record = board.constants.record(self._cluster.resources)
+        return self._parameters.model_dump(exclude={"L", "U"}) | record
+
+
+def build(context: PolicyContext, parameters: PdorsParameters) -> Pdors:
+    """Build the policy; see `shadowprice.policies.registry`."""
+    return Pdors(context, parameters)

@@ -1,0 +1,180 @@
+"""One job at the prices of one moment, on PD-ORS's one pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Amounts
+from shadowprice.core.job import Job
+from shadowprice.core.policy import View
+from shadowprice.core.schedule import Schedule
+from shadowprice.kernels.horizon import best_schedule
+from shadowprice.policies.pricing.offers import Offer, Scarcity
+
+if TYPE_CHECKING:
+    from shadowprice.policies.pdors.planner import Planner
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """What every number of workers costs in every distinct state of a window, at either rate.
+
+    Parameters
+    ----------
+    state_of : ndarray of int64, shape (slots,)
+        State of each slot.
+    price_worker, price_server : ndarray of float64, shape (states, machines)
+        Prices of a worker and of a parameter server.
+    room : ndarray of int64, shape (states, machines, kinds)
+        Free amounts.
+    worker, server : ndarray of int64, shape (kinds,)
+        What a worker and a parameter server take of it.
+    streams : ndarray of uint64, shape (states,)
+        Selects the draws of each state.
+    cost : ndarray of float64, shape (states, 2 * counts)
+        External choices first, then internal ones; inf where there is none, or a better one.
+    machine : ndarray of int64, shape (states, counts)
+        Machine of each internal choice.
+    relaxed : ndarray of float64, shape (states, counts)
+        Lower bounds of the external choices, from the relaxation of (3.22).
+    rounds : ndarray of int64, shape (states, counts)
+        Rounds of rounding, or how it went without (`kernels.slot_placement`).
+    """
+
+    state_of: Integers
+    price_worker: Floats
+    price_server: Floats
+    room: Integers
+    worker: Integers
+    server: Integers
+    streams: NDArray[np.uint64]
+    cost: Floats
+    machine: Integers
+    relaxed: Floats
+    rounds: Integers
+
+
+class PdorsQuote:
+    """See `policies.pricing.offers.Quote`.
+
+    Parameters
+    ----------
+    planner : Planner
+        At the prices of the moment.
+    view : View
+        The state.
+    job : Job
+        The job.
+    remaining : int
+        Progress units to make.
+    """
+
+    def __init__(self, planner: Planner, view: View, job: Job, remaining: int) -> None:
+        self._planner = planner
+        self._view = view
+        self._job = job
+        self._remaining = remaining
+
+    @cached_property
+    def choices(self) -> Choices:
+        """What every choice costs in every slot."""
+        return self._planner.choices(self._job, self._view)
+
+    @cached_property
+    def _market(self) -> tuple[Floats, Integers]:
+        """Cost and gain of what some slot offers, and the choice that each column is."""
+        usable = np.flatnonzero(np.isfinite(self.choices.cost).any(axis=0))
+        return self.choices.cost[:, usable][self.choices.state_of], usable
+
+    def best(self, factor: float = 1.0) -> Offer | None:
+        """Return the offer of largest payoff, None where nothing completes the work."""
+        job, now, end = self._job, self._view.slot, self._view.end
+        if end <= now:
+            return None
+        cost, usable = self._market
+        if not len(usable):
+            return None
+        gains = np.concatenate([job.gains, job.internal_gains])[usable]
+        utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
+        found = best_schedule(cost, gains, self._remaining, utility)
+        if not found.feasible:
+            return None
+        return Offer(
+            completion=now + found.completion,
+            utility=float(utility[found.completion]),
+            cost=found.cost,
+            payoff=found.payoff,
+            choice=np.where(found.choice >= 0, usable[found.choice], -1),
+        )
+
+    def schedule(self, offer: Offer) -> Schedule:
+        """Return where the workers and parameter servers of an offer stand."""
+        placed: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        entries: list[tuple[int, int, int, int]] = []
+        for t in np.flatnonzero(offer.choice >= 0):
+            key = int(self.choices.state_of[t]), int(offer.choice[t])
+            if key not in placed:
+                placed[key] = self._planner.place(self._job, self.choices, *key)
+            entries += [(int(t) + self._view.slot, *row) for row in placed[key]]
+        table = np.array(entries, dtype=np.int64).reshape(len(entries), 4)
+        return Schedule(*(np.ascontiguousarray(table[:, column]) for column in range(4)))
+
+    def fastest(self) -> int:
+        """Return the most progress units that one slot can add, in an empty cluster."""
+        job, view = self._job, self._view
+        most = int(job.gains.max())
+        servers, _ = self._planner.internal_case(job)
+        if len(servers):
+            ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+            needs: Integers = job.worker_counts[:, None] * job.worker + servers[:, None] * ps
+            hosts = view.cluster.hosts_workers.copy()
+            if job.ps is not None:
+                hosts &= view.cluster.hosts_ps
+            holds = needs[:, None, :] <= view.cluster.capacity[hosts]
+            fits = np.asarray(holds.all(axis=-1)).any(axis=-1)
+            most = max(most, int(job.internal_gains[fits].max(initial=0)))
+        return most
+
+    def scarcest(self) -> Scarcity:
+        """Return what leaves the least room: for workers, for their servers, or for both."""
+        job, view = self._job, self._view
+        slots = view.end - view.slot
+        free = np.maximum(view.ledger.capacity - view.ledger.used[:slots], 0)
+        per_worker = float(job.ps_counts[-1] / job.worker_counts[-1])
+        found = [("workers", 1.0, _room(free, view.cluster.hosts_workers, job.worker))]
+        if job.ps is not None and per_worker > 0:
+            hosts = view.cluster.hosts_ps
+            found.append(("parameter servers", per_worker, _room(free, hosts, job.ps)))
+            both = job.worker + per_worker * job.ps
+            together = np.full(len(both), np.inf)
+            together[both > 0] = free.sum(axis=1).mean(axis=0)[both > 0] / both[both > 0]
+            found.append(("workers", 1.0, together))
+        kind, _, room = min(found, key=lambda part: float(part[2].min()) / part[1])
+        column = int(np.argmin(room))
+        return Scarcity(view.cluster.resources[column], "servers", kind, float(room[column]))
+
+    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+        """Return the resource that makes up most of a schedule's cost."""
+        board, job, ledger = self._planner.board, self._job, self._view.ledger
+        total = board.spent(ledger, schedule, schedule.workers, job.worker)
+        if job.ps is not None:
+            total = total + board.spent(ledger, schedule, schedule.ps, job.ps)
+        column = int(np.argmax(total))
+        return self._view.cluster.resources[column], float(total[column])
+
+
+def _room(free: Amounts, hosts: NDArray[np.bool_], demand: Amounts) -> Floats:
+    """Return how many of a demand each resource alone has room for in a slot, on average."""
+    room = np.full(len(demand), np.inf)
+    asked = demand > 0
+    places = free[:, hosts][:, :, asked] // demand[asked]
+    room[asked] = places.sum(axis=1, dtype=np.float64).mean(axis=0)
+    return room
