@@ -66,6 +66,7 @@ def compare(
     from shadowprice.cli.simulate import leave_if_partial
     from shadowprice.cli.tables import summary_table
     from shadowprice.simulator.directory import PendingDirectory
+    from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.record import build_policy, record_run
 
     names = _names(policy)
@@ -85,14 +86,19 @@ def compare(
     if not quiet:
         for remark in remarks:
             stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
-    with PendingDirectory(out, _is_comparison) if out is not None else nullcontext() as pending:
+    # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
+    place = PendingDirectory(out, _is_comparison) if out is not None else nullcontext()
+    with stop_sign() as stop, place as pending:
         # All are built before any runs: a wrong parameter of the last must not cost the others.
         built = {name: build_policy(scenario, name, settings[name]) for name in names}
         mention_compiling(quiet)
         runs: list[Run] = []
         for name in names:
             with progress_bar(name, quiet) as progress:
-                runs.append(record_run(scenario, name, built.pop(name), progress=progress))
+                policy_run = record_run(
+                    scenario, name, built.pop(name), progress=progress, stop=stop
+                )
+                runs.append(policy_run)
             if pending is not None:
                 _keep(runs[-1], pending.path / name)
             if runs[-1].info["partial"]:
@@ -134,19 +140,16 @@ def _is_comparison(path: Path) -> bool:
 
 
 def _keep(run: Run, folder: Path) -> None:
-    from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.report import write_report
     from shadowprice.simulator.results import REPORT, write_run
 
-    with stop_sign():  # a first Ctrl-C waits until the run is whole
-        folder.mkdir()
-        write_run(run, folder)
-        write_report(run, folder / REPORT)
+    folder.mkdir()
+    write_run(run, folder)
+    write_report(run, folder / REPORT)
 
 
 def _keep_comparison(runs: list[Run], folder: Path) -> None:
     from shadowprice.cli.tables import best_of, metric_rows
-    from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.report.comparison import write_comparison
     from shadowprice.simulator.results import write_json
 
@@ -155,9 +158,8 @@ def _keep_comparison(runs: list[Run], folder: Path) -> None:
         values = [row.value(run) for run in runs]
         texts = ["-" if value is None else row.text(value) for value in values]
         table.append((row.name, texts, frozenset(best_of(values, row.better))))
-    with stop_sign():
-        write_comparison(runs, table, folder / PAGE)
-        write_json(folder / NUMBERS, _record(runs))
+    write_comparison(runs, table, folder / PAGE)
+    write_json(folder / NUMBERS, _record(runs))
 
 
 def _record(runs: list[Run]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 from collections.abc import Mapping
@@ -57,6 +58,16 @@ class LazyGroup(TyperGroup):
         if self._listing:
             return TyperCommand(cmd_name, help=part.help, rich_help_panel=part.panel)
         return _load(cmd_name, part)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command of a call; an unknown one is answered with the nearest."""
+        name = args[0]
+        known = self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            ctx.fail(f"no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help without importing any part."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, Final, NoReturn
 
@@ -100,21 +100,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [word for word in words if word != "--debug"]
     command = typer.main.get_command(app)
     try:
-        command.main(args=words, prog_name="shadowprice")
+        status = command.main(words or ["--help"], prog_name="shadowprice", standalone_mode=False)
     except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    except KeyboardInterrupt:
+        status = exit_.code
+    except (KeyboardInterrupt, typer.Abort):
         _say("interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) has seen enough; stop the interpreter from saying so.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         if debug:
-            raise
+            traceback.print_exception(error)
         return _report(error)
-    return 0
+    return status if isinstance(status, int) else 0
 
 
 def run() -> NoReturn:
@@ -128,6 +124,13 @@ def _report(error: Exception) -> int:
         for fault in error.faults:
             _say(f"  {fault}")
         return error.exit_code
+    if hasattr(error, "format_message"):  # what the command line parser refuses
+        context = getattr(error, "ctx", None)
+        path = "shadowprice" if context is None else context.command_path
+        words = " ".join(error.format_message().split()).rstrip(".")
+        if words:  # a group called without a command has printed its help already
+            _say(f"error: {words}{'' if words.endswith('?') else ';'} see {path} --help")
+        return 2
     if isinstance(error, ShadowpriceError):
         _say(f"error: {error}")
         return error.exit_code

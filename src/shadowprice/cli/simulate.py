@@ -64,6 +64,7 @@ def simulate(
     from shadowprice.cli.tables import summary_table
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.simulator.directory import PendingDirectory
+    from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.journaling import JournalWriter
     from shadowprice.simulator.record import build_policy, record_run
     from shadowprice.simulator.results import JOURNAL, is_run
@@ -86,13 +87,17 @@ def simulate(
     if not quiet:
         for remark in remarks:
             stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
-    with PendingDirectory(out, is_run) if out is not None else nullcontext() as pending:
+    # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
+    place = PendingDirectory(out, is_run) if out is not None else nullcontext()
+    with stop_sign() as stop, place as pending:
         built = build_policy(scenario, policy, settings)
         mention_compiling(quiet)
         writer = JournalWriter(pending.path / JOURNAL) if journal and pending else nullcontext()
         with progress_bar(policy, quiet) as progress, writer as observer:
             observers = () if observer is None else (observer,)
-            run = record_run(scenario, policy, built, observers=observers, progress=progress)
+            run = record_run(
+                scenario, policy, built, observers=observers, progress=progress, stop=stop
+            )
         if pending is not None:
             _keep(run, pending)
     if output is Output.JSON:
@@ -107,14 +112,12 @@ def simulate(
 
 
 def _keep(run: Run, pending: PendingDirectory) -> None:
-    from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.report import write_report
     from shadowprice.simulator.results import REPORT, write_run
 
-    with stop_sign():  # a first Ctrl-C waits until the results are whole
-        write_run(run, pending.path)
-        write_report(run, pending.path / REPORT)
-        pending.commit()
+    write_run(run, pending.path)
+    write_report(run, pending.path / REPORT)
+    pending.commit()
 
 
 def leave_if_partial(runs: list[Run], out: Path | None) -> None:

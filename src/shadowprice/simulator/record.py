@@ -6,6 +6,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +21,7 @@ from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Observer, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
-from shadowprice.simulator.interrupt import stop_sign
+from shadowprice.simulator.interrupt import StopSign, stop_sign
 from shadowprice.simulator.metrics import latency, summarise
 from shadowprice.simulator.recorder import Recorder
 from shadowprice.simulator.results import FORMAT, Record, Run
@@ -116,6 +117,7 @@ def record_run(
     *,
     observers: Sequence[Observer] = (),
     progress: Callable[[int, int], None] | None = None,
+    stop: StopSign | None = None,
 ) -> Run:
     """Run a scenario under a policy and keep everything about it.
 
@@ -131,6 +133,8 @@ def record_run(
         Who else looks on.
     progress : callable, optional
         Called with (jobs arrived, jobs in all) now and then.
+    stop : StopSign, optional
+        What stops it early; by default Ctrl-C does.
 
     Returns
     -------
@@ -148,7 +152,7 @@ def record_run(
     )
     partial = False
     began = time.perf_counter()
-    with stop_sign() as sign:
+    with stop_sign() if stop is None else nullcontext(stop) as sign:
         try:
             simulation.run((recorder, *observers, sign), progress)
         except KeyboardInterrupt:
