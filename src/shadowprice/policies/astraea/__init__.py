@@ -3,3 +3,23 @@
 Wang, Zhou, Han, Chen, Li: "Online Scheduling of Distributed Machine Learning Jobs for Incentivizing
 Sharing in Multi-Tenant Systems", IEEE Transactions on Computers 72(3), 2023.
 """
+
+from shadowprice.policies.astraea.parameters import RoundParameters
+from shadowprice.policies.registry import PolicyInfo
+
+PAPER = "Wang, Zhou, Han, Chen, Li, IEEE TC 72(3), 2023"
+
+POLICIES = (
+    PolicyInfo(
+        name="astraea",
+        summary="Tenants pool their shares: jobs run in batches as gangs that never move, free "
+        "within the own share, paid for at posted prices beyond it.",
+        paper=f"{PAPER}: Algorithms 1-5",
+        parameters=RoundParameters,
+        build="shadowprice.policies.astraea.policy:build",
+        details="Servers count places ({worker: 8, ps: 1}); a job's worker and parameter server "
+        "take one each. Jobs wait for their batch: the first slot in which one can run grows with "
+        "lambda and with the time it arrives. No round is longer than the largest power of two "
+        "within the cluster's horizon.",
+    ),
+)

@@ -237,12 +237,15 @@ class Award:
     worker_income, ps_income : int64, shape (slots of the gang, tenants), or None
         What each tenant receives for the workers and the parameter servers in each slot, its owner
         included: Eq. (2), Eq. (11). None within the tenant's own share, which is free.
+    lenders : bool, shape (slots of the gang, tenants), or None
+        Whose unused share it uses, whether the price was above nothing or not.
     """
 
     job: GangJob
     gang: Gang
     worker_income: Integers | None = None
     ps_income: Integers | None = None
+    lenders: npt.NDArray[np.bool_] | None = None
 
 
 class Market:
@@ -276,7 +279,7 @@ class Market:
         served = job.reach.size > 0 and job.reach[0] < 0
         return self.workers[job.worker_type], self.ps[job.ps_type] if served else self._nothing
 
-    def search(self, job: GangJob, *, borrow: bool) -> Gang | None:
+    def search(self, job: GangJob, *, borrow: bool, bonus: int = 0) -> Gang | None:
         """Return the gang of greatest positive payoff, None if there is none: Algorithm 3.
 
         Parameters
@@ -285,13 +288,16 @@ class Market:
             The job.
         borrow : bool
             Whether it may use everyone's unused places, or its tenant's unused share alone.
+        bonus : int
+            Added to the utility of every completion, millionths: a large one finds the gang of
+            greatest payoff even where that is not positive.
         """
         workers, ps = self.places(job)
         values = job.values(self.slots)
         worker_prices, ps_prices = workers.current_prices(), ps.current_prices()
         late = self.slots + 1
         _, start, end, count, servers, colocated = best_gang(
-            values,
+            values + bonus,
             running_sums(worker_prices),
             running_sums(ps_prices),
             workers.limit(job.tenant, borrow=borrow),
@@ -373,9 +379,11 @@ class Market:
             self.take(job, gang)
             used = slice(gang.start, gang.end)
             worker_income = divide(gang.worker_costs, worker_unused[job.worker_type][used])
+            lenders = worker_unused[job.worker_type][used] > 0
             if gang.ps:
                 ps_income = divide(gang.ps_costs, ps_unused[job.ps_type][used])
+                lenders = lenders | (ps_unused[job.ps_type][used] > 0)
             else:
                 ps_income = np.zeros_like(worker_income)
-            awards.append(Award(job, gang, worker_income, ps_income))
+            awards.append(Award(job, gang, worker_income, ps_income, lenders))
         return awards

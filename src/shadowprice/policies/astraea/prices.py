@@ -61,20 +61,22 @@ def theta_of(jobs: Iterable[GangJob], most_workers: int) -> tuple[float, float]:
         allowed = np.flatnonzero(job.reach >= 0)
         if not allowed.size:
             continue
-        for at, count in enumerate(job.counts.tolist()):
-            ways = []
-            if count <= most_workers:
-                ways.append((int(job.colocated_slots[at]), int(allowed[0])))
-            spread = np.flatnonzero(
-                (job.reach >= 1) & (count - np.minimum(job.reach, count) <= most_workers)
-            )
-            if spread.size:
-                ways.append((int(job.spread_slots[at]), int(spread[0])))
-            for slots, servers in ways:
-                utility = float(job.utility(np.array([slots], np.int64))[0])
-                worker = max(worker, utility / (count * slots))
-                if servers:
-                    ps = max(ps, utility / (servers * slots))
+        counts, reach = job.counts, job.reach
+        fewest = np.full(counts.size, allowed[0])
+        alone = np.asarray(counts <= most_workers)
+        # The fewest parameter servers on one server with which a gang of each size can be spread.
+        beside = counts[:, None] - np.minimum(reach, counts[:, None])
+        serves = (reach >= 1) & (beside <= most_workers)
+        ways = (
+            (job.colocated_slots, alone, fewest),
+            (job.spread_slots, np.asarray(serves.any(axis=1)), serves.argmax(axis=1)),
+        )
+        for slots, possible, servers in ways:
+            utility = job.utility(slots[possible])
+            worker = max(worker, float((utility / (counts * slots)[possible]).max(initial=0.0)))
+            served = servers[possible] > 0
+            places = (servers * slots)[possible][served]
+            ps = max(ps, float((utility[served] / places).max(initial=0.0)))
     return 1 + worker, 1 + ps
 
 

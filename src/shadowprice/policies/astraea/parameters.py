@@ -1,0 +1,78 @@
+"""Parameters of Astraea and of BatchSche; light, so that listing policies compiles nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+
+from shadowprice.policies.registry import Parameters
+
+Above1 = Annotated[float, Field(gt=1, allow_inf_nan=False)]
+
+
+class Theta(Parameters):
+    """theta of price function (8): one more than the price of a type's last place."""
+
+    source: Literal["known", "online", "given"] = Field(
+        default="known",
+        description="known: its definition over the known jobs (over jobs seen so far where none "
+        "are known); online: over jobs seen so far; given: `worker` and `ps`",
+    )
+    worker: Above1 | None = Field(default=None, description="theta of workers, all types")
+    ps: Above1 | None = Field(default=None, description="theta of parameter servers, all types")
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="times theta, to see what a wrong estimate does (Fig. 11)"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"source": value}
+        if isinstance(value, dict) and "source" not in value and {"worker", "ps"} & value.keys():
+            return {"source": "given", **value}
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Theta:
+        if self.source == "given" and (self.worker is None or self.ps is None):
+            raise ValueError("give both theta.worker and theta.ps")
+        if self.source != "given" and (self.worker is not None or self.ps is not None):
+            raise ValueError(f"theta.worker and theta.ps take the place of theta={self.source}")
+        return self
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
+class RoundParameters(Parameters):
+    """What policies that play Astraea's rounds have in common."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    rounds: Annotated[
+        Annotated[int, Field(ge=1, le=1000)] | Literal["lemma"], BeforeValidator(_number)
+    ] = Field(
+        default=2,
+        alias="lambda",
+        description="rounds of a batch, the paper's lambda; `lemma` takes Lemma 1's value over "
+        "the known jobs (about a hundred at realistic prices)",
+    )
+    theta: Theta = Field(default=Theta(), description="of the price function, see below")
+    workers: Literal["elastic", "rigid"] = Field(
+        default="elastic",
+        description="elastic: a gang of any allowed size (Algorithm 3); rigid: exactly its most "
+        "workers, as in the paper's example",
+    )
+    clock: Literal["round", "arrival"] = Field(
+        default="round",
+        description="what a completion is worth when jobs are chosen: round: counted from the "
+        "beginning of the round (the paper's ideal revenue); arrival: as the job really earns it",
+    )
+    ties: Literal["spread", "pack"] = Field(
+        default="spread",
+        description="among servers with as many free workers, the least busy of the round first, "
+        "or the busiest",
+    )

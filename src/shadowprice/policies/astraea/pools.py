@@ -1,0 +1,142 @@
+"""Pools of places: what a round's market is opened on, and the prices it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowprice.core.job import Job
+from shadowprice.policies.astraea.gang_jobs import gang_job
+from shadowprice.policies.astraea.market import Market, Places
+from shadowprice.policies.astraea.parameters import Theta
+from shadowprice.policies.astraea.prices import price_table, theta_of
+from shadowprice.policies.sharing.tenancy import Claim, Tenancy
+
+Integers = npt.NDArray[np.int64]
+
+NEARLY_FREE = 1.0 + 1e-9
+"""Least theta: prices are then below a millionth."""
+
+
+@dataclass(eq=False)
+class Pool:
+    """Servers with the tenants that may use them.
+
+    Parameters
+    ----------
+    tenants : tuple of int
+        Its tenants, as the cluster counts them.
+    servers : int64, shape (servers of the pool,)
+        Its servers, as the cluster counts them.
+    workers, ps : int64, shape (types, servers of the pool)
+        Its places.
+    worker_shares, ps_shares : int64, shape (types, tenants of the pool)
+        Who owns them.
+    theta : Theta
+        Where theta comes from.
+    """
+
+    tenants: tuple[int, ...]
+    servers: Integers
+    workers: Integers
+    ps: Integers
+    worker_shares: Integers
+    ps_shares: Integers
+    theta: Theta
+    seen_worker: list[float] = field(init=False)
+    seen_ps: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # At least 2, as the definition assumes theta - 1 >= 1.
+        self.seen_worker = [2.0] * len(self.workers)
+        self.seen_ps = [2.0] * len(self.ps)
+
+    def position(self, tenant: int) -> int:
+        """Return a tenant's position among the pool's."""
+        return self.tenants.index(tenant)
+
+    def most_ps(self, claim: Claim) -> int:
+        """Return the most parameter servers of a claim's type on one server."""
+        return 0 if claim.ps_type is None else int(self.ps[claim.ps_type].max(initial=0))
+
+    def places(self, claim: Claim) -> tuple[Integers, Integers]:
+        """Return the places of a claim's types on each server."""
+        ps = np.zeros_like(self.servers) if claim.ps_type is None else self.ps[claim.ps_type]
+        return self.workers[claim.worker_type], ps
+
+    def learn(self, jobs: Iterable[tuple[Job, Claim]], *, rigid: bool) -> None:
+        """Raise theta to its definition over further jobs."""
+        for job, claim in jobs:
+            gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
+            most = int(self.workers[claim.worker_type].max(initial=0))
+            worker, ps = theta_of([gang], most)
+            at = claim.worker_type
+            self.seen_worker[at] = max(self.seen_worker[at], worker)
+            if claim.ps_type is not None:
+                self.seen_ps[claim.ps_type] = max(self.seen_ps[claim.ps_type], ps)
+
+    def thetas(self) -> tuple[list[float], list[float]]:
+        """Return theta in force, by type of worker and of parameter server."""
+        worker, ps = self.seen_worker, self.seen_ps
+        if self.theta.worker is not None and self.theta.ps is not None:
+            worker, ps = [self.theta.worker] * len(worker), [self.theta.ps] * len(ps)
+        scaled = (
+            [max(self.theta.scale * theta, NEARLY_FREE) for theta in kind] for kind in (worker, ps)
+        )
+        first, second = scaled
+        return first, second
+
+    def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> Market:
+        """Open an empty market on the servers that are there.
+
+        Parameters
+        ----------
+        slots : int
+            Length of the round.
+        lost : sequence of bool
+            Which of the cluster's servers are out.
+        pack_in_time : bool
+            As in `Market`.
+        """
+        there = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
+        kinds = []
+        for places, shares, thetas in zip(
+            (self.workers, self.ps),
+            (self.worker_shares, self.ps_shares),
+            self.thetas(),
+            strict=True,
+        ):
+            kinds.append(
+                [
+                    Places(
+                        np.where(there, held, 0),
+                        owned,
+                        price_table(theta, int(held[there].sum())),
+                        slots,
+                    )
+                    for held, owned, theta in zip(places, shares, thetas, strict=True)
+                ]
+            )
+        return Market(kinds[0], kinds[1], pack_in_time=pack_in_time)
+
+
+def whole_pool(tenancy: Tenancy, theta: Theta) -> Pool:
+    """Return the pool that all tenants share."""
+    return Pool(
+        tuple(range(len(tenancy.tenants))),
+        np.arange(tenancy.cluster.servers),
+        tenancy.workers,
+        tenancy.ps,
+        tenancy.worker_shares,
+        tenancy.ps_shares,
+        theta,
+    )
+
+
+def theta_record(tenancy: Tenancy, pool: Pool) -> Mapping[str, float]:
+    """Return theta in force by type of place."""
+    worker, ps = pool.thetas()
+    return dict(zip((*tenancy.worker_types, *tenancy.ps_types), (*worker, *ps), strict=True))

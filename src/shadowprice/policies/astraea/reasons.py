@@ -1,0 +1,73 @@
+"""Why a round did not schedule a job."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.policies.astraea.calendar import Round
+from shadowprice.policies.astraea.market import LARGEST, MICRO, Gang, GangJob, Market
+from shadowprice.policies.sharing.tenancy import Tenancy
+
+BONUS: Final = LARGEST // 4
+"""Added to every utility, it shows the best gang of a job that no gang is worth."""
+
+
+def why_not(
+    tenancy: Tenancy, market: Market, gang: GangJob, turn: Round, *, borrow: bool
+) -> Refusal:
+    """Return the dominant reason, with the smallest change that the round would have taken.
+
+    Parameters
+    ----------
+    tenancy : Tenancy
+        Names of types.
+    market : Market
+        The round when all others have been served.
+    gang : GangJob
+        The job.
+    turn : Round
+        The round.
+    borrow : bool
+        Whether the job could have borrowed.
+    """
+    found = market.search(gang, borrow=borrow, bonus=BONUS)
+    where = f"slots {turn.start} to {turn.start + market.slots - 1}"
+    if found is not None:
+        return _too_dear(found, turn)
+    return Refusal(
+        Reason.NO_ROOM,
+        f"no gang fits what is left of {where}",
+        bottleneck=_bottleneck(tenancy, market, gang, where),
+        change="fewer workers at least, less work, or a later round with fewer jobs",
+    )
+
+
+def _too_dear(gang: Gang, turn: Round) -> Refusal:
+    missing = -gang.payoff / MICRO
+    value, cost = gang.value / MICRO, gang.cost / MICRO
+    first, last = turn.start + gang.start, turn.start + gang.end - 1
+    return Refusal(
+        Reason.PRICE,
+        f"worth {value:.6g} in the best gang left, which would cost {cost:.6g}",
+        value=value,
+        cost=cost,
+        completion=last,
+        bottleneck=f"price of places in slots {first} to {last}",
+        change=f"a utility higher by more than {missing:.6g}",
+        numbers={"missing": missing},
+    )
+
+
+def _bottleneck(tenancy: Tenancy, market: Market, gang: GangJob, where: str) -> str:
+    """Return the scarcer type of place over a round: the larger share taken."""
+    workers, ps = market.places(gang)
+    kinds = [(tenancy.worker_types[gang.worker_type], workers)]
+    if gang.reach[0] < 0 and tenancy.ps_types:
+        kinds.append((tenancy.ps_types[gang.ps_type], ps))
+    taken = [
+        (float(kind.taken.mean() / max(int(kind.capacity.sum()), 1)), -at)
+        for at, (_, kind) in enumerate(kinds)
+    ]
+    name = kinds[-max(taken)[1]][0]
+    return f"{name} places of {where}, {max(taken)[0]:.0%} taken"

@@ -1,0 +1,384 @@
+"""Playing the calendar's rounds on one or several pools: Algorithms 1 and 2 as a policy."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.events import (
+    Charge,
+    Commit,
+    Decision,
+    Drop,
+    JobCancelled,
+    JobsArrived,
+    JobsDisplaced,
+    JobsFinished,
+    PolicyEvent,
+    Queue,
+    Reject,
+    SlotBegan,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.schedule import Schedule
+from shadowprice.policies.astraea.calendar import Round, calendar
+from shadowprice.policies.astraea.gang_jobs import gang_job, hopeless
+from shadowprice.policies.astraea.market import MICRO, Award, GangJob, Market
+from shadowprice.policies.astraea.parameters import RoundParameters
+from shadowprice.policies.astraea.pools import Pool, theta_record
+from shadowprice.policies.astraea.prices import rounds_of_lemma
+from shadowprice.policies.astraea.reasons import why_not
+from shadowprice.policies.sharing.tenancy import Claim, Tenancy, require_tenants
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A job that no round has scheduled yet, or that lost what one gave it."""
+
+    job: Job
+    claim: Claim
+    displaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A gang in its slots."""
+
+    award: Award
+    begin: int
+    pool: Pool
+
+
+class RoundPolicy:
+    """Collects jobs in batches and schedules each batch in rounds of growing length.
+
+    Parameters
+    ----------
+    context : PolicyContext
+        The cluster, and the jobs where they are known.
+    parameters : RoundParameters
+        What was set.
+    tenancy : Tenancy
+        Places and owners.
+    pools : sequence of Pool
+        Every tenant is in one.
+    sharing : bool
+        Whether tenants of a pool lend each other what they do not use, and pay for it.
+
+    Notes
+    -----
+    A round is decided when it begins. A gang is never moved or stopped; one that loses a server
+    returns to its batch with the progress it has made.
+    """
+
+    def __init__(
+        self,
+        context: PolicyContext,
+        parameters: RoundParameters,
+        tenancy: Tenancy,
+        pools: Iterable[Pool],
+        *,
+        sharing: bool,
+    ) -> None:
+        self.tenancy = tenancy
+        self.parameters = parameters
+        self.pools = tuple(pools)
+        self.sharing = sharing
+        self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
+        self._rigid = parameters.workers == "rigid"
+        require_tenants(tenancy, context.known_jobs)
+        known = self._learn_known(context)
+        self._learns = parameters.theta.source == "online" or (
+            parameters.theta.source == "known" and not known
+        )
+        self.lemma = self._lemma(context)
+        self.rounds = self._rounds(known=known)
+        # A gang fits the ledger's window, which reaches one horizon ahead.
+        self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
+        self._calendar = calendar(self.rounds, self.longest)
+        self._ahead: deque[Round] = deque()
+        self._waiting: dict[str, _Waiting] = {}
+        self._running: dict[str, _Running] = {}
+        self._markets: list[tuple[Pool, Market, Round]] = []
+        self.capabilities = Capabilities(
+            plans_ahead=True,
+            charges=sharing and tenancy.named,
+            prices=True,
+            wakes_every_slot=True,
+            local_traffic_is_free=True,
+            patience=2 * self.rounds * self.longest + 1,
+        )
+
+    # ---------------------------------------------------------------- parameters
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return every parameter in force, shares and theta by type included."""
+        thetas: Mapping[str, object] = {
+            self.tenancy.tenants[pool.tenants[0]]: theta_record(self.tenancy, pool)
+            for pool in self.pools
+        }
+        if self.sharing:
+            thetas = theta_record(self.tenancy, self.pools[0])
+        dumped = self.parameters.model_dump(exclude={"rounds", "theta"})
+        return {
+            "lambda": self.rounds,
+            **dumped,
+            "theta": {
+                "source": self.parameters.theta.source,
+                "scale": self.parameters.theta.scale,
+                "in_force": thetas,
+            },
+            "rounds_of_lemma": self.lemma,
+            "longest_round": self.longest,
+            "shares": self.tenancy.shares(),
+        }
+
+    def _learn_known(self, context: PolicyContext) -> bool:
+        source = self.parameters.theta.source
+        if source == "known" and context.known_jobs:
+            self._learn(context.known_jobs)
+        return bool(context.known_jobs)
+
+    def _learn(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            claim = self.tenancy.claim_of(job)
+            if isinstance(claim, Claim):
+                self._pool_of[claim.tenant].learn([(job, claim)], rigid=self._rigid)
+
+    def _lemma(self, context: PolicyContext) -> int | None:
+        """Return Lemma 1's lambda over the known jobs, each at its best, None without any."""
+        best = []
+        for job in context.known_jobs or ():
+            worth = float(job.utility.values(np.array([1]))[0])
+            if worth > 0:
+                best.append(worth)
+        if not best:
+            return None
+        worker, ps = self.pools[0].thetas()
+        # Without parameter servers (8) prices workers alone.
+        return rounds_of_lemma(sum(best), min(best), max(worker), max(ps, default=1.0))
+
+    def _rounds(self, *, known: bool) -> int:
+        if self.parameters.rounds != "lemma":
+            return self.parameters.rounds
+        if not known or self.lemma is None:
+            raise InputError(
+                Fault(
+                    "lambda",
+                    "Lemma 1's value needs known jobs that are worth something",
+                    "give a number",
+                )
+            )
+        return self.lemma
+
+    # ---------------------------------------------------------------- events
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Return decisions on an event."""
+        match event:
+            case SlotBegan(slot):
+                yield from self._begin_slot(view, slot)
+            case JobsArrived(_, jobs):
+                if self._learns:
+                    self._learn(jobs)
+                for job in jobs:
+                    yield self._take_in(view, job)
+            case JobsDisplaced(_, names):
+                for name in names:
+                    # A plan that fell short of its work has left the books already.
+                    self._running.pop(name, None)
+                    state = view.open_jobs[name]
+                    claim = self.tenancy.claim_of(state.job)
+                    assert isinstance(claim, Claim)
+                    self._waiting[name] = _Waiting(state.job, claim, displaced=True)
+            case JobsFinished(_, names):
+                for name in names:
+                    self._running.pop(name, None)
+            case JobCancelled(_, name):
+                self._waiting.pop(name, None)
+                self._running.pop(name, None)
+
+    def _take_in(self, view: View, job: Job) -> Decision:
+        claim = self.tenancy.claim_of(job)
+        if isinstance(claim, Refusal):
+            return Reject(job.name, claim)
+        pool = self._pool_of[claim.tenant]
+        gang = gang_job(job, claim, pool.most_ps(claim), rigid=self._rigid)
+        places = pool.places(claim)
+        refusal = hopeless(job, gang, *places, self.longest, own=not self.sharing)
+        if refusal is not None:
+            return Reject(job.name, refusal)
+        turn = self._turn_of(max(job.arrival, view.slot))
+        if view.until is not None and turn.start >= view.until:
+            late = turn.start + 1
+            return Reject(
+                job.name,
+                Refusal(
+                    Reason.TOO_LATE,
+                    f"its batch begins in slot {turn.start}, the timespan ends at {view.until}",
+                    bottleneck="end of the timespan",
+                    change=f"a timespan of {late} slots or more",
+                ),
+            )
+        self._waiting[job.name] = _Waiting(job, claim)
+        return Queue(job.name, f"joins batch {turn.batch}, decided in slot {turn.start}")
+
+    def _turn_of(self, slot: int) -> Round:
+        """Return the first round still to come that takes in jobs of a slot."""
+        for turn in self._ahead:
+            if turn.collected > slot and turn.start >= slot:
+                return turn
+        while True:
+            turn = next(self._calendar)
+            self._ahead.append(turn)
+            if turn.collected > slot and turn.start >= slot:
+                return turn
+
+    def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
+        while not self._ahead or self._ahead[0].start < slot:
+            if self._ahead:
+                # Slots are skipped only while nobody waits.
+                self._ahead.popleft()
+            else:
+                self._ahead.append(next(self._calendar))
+        if self._ahead[0].start == slot:
+            turn = self._ahead.popleft()
+            if view.until is None or slot < view.until:
+                yield from self._hold(view, turn)
+        if self.capabilities.charges:
+            yield from self._charges(slot)
+
+    # ---------------------------------------------------------------- rounds
+
+    def _hold(self, view: View, turn: Round) -> Iterator[Decision]:
+        slots = min(turn.end, view.end) - turn.start
+        lost = [view.lost(server) for server in range(view.cluster.servers)]
+        pack = self.parameters.ties == "pack"
+        self._running.clear()
+        self._markets = [
+            (pool, pool.open(slots, lost, pack_in_time=pack), turn) for pool in self.pools
+        ]
+        mine: dict[Pool, list[GangJob]] = {}
+        for name, waiting in self._waiting.items():
+            if waiting.job.arrival < turn.collected:
+                remaining = view.open_jobs[name].remaining
+                pool, gang = self._as_gang(waiting, turn, remaining)
+                mine.setdefault(pool, []).append(gang)
+        for pool, market, _ in self._markets:
+            gangs = mine.get(pool, [])
+            awards = market.hold(gangs, sharing=self.sharing)
+            for award in awards:
+                yield self._commit(award, turn, pool)
+            scheduled = {award.job.name for award in awards}
+            left = [gang for gang in gangs if gang.name not in scheduled]
+            yield from self._postpone(view, turn, market, left)
+
+    def _as_gang(self, waiting: _Waiting, turn: Round, remaining: int) -> tuple[Pool, GangJob]:
+        job, claim = waiting.job, waiting.claim
+        pool = self._pool_of[claim.tenant]
+        # d = completion - arrival, and the last of n slots of the round is turn.start + n - 1.
+        shift = turn.start - 1 - job.arrival if self.parameters.clock == "arrival" else 0
+        gang = gang_job(
+            job,
+            claim,
+            pool.most_ps(claim),
+            remaining=remaining,
+            tenant=pool.position(claim.tenant),
+            rigid=self._rigid,
+            shift=shift,
+        )
+        return pool, gang
+
+    def _commit(self, award: Award, turn: Round, pool: Pool) -> Commit:
+        gang, name = award.gang, award.job.name
+        del self._waiting[name]
+        self._running[name] = _Running(award, turn.start + gang.start, pool)
+        here = np.flatnonzero(gang.workers_on + gang.ps_on)
+        length = gang.end - gang.start
+        plan = Schedule(
+            np.repeat(np.arange(turn.start + gang.start, turn.start + gang.end), here.size),
+            np.tile(pool.servers[here], length),
+            np.tile(gang.workers_on[here], length),
+            np.tile(gang.ps_on[here], length),
+        )
+        value, cost = gang.value / MICRO, gang.cost / MICRO
+        return Commit(name, plan, gang.payoff / MICRO, value, cost)
+
+    def _charges(self, slot: int) -> Iterator[Charge]:
+        """Charge what runs in a slot, when it begins: a gang that lost its server pays no more."""
+        tenancy = self.tenancy
+        for name, running in self._running.items():
+            award = running.award
+            at = slot - running.begin
+            if award.lenders is None or not 0 <= at < award.gang.end - award.gang.start:
+                continue
+            assert award.worker_income is not None
+            assert award.ps_income is not None
+            kinds = {tenancy.worker_types[award.job.worker_type]: award.worker_income[at]}
+            if award.gang.ps:
+                kinds[tenancy.ps_types[award.job.ps_type]] = award.ps_income[at]
+            payer = tenancy.tenants[award.job.tenant]
+            for lender in np.flatnonzero(award.lenders[at]).tolist():
+                amounts = {kind: int(income[lender]) for kind, income in kinds.items()}
+                yield Charge(name, slot, payer, tenancy.tenants[lender], amounts)
+
+    # ---------------------------------------------------------------- those left over
+
+    def _postpone(
+        self, view: View, turn: Round, market: Market, left: list[GangJob]
+    ) -> Iterator[Decision]:
+        """Say why jobs wait, once a batch, and give up those that no round can take any more."""
+        nothing_left = [gang for gang in left if gang.values(1)[1] <= 0]
+        for gang in nothing_left:
+            refusal = Refusal(
+                Reason.NO_VALUE,
+                f"is worth nothing from slot {turn.start} on",
+                value=0.0,
+                cost=0.0,
+                bottleneck="its utility",
+                change="a utility that lasts longer, or an earlier arrival",
+            )
+            yield self._give_up(gang.name, refusal)
+        if turn.number < self.rounds - 1:
+            return
+        later = self._turn_of(turn.end)
+        over = view.until is not None and later.start >= view.until
+        for gang in left:
+            if gang.name not in self._waiting:
+                continue
+            refusal = why_not(self.tenancy, market, gang, turn, borrow=self.sharing)
+            if over:
+                yield self._give_up(gang.name, refusal)
+            else:
+                joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
+                yield Queue(gang.name, f"{joins}: {refusal.message}")
+
+    def _give_up(self, name: str, refusal: Refusal) -> Decision:
+        waiting = self._waiting.pop(name)
+        return Drop(name, refusal) if waiting.displaced else Reject(name, refusal)
+
+    # ---------------------------------------------------------------- prices
+
+    def slot_prices(self, view: View) -> NDArray[np.float64]:
+        """Return the price of all of each server's places in ``view.slot``."""
+        cluster = self.tenancy.cluster
+        prices = np.zeros(cluster.capacity.shape)
+        for pool, market, turn in self._markets:
+            at = view.slot - turn.start
+            if not 0 <= at < market.slots:
+                continue
+            for names, kinds in (
+                (self.tenancy.worker_types, market.workers),
+                (self.tenancy.ps_types, market.ps),
+            ):
+                for name, places in zip(names, kinds, strict=True):
+                    price = int(places.prices[places.taken[at]]) / MICRO
+                    prices[pool.servers, cluster.column[name]] += price * places.capacity
+        return prices

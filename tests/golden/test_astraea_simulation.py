@@ -1,0 +1,83 @@
+"""The worked example of Sections 4.2-4.4 of Astraea, run end to end through the simulator."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from shadowprice.core.policy import Status
+from shadowprice.core.refusal import Reason
+from shadowprice.engine import Engine
+from tests.astraea_cases import EXAMPLE, SETTINGS, Notes, example_cluster, example_jobs, simulate
+
+MICRO = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def played() -> tuple[Engine, Notes]:
+    cluster, notes = example_cluster(), Notes()
+    # j22 fits no round in the paper's two batches; sixteen slots are where the example ends.
+    engine = simulate(
+        cluster, example_jobs(cluster), "astraea", SETTINGS, until=16, observers=[notes]
+    )
+    return engine, notes
+
+
+def test_placements_and_payoffs_are_the_example_s(played: tuple[Engine, Notes]) -> None:
+    engine, notes = played
+    expected = EXAMPLE["own_share"] + EXAMPLE["borrowed"]
+    assert notes.commits.keys() == {row["job"] for row in expected}
+    for row in expected:
+        commit = notes.commits[row["job"]]
+        first, last = row["slots"]
+        assert commit.schedule.active_slots.tolist() == list(range(first, last + 1))
+        for _, placement in commit.schedule.placements():
+            names = [f"s{server + 1}" for server in placement.servers]
+            for kind in ("workers", "ps"):
+                counts = dict(zip(names, getattr(placement, kind), strict=True))
+                assert {name: n for name, n in counts.items() if n} == row[kind]
+        assert (commit.utility, commit.cost) == (row["ideal"], row["cost"])
+        assert engine.jobs[row["job"]].completion == last
+    assert notes.commits["j12"].payoff == 76
+
+
+def test_incomes_and_prices_are_the_example_s(played: tuple[Engine, Notes]) -> None:
+    _, notes = played
+    row = EXAMPLE["borrowed"][0]
+    assert {charge.job for charge in notes.charges} == {"j12"}
+    assert {charge.payer for charge in notes.charges} == {"u1"}
+    income: Counter[str] = Counter()
+    for charge in notes.charges:
+        income[charge.payee] += sum(charge.amounts.values())
+    assert income == {name: amount * MICRO for name, amount in row["income"].items()}
+    assert sum(income.values()) == row["cost"] * MICRO
+    # After j12 stands, 5 of 8 workers and 2 of 4 parameter servers are taken in slots 8 to 11.
+    per_server = [2 * (16 ** (5 / 8) - 1), 16 ** (2 / 4) - 1]
+    for slot in range(8, 12):
+        assert notes.prices[slot] == pytest.approx(np.tile(per_server, (4, 1)), abs=1e-5)
+    assert not notes.prices[7].any()
+    assert max(notes.prices) == 11
+
+
+def test_j22_is_told_why_it_was_left(played: tuple[Engine, Notes]) -> None:
+    refused = played[0].jobs["j22"]
+    assert refused.status is Status.REJECTED
+    assert refused.refusal is not None
+    # The paper postpones it batch after batch; thirty workers never fit places for eight.
+    assert refused.refusal.reason is Reason.NEVER_FITS
+    assert refused.refusal.change == "run with 8 workers or fewer"
+
+
+def test_the_books_are_the_ones_of_the_real_clock(played: tuple[Engine, Notes]) -> None:
+    engine, _ = played
+    earned = {
+        name: float(
+            record.job.utility.values(np.array([record.completion - record.job.arrival]))[0]
+        )
+        for name, record in engine.jobs.items()
+        if record.completion is not None
+    }
+    # j12's payoff of 76 counts from the round; from its arrival it earns 82 and pays 16.
+    assert earned == {"j11": 86.0, "j12": 82.0, "j21": 82.0}
