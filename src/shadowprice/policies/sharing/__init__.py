@@ -1,1 +1,45 @@
-"""What tenants are otherwise offered: HiveD's virtual private clusters, Gandiva_fair's shares."""
+"""Multi-tenant schedulers that Astraea is compared with, and what they share.
+
+BatchSche keeps every tenant on servers of its own, Gandiva_fair divides time by tickets, HiveD
+guarantees cells.
+"""
+
+from shadowprice.policies.astraea.parameters import RoundParameters
+from shadowprice.policies.registry import PolicyInfo
+from shadowprice.policies.sharing.parameters import GandivaFairParameters, HivedParameters
+
+_EVALUATION = "Wang et al., IEEE TC 72(3), 2023, section 5.1"
+
+POLICIES = (
+    PolicyInfo(
+        name="batchsche",
+        summary="Every tenant alone on servers of its own, with Astraea's batches and gangs.",
+        paper=f"{_EVALUATION}; after Zhang et al., MobiHoc 2020",
+        parameters=RoundParameters,
+        build="shadowprice.policies.sharing.batchsche:build",
+        details="Shares become servers: cells as large as each share allows, parameter servers "
+        "beside them. Prices see the tenant's own places. The original's objective, weighted "
+        "completion time, is left out.",
+    ),
+    PolicyInfo(
+        name="gandiva_fair",
+        summary="Split stride: tenants take turns in proportion to their shares, slot by slot, "
+        "with gangs of fixed size.",
+        paper=f"Chaudhary et al., EuroSys 2020; as {_EVALUATION} runs it",
+        parameters=GandivaFairParameters,
+        build="shadowprice.policies.sharing.gandiva_fair:build",
+        details="Blind to placement; jobs may move from slot to slot at no cost. Long-run shares "
+        "of tenants with enough work are proportional to their tickets. Tickets are traded between "
+        "types of workers only at given speeds. Left out: profiling, the cost of moving.",
+    ),
+    PolicyInfo(
+        name="hived",
+        summary="A virtual private cluster of cells for every tenant, always there for it; idle "
+        "cells run others' jobs until their owner comes.",
+        paper=f"Zhao et al., OSDI 2020; as {_EVALUATION} runs it",
+        parameters=HivedParameters,
+        build="shadowprice.policies.sharing.hived:build",
+        details="Cells of 2^k places within a server, buddy allocation. Parameter servers are held "
+        "by count. Left out: levels above a server, reconfiguration of cells.",
+    ),
+)

@@ -1,0 +1,38 @@
+"""Parameters of Gandiva_fair and HiveD; light, so that listing policies compiles nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shadowprice.policies.registry import Parameters
+
+Size = Annotated[int, Field(ge=1)] | Literal["most", "fewest"]
+
+_SIZE = (
+    "workers of a job, fixed while it runs: the `most` or `fewest` it allows, or a number; the "
+    "next smaller one that an empty cluster can carry"
+)
+
+
+class GandivaFairParameters(Parameters):
+    """Parameters of `gandiva_fair`."""
+
+    workers: Size = Field(default="most", description=_SIZE)
+    speeds: dict[str, dict[str, Annotated[float, Field(gt=0)]]] = Field(
+        default_factory=dict,
+        description="speed of each tenant's jobs by type of worker (speeds.a.worker/v100=2), 1 "
+        "where not given; tenants trade tickets of fast types for slow ones by it",
+    )
+
+
+class HivedParameters(Parameters):
+    """Parameters of `hived`."""
+
+    workers: Size = Field(default="most", description=_SIZE)
+    opportunistic: bool = Field(
+        default=True,
+        description="whether jobs beyond their tenant's cells run on idle places until an owner "
+        "comes",
+    )
