@@ -75,6 +75,7 @@ def metric_rows(runs: Sequence[Run]) -> list[Row]:
         Row("dropped", of("dropped"), _number, -1),
         Row("cancelled", of("cancelled"), _number),
         Row("unfinished", of("unfinished"), _number),
+        Row("not arrived", of("not_arrived"), _number),
         Row("met their target", met, _share, 1),
         Row("mean JCT, slots", jct("mean"), _number, -1),
         Row("median JCT, slots", jct("median"), _number, -1),
@@ -89,7 +90,7 @@ def metric_rows(runs: Sequence[Run]) -> list[Row]:
         Row("decision, p99", decision("p99"), span, -1),
         Row("wall time", lambda run: run.info["timing"]["wall_seconds"], span, -1),
     ]
-    optional = {"dropped", "cancelled", "unfinished"}
+    optional = {"dropped", "cancelled", "unfinished", "not arrived"}
     return [
         row
         for row in rows

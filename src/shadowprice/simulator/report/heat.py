@@ -125,7 +125,7 @@ def _levels(values: Floats, low: float, high: float, *, log: bool) -> NDArray[np
         else:
             share = (values - low) / (high - low)
     share = np.where(np.isfinite(share), np.clip(share, 0.0, 1.0), 0.0)
-    levels = np.ceil(share * 255 - 1e-9)
+    levels = np.where(share > 0, np.maximum(np.rint(share * 255), 1), 0)  # a little is not nothing
     return np.asarray(levels, dtype=np.uint8)
 
 

@@ -1,0 +1,109 @@
+"""Parameters from files and options, layered; the list of a policy's parameters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import Field
+
+from shadowprice.cli.options import policy_settings
+from shadowprice.cli.policies import parameter_rows
+from shadowprice.cli.tables import best_of
+from shadowprice.core.errors import InputError
+from shadowprice.policies import registry
+from shadowprice.policies.registry import Parameters, PolicyInfo
+from tests.priced import INFO
+
+
+class Inner(Parameters):
+    depth: int = Field(default=2, description="how deep")
+
+
+class Rich(Parameters):
+    price: float = 1.0
+    mode: Literal["fast", "exact"] = "exact"
+    inner: Inner = Inner()
+    table: dict[str, float] | None = None
+    needed: bool
+
+
+RICH = PolicyInfo("rich", "", "", Rich, "nowhere:nothing")
+
+
+@pytest.fixture(autouse=True)
+def _two_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "policies", lambda: {"flat-rate": INFO, "rich": RICH})
+
+
+def test_options_come_after_the_file_and_tables_are_for_one_policy(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text("price = 3\n[rich]\nmode = 'fast'\n[rich.inner]\ndepth = 5\n")
+    both = ["flat-rate", "rich"]
+    assert policy_settings(path, None, both) == {
+        "flat-rate": {"price": 3},
+        "rich": {"price": 3, "mode": "fast", "inner": {"depth": 5}},
+    }
+    given = ["price=4", "rich.inner.depth=6", "inner.depth=7", "table={a = 1.5}", "rich.price=5"]
+    assert policy_settings(path, given, both) == {
+        "flat-rate": {"price": "4"},
+        "rich": {"price": "5", "mode": "fast", "inner": {"depth": "7"}, "table": {"a": 1.5}},
+    }
+    assert policy_settings(path, None, ["flat-rate"]) == {"flat-rate": {"price": 3}}
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ("price", "write KEY=VALUE"),
+        ("=3", "write KEY=VALUE"),
+        ("price=", "write KEY=VALUE"),
+        ("prise=3", "no policy of flat-rate, rich has it"),
+        ("table={a", "is not TOML"),
+    ],
+)
+def test_wrong_pairs_are_told(pair: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        policy_settings(None, [pair], ["flat-rate", "rich"])
+
+
+def test_a_setting_of_a_policy_that_does_not_run_is_a_mistake() -> None:
+    with pytest.raises(InputError, match="'rich' is not among the policies"):
+        policy_settings(None, ["rich.mode=fast"], ["flat-rate"])
+
+
+def test_parameters_are_listed_by_dotted_name() -> None:
+    rows = {row["name"]: row for row in parameter_rows(Rich)}
+    assert list(rows) == ["price", "mode", "inner.depth", "table", "needed"]
+    assert rows["mode"]["type"] == "fast | exact"
+    assert rows["inner.depth"] == {
+        "name": "inner.depth",
+        "type": "int",
+        "default": "2",
+        "description": "how deep",
+    }
+    assert rows["table"]["type"] == "table of float"
+    assert rows["needed"]["default"] == "required"
+
+
+def test_the_best_is_marked_only_where_one_is_better() -> None:
+    assert best_of([1.0, 3.0, 3.0, None], 1) == {1, 2}
+    assert best_of([1.0, 3.0], -1) == {0}
+    assert best_of([2.0, 2.0], 1) == set()
+    assert best_of([1.0, 2.0], 0) == set()
+
+
+def test_help_costs_no_numerics() -> None:
+    code = (
+        "import sys; from shadowprice.cli.main import main; status = main(['--help']); "
+        "heavy = {'numba', 'polars', 'plotly', 'numpy', 'scipy', 'pydantic'} & set(sys.modules); "
+        "print(sorted(heavy), status, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr.strip() == "[] 0"
+    assert "simulate" in done.stdout

@@ -1,0 +1,82 @@
+"""Incident files: what they may say, and how each fault is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
+from shadowprice.inputs.incidents import read_incidents
+from tests.workloads import cluster, job
+
+ON = cluster(2, 1)
+JOBS = [job(ON, "resnet", arrival=3)]
+
+
+def write(folder: Path, text: str, name: str = "incidents.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_yaml_and_json_lines_say_the_same(tmp_path: Path) -> None:
+    yaml = write(
+        tmp_path,
+        "incidents:\n"
+        "  - {slot: 9, server_back: gpu-1}\n"
+        "  - {slot: 2, server_lost: gpu-1}\n"
+        "  - {slot: 4, cancel: resnet}\n",
+    )
+    lines = write(
+        tmp_path,
+        '{"slot": 9, "server_back": "gpu-1"}\n\n'
+        '{"slot": 2, "server_lost": "gpu-1"}\n{"slot": 4, "cancel": "resnet"}\n',
+        "incidents.jsonl",
+    )
+    expected = [ServerLost(2, 1), JobCancelled(4, "resnet"), ServerBack(9, 1)]
+    assert read_incidents(yaml, ON, JOBS) == expected
+    assert read_incidents(lines, ON, JOBS) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the file is empty"),
+        ("jobs: []", "holds no incident list"),
+        ("incidents: []", "holds no incident list"),
+        ("incidents: [3]", "incidents[0]"),
+        ("incidents: [{slot: 3}]", "give one of server_lost, server_back or cancel"),
+        ("incidents: [{slot: 3, cancel: a, server_lost: b}]", "give one of"),
+        ("incidents: [{slot: -1, server_lost: gpu-0}]", "slot"),
+        ("incidents: [{slot: '3', server_lost: gpu-0}]", "slot"),
+        ("incidents: [{server_lost: gpu-0}]", "slot: is missing"),
+        ("incidents: [{slot: 1, server_lots: gpu-0}]", "did you mean 'server_lost'?"),
+        ("incidents: [{slot: 1, server_lost: gpu-O}]", "did you mean 'gpu-"),
+        ("incidents: [{slot: 9, cancel: resnt}]", "did you mean 'resnet'?"),
+        ("incidents: [{slot: 3, cancel: resnet}]", "'resnet' arrives in slot 3; cancel it in a"),
+        ("incidents: [{slot: 1, server_back: gpu-0}]", "'gpu-0' is not out in slot 1"),
+        (
+            "incidents: [{slot: 1, server_lost: gpu-0}, {slot: 2, server_lost: gpu-0}]",
+            "'gpu-0' is out already in slot 2",
+        ),
+        ("incidents: [{slot: 1, server_lost: gpu-0}]\nmore: 1", "more: unknown key"),
+    ],
+)
+def test_every_fault_is_told_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as told:
+        read_incidents(path, ON, JOBS)
+    assert said in str(told.value)
+    assert str(path) in str(told.value)
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "incidents: [{slot: 1, cancel: x}, {slot: 2}, {slot: 3, server_lost: y}]",
+    )
+    with pytest.raises(InputError) as told:
+        read_incidents(path, ON, JOBS)
+    assert len(told.value.faults) == 3
