@@ -1,0 +1,204 @@
+"""``shadowprice statement``: what tenants earned, paid and lent in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.options import OutputOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shadowprice.simulator.accounts import Account, Books
+    from shadowprice.simulator.results import Run
+
+
+def statement(
+    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    tenant: Annotated[
+        str | None,
+        typer.Option("--tenant", help="One tenant, with its partners and jobs.", metavar="NAME"),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what each tenant earned, paid, received, lent and borrowed.
+
+    Paid and received are utility; lent and borrowed are place-slots. What a tenant's jobs paid to
+    its own unused share is shown apart.
+
+    [bold]Example[/bold]
+
+    shadowprice statement run --tenant vision
+    """
+    from shadowprice.core.errors import Fault, InputError
+    from shadowprice.simulator.accounts import books_of
+    from shadowprice.simulator.results import read_run
+
+    read = read_run(run)
+    books = books_of(read)
+    if tenant is not None and tenant not in books.accounts:
+        known = ", ".join(books.accounts)
+        raise InputError(Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {known}"))
+    if output is Output.JSON:
+        print_json(_record(read, books, tenant))
+    elif tenant is None:
+        _print_all(read, books)
+    else:
+        _print_one(read, books, tenant)
+
+
+def _record(run: Run, books: Books, tenant: str | None) -> Mapping[str, object]:
+    if tenant is None:
+        return {
+            "policy": run.policy,
+            "charges": books.charged,
+            "fairness_variance": books.fairness_variance,
+            "tenants": [account.record() for account in books.accounts.values()],
+        }
+    return {
+        "policy": run.policy,
+        "charges": books.charged,
+        **books.accounts[tenant].record(),
+        "partners": _partners(books, tenant),
+        "jobs_of_tenant": _jobs(run, books, tenant),
+    }
+
+
+def _partners(books: Books, tenant: str) -> list[dict[str, object]]:
+    import polars as pl
+
+    from shadowprice.simulator.accounts import MICRO
+
+    rows: list[dict[str, object]] = []
+    for other in books.accounts:
+        paid = books.payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == other))
+        received = books.payments.filter((pl.col("payee") == tenant) & (pl.col("payer") == other))
+        lent = books.loans.filter((pl.col("lender") == tenant) & (pl.col("borrower") == other))
+        borrowed = books.loans.filter((pl.col("borrower") == tenant) & (pl.col("lender") == other))
+        row: dict[str, object] = {
+            "partner": other,
+            "paid": int(paid["amount"].sum()) / MICRO,
+            "received": int(received["amount"].sum()) / MICRO,
+            "lent": float(lent["places"].sum()),
+            "borrowed": float(borrowed["places"].sum()),
+        }
+        if any(row[name] for name in ("paid", "received", "lent", "borrowed")):
+            rows.append(row)
+    return rows
+
+
+def _jobs(run: Run, books: Books, tenant: str) -> list[dict[str, object]]:
+    import polars as pl
+
+    from shadowprice.simulator.accounts import MICRO
+
+    paid = books.payments.group_by("job").agg((pl.col("amount").sum() / MICRO).alias("paid"))
+    table = (
+        run.jobs.filter(pl.col("tenant") == tenant)
+        .join(paid, on="job", how="left", maintain_order="left")
+        .with_columns(pl.col("paid").is_not_null().alias("borrowed"), pl.col("paid").fill_null(0.0))
+    )
+    columns = ("job", "outcome", "arrival", "start", "completion", "utility", "borrowed", "paid")
+    return table.select(columns).to_dicts()
+
+
+def _print_all(run: Run, books: Books) -> None:
+    table = _table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
+    table.add_column("tenant")
+    headings = [
+        "share",
+        "jobs",
+        "done",
+        "earned",
+        "paid",
+        "received",
+        "lent",
+        "borrowed",
+        "revenue",
+        "fairness",
+    ]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for account in books.accounts.values():
+        table.add_row(account.tenant, *_cells(account))
+    stdout().print(table)
+    variance = books.fairness_variance
+    if variance is not None:
+        told = "revenue fairness ratio: the share of all revenue over the share of all places"
+        stdout().print(f"{told}; variance over tenants {variance:.4g}", soft_wrap=True)
+    if not books.charged:
+        stdout().print(f"{run.policy} charges nobody: no payments, no loans", soft_wrap=True)
+
+
+def _cells(account: Account) -> list[str]:
+    from shadowprice.simulator.accounts import MICRO
+
+    share = " ".join(f"{count} {kind}" for kind, count in account.share.items()) or "-"
+    return [
+        share,
+        f"{account.jobs:,}",
+        f"{account.finished:,}",
+        f"{account.earned:,.2f}",
+        f"{(account.paid - account.to_itself) / MICRO:,.2f}",
+        f"{(account.received - account.to_itself) / MICRO:,.2f}",
+        f"{sum(account.lent.values()):,.1f}",
+        f"{sum(account.borrowed.values()):,.1f}",
+        f"{account.revenue:,.2f}",
+        "-" if account.fairness is None else f"{account.fairness:.3f}",
+    ]
+
+
+def _print_one(run: Run, books: Books, tenant: str) -> None:
+    from shadowprice.simulator.accounts import MICRO
+
+    account = books.accounts[tenant]
+    console = stdout()
+    facts = _table(f"{tenant} under {run.policy}")
+    facts.show_header = False
+    facts.add_column("")
+    facts.add_column("", justify="right")
+    for name, cell in zip(
+        ("share", "jobs", "finished", "earned", "paid to others", "received from others"),
+        _cells(account)[:6],
+        strict=True,
+    ):
+        facts.add_row(name, cell)
+    facts.add_row("earned within its share", f"{account.earned_own:,.2f}")
+    facts.add_row("paid to itself", f"{account.to_itself / MICRO:,.2f}")
+    facts.add_row("revenue", f"{account.revenue:,.2f}")
+    facts.add_row("fairness ratio", _cells(account)[-1])
+    console.print(facts)
+    _print_rows("Partners", _partners(books, tenant))
+    _print_rows("Jobs", _jobs(run, books, tenant))
+
+
+def _print_rows(title: str, rows: list[dict[str, object]]) -> None:
+    if not rows:
+        return
+    table = _table(title)
+    for name, value in rows[0].items():
+        table.add_column(name, justify="left" if isinstance(value, str) else "right")
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    stdout().print(table)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+
+
+def _table(title: str) -> Table:
+    from rich.table import Table
+
+    return Table(
+        title=title, title_justify="left", title_style="bold", header_style="bold", box=None
+    )
