@@ -1,0 +1,477 @@
+"""The command line from end to end, on workloads small enough to work out by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.core.errors import InputError
+from shadowprice.policies import registry
+from shadowprice.simulator.directory import PendingDirectory
+from shadowprice.simulator.results import FILES, read_run
+from tests.priced import INFO, FlatRate, FlatRateParameters
+
+CLUSTER = """\
+slot: 10min
+horizon: 20
+servers:
+  - {name: gpu, count: 2, capacity: {gpu: 2}}
+"""
+JOB = (
+    "{{name: {name}, arrival: {arrival}, chunks: 4, minibatches: 10, minibatch_time: 60s, "
+    "worker: {{gpu: 1}}, utility: {utility}}}"
+)
+JOBS = "jobs:\n" + "".join(
+    f"  - {JOB.format(name=name, arrival=arrival, utility=utility)}\n"
+    for name, arrival, utility in (
+        ("first", "0 slots", "{kind: constant, value: 10}"),
+        ("second", "0 slots", "{kind: sigmoid, value: 12, decay: 0, target: 2 slots}"),
+        ("third", "300s", "{kind: deadline, value: 9, by: 9min}"),
+    )
+)
+
+
+class Silent(FlatRate):
+    """A policy with a bug: it answers nothing."""
+
+    def decide(self, view, event):  # type: ignore[no-untyped-def]
+        return []
+
+
+class Failing(FlatRate):
+    """A policy that stops with an error of its own."""
+
+    def decide(self, view, event):  # type: ignore[no-untyped-def]
+        raise ZeroDivisionError("nothing to divide by")
+
+
+def silent(context: object, parameters: FlatRateParameters) -> FlatRate:
+    return Silent(parameters.price)
+
+
+def failing(context: object, parameters: FlatRateParameters) -> FlatRate:
+    return Failing(parameters.price)
+
+
+@dataclass
+class Answer:
+    status: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Answer]
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Iterator[Call]:
+    """Run a command in an empty directory that holds the small workload."""
+    known = dict(registry.policies())
+    known["flat-rate"] = INFO
+    known["broken"] = replace(INFO, name="broken", build=f"{__name__}:silent")
+    known["failing"] = replace(INFO, name="failing", build=f"{__name__}:failing")
+    monkeypatch.setattr(registry, "policies", lambda: known)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    (tmp_path / "j.yaml").write_text(JOBS)
+
+    def run(*words: str) -> Answer:
+        capfd.readouterr()
+        status = main(words)
+        out, err = capfd.readouterr()
+        return Answer(status, out, err)
+
+    yield run
+    assert not [entry for entry in tmp_path.rglob(".*") if "unfinished" in entry.name]
+
+
+SIMULATE = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "flat-rate", "-s", "price=1")
+
+
+def test_a_run_worked_out_by_hand(call: Call) -> None:
+    answer = call(*SIMULATE, "--out", "run")
+    assert answer.status == 0, answer.err
+    assert answer.err == ""
+    assert re.search(r"total utility +16\n", answer.out)
+    lines = [json.loads(line) for line in Path("run/decisions.jsonl").read_text().splitlines()]
+    # Each job is 40 mini-batches of 60 s, 4 worker-slots of 10 min: one slot at full width.
+    assert lines[0] == {
+        "job": "first",
+        "slot": 0,
+        "outcome": "admitted",
+        "reason": None,
+        "payoff": 6.0,
+        "utility": 10.0,
+        "cost": 4.0,
+        "completion": 0,
+        "plan": [[0, 0, 2, 0], [0, 1, 2, 0]],
+    }
+    assert lines[1]["plan"] == [[1, 0, 2, 0], [1, 1, 2, 0]]
+    assert lines[1]["payoff"] == 2.0
+    assert lines[2]["outcome"] == "rejected"
+    assert lines[2]["slot"] == 1
+    assert lines[2]["reason"] == "price"
+    assert lines[2]["payoff"] == -4.0
+    assert lines[2]["refusal"]["bottleneck"] == "gpu of worker servers in slots 2-2"
+    jobs = pl.read_parquet("run/jobs.parquet")
+    told = jobs.select("job", "arrival", "start", "completion", "utility", "outcome", "late")
+    assert told.rows() == [
+        ("first", 0, 0, 0, 10.0, "finished", None),
+        ("second", 0, 1, 1, 6.0, "finished", -1.0),
+        ("third", 1, None, None, 0.0, "rejected", None),
+    ]
+    assert pl.read_parquet("run/allocations.parquet").rows() == [
+        (0, "first", 0, 2, 0),
+        (0, "first", 1, 2, 0),
+        (1, "second", 0, 2, 0),
+        (1, "second", 1, 2, 0),
+    ]
+    slots = pl.read_parquet("run/slots.parquet")
+    assert slots.select(
+        "slot", "running", "queue", "used_gpu", "total_gpu", "price_gpu"
+    ).rows() == [
+        (0, 1, 1, 4.0, 4.0, 1.0),
+        (1, 1, 0, 4.0, 4.0, 1.0),
+    ]
+    info = json.loads(Path("run/run.json").read_text())
+    assert info["partial"] is False
+    assert info["parameters"] == {"price": 1.0}
+    assert info["summary"]["utilisation"] == {"gpu": 1.0}
+    assert [part["kind"] for part in info["inputs"]] == ["cluster", "jobs"]
+    assert "<h2>Refusals</h2>" in Path("run/report.html").read_text()
+    assert {entry.name for entry in Path("run").iterdir()} < FILES
+
+
+def test_the_same_inputs_give_the_same_bytes(call: Call) -> None:
+    for name in ("one", "two"):
+        assert call(*SIMULATE, "--out", name, "--journal").status == 0
+    for name in sorted(FILES - {"run.json", "payments.jsonl", "report.html"}):
+        assert Path("one", name).read_bytes() == Path("two", name).read_bytes(), name
+    one, two = (json.loads(Path(run, "run.json").read_text()) for run in ("one", "two"))
+    assert one.pop("timing").keys() == two.pop("timing").keys()
+    assert one == two
+
+
+def test_json_is_all_there_is_on_stdout(call: Call) -> None:
+    answer = call(*SIMULATE, "-o", "json", "--quiet")
+    assert answer.err == ""
+    assert json.loads(answer.out)["summary"]["total_utility"] == 16.0
+    assert sorted(entry.name for entry in Path().iterdir()) == ["c.yaml", "j.yaml"]
+    listed = json.loads(call("policies", "-o", "json").out)
+    assert "flat-rate" in [policy["name"] for policy in listed]
+    assert json.loads(call("policies", "flat-rate", "-o", "json").out)["parameters"] == [
+        {"name": "price", "type": "float", "default": "0.01", "description": ""}
+    ]
+
+
+def test_an_earlier_run_is_replaced_and_nothing_else(call: Call) -> None:
+    assert call(*SIMULATE, "--out", "a/b/run").status == 0
+    before = Path("a/b/run/decisions.jsonl").read_text()
+    assert call(*SIMULATE, "-s", "price=0", "--out", "a/b/run").status == 0
+    assert Path("a/b/run/decisions.jsonl").read_text() != before
+    Path("a/b/run/notes.txt").write_text("mine")
+    answer = call(*SIMULATE, "--out", "a/b/run")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == (
+        "error: a/b/run: holds files that no earlier run wrote; give --out a new directory\n"
+    )
+    assert Path("a/b/run/notes.txt").read_text() == "mine"
+    assert call(*SIMULATE, "--out", "c.yaml").status == 2
+    assert [entry.name for entry in Path("a/b").iterdir()] == ["run"]
+
+
+def test_until_ends_the_run(call: Call) -> None:
+    answer = call(*SIMULATE, "--until", "15min", "-o", "json")
+    assert json.loads(answer.out)["until"] == 1
+    summary = json.loads(answer.out)["summary"]
+    assert (summary["finished"], summary["rejected"], summary["not_arrived"]) == (1, 1, 1)
+
+
+def test_incidents_replan_and_drop(call: Call) -> None:
+    Path("i.yaml").write_text("incidents: [{slot: 1, server_lost: gpu-1}]\n")
+    answer = call(*SIMULATE, "--incidents", "i.yaml", "--out", "run", "-q")
+    assert answer.status == 0, answer.err
+    lines = [json.loads(line) for line in Path("run/decisions.jsonl").read_text().splitlines()]
+    # The second job loses half of its slot 1 and is planned again on the server that is left.
+    second = [line for line in lines if line["job"] == "second"]
+    assert [line["outcome"] for line in second] == ["admitted", "admitted"]
+    assert second[1]["plan"] == [[1, 0, 2, 0], [2, 0, 2, 0]]
+    total = pl.read_parquet("run/slots.parquet")["total_gpu"].to_list()
+    assert total[:3] == [4.0, 2.0, 2.0]
+    told = call("explain", "run", "second").out
+    assert "admitted again  in slot 1" in told
+    assert "slots 1-2: 2 workers (2 on gpu-0)" in told
+
+
+def test_explain_tells_the_story(call: Call) -> None:
+    call(*SIMULATE, "--out", "run")
+    told = call("explain", "run", "third")
+    assert told.status == 0
+    for words in (
+        "refused",
+        "value 0 is below price 4: payoff -4",
+        "gpu of worker servers",
+        "never",
+    ):
+        assert words in told.out
+    told = call("explain", "run", "second")
+    assert "finished in time" in told.out
+    assert "value 6 exceeds price 4: payoff 2, done in slot 1" in told.out
+    assert "1 slot after its arrival, 1 slots before its target" in told.out
+    record = json.loads(call("explain", "run", "second", "-o", "json").out)
+    assert record["ran"] == [
+        {
+            "slots": [1, 1],
+            "placement": [
+                {"server": "gpu-0", "workers": 2, "ps": 0},
+                {"server": "gpu-1", "workers": 2, "ps": 0},
+            ],
+        }
+    ]
+    unknown = call("explain", "run", "secnd")
+    assert (unknown.status, unknown.out) == (2, "")
+    assert (
+        unknown.err == "error: run: there is no job 'secnd' in this run; did you mean 'second'?\n"
+    )
+
+
+def test_report_is_written_again_from_the_files(call: Call) -> None:
+    call(*SIMULATE, "--out", "run")
+    first = Path("run/report.html").read_bytes()
+    Path("run/report.html").unlink()
+    assert call("report", "run").status == 0
+    assert Path("run/report.html").read_bytes() == first
+    assert call("report", "run", "--to", "elsewhere.html").status == 0
+    assert Path("elsewhere.html").read_bytes() == first
+    assert call("report", "run", "--to", "no/folder.html").status == 2
+
+
+def test_compare_runs_all_from_one_seed(call: Call) -> None:
+    words = ("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "flat-rate,fifo", "--seed", "3")
+    answer = call(*words, "--out", "both", "-s", "flat-rate.price=1")
+    assert answer.status == 0, answer.err
+    assert re.search(r"flat-rate +fifo\n", answer.out)
+    assert {entry.name for entry in Path("both").iterdir()} == {
+        "compare.html",
+        "compare.json",
+        "flat-rate",
+        "fifo",
+    }
+    numbers = json.loads(Path("both/compare.json").read_text())
+    assert numbers["policies"]["flat-rate"]["summary"]["total_utility"] == 16.0
+    assert read_run(Path("both/fifo")).info["seed"] == 3
+    assert read_run(Path("both/fifo")).policy == "fifo"
+    assert call(*words, "--out", "both", "-o", "json").status == 0  # replaces its own result
+    queued = list(read_run(Path("both/fifo")).decisions(True))
+    assert {line["outcome"] for line in queued} == {"queued"}
+    assert all("plan" not in line for line in queued)
+
+
+def test_a_trace_brings_its_own_cluster(call: Call) -> None:
+    rows = [
+        f"2017-10-03 0{at}:00:00,{1800 * at + 600},{at % 2 + 1},0,vc{at % 2}" for at in range(6)
+    ]
+    Path("t.csv").write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows, ""]))
+    answer = call("simulate", "--trace", "philly:t.csv", "-p", "fifo", "--out", "run")
+    assert answer.status == 0, answer.err
+    assert "a cluster sized to the trace" in answer.err
+    info = json.loads(Path("run/run.json").read_text())
+    assert info["summary"]["finished"] == 6
+    assert info["inputs"][0]["kind"] == "trace"
+    assert call("simulate", "--trace", "philly:t.csv", "-j", "j.yaml").status == 2
+
+
+def test_skip_invalid_leaves_faulty_jobs_out(call: Call) -> None:
+    Path("j.yaml").write_text(JOBS.replace("name: second", "name: first"))
+    assert call(*SIMULATE).status == 2
+    answer = call(*SIMULATE, "--skip-invalid", "-o", "json")
+    assert json.loads(answer.out)["summary"]["jobs"] == 2
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def _jobs(change: Callable[[str], str]) -> Callable[[], object]:
+    return lambda: Path("j.yaml").write_text(change(JOBS))
+
+
+def _bytes(name: str, data: bytes) -> Callable[[], object]:
+    return lambda: Path(name).write_bytes(data)
+
+
+BAD: dict[str, tuple[Callable[[], object], str]] = {
+    "unknown key": (_jobs(lambda t: t.replace("chunks", "chunk")), "did you mean 'chunks'?"),
+    "missing unit": (_jobs(lambda t: t.replace("60s", "60")), "without a unit"),
+    "negative": (_jobs(lambda t: t.replace("value: 10", "value: -1")), "greater than or equal"),
+    "zero workers": (_jobs(lambda t: t.replace("chunks: 4", "chunks: 0")), "chunks"),
+    "rising utility": (_jobs(lambda t: t.replace("decay: 0", "decay: -1")), "decay"),
+    "duplicate": (_jobs(lambda t: t.replace("third", "first")), "duplicate job name 'first'"),
+    "never fits": (_jobs(lambda t: t.replace("gpu: 1", "gpu: 3")), "can never run here"),
+    "unknown resource": (_jobs(lambda t: t.replace("gpu: 1", "tpu: 1")), "no server has 'tpu'"),
+    "not yaml": (_jobs(lambda t: t + "  - {"), "not YAML"),
+    "no list": (_bytes("j.yaml", b"jobs: 3\n"), "holds no job list"),
+    "empty": (_bytes("j.yaml", b""), "the file is empty"),
+    "binary": (_bytes("j.yaml", b"\0" * 1000), "holds binary data"),
+    "encoding": (_bytes("j.yaml", "jobs: caf\u00e9".encode("latin-1")), "is not UTF-8"),
+    "cluster without slot": (
+        _bytes("c.yaml", CLUSTER.replace("slot: 10min\n", "").encode()),
+        "slot: is missing",
+    ),
+    "cluster of nothing": (
+        _bytes("c.yaml", CLUSTER.replace("gpu: 2", "gpu: 0").encode()),
+        "a server needs some capacity",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_files_are_refused_whole(call: Call, kind: str) -> None:
+    spoil, said = BAD[kind]
+    spoil()
+    answer = call(*SIMULATE, "--out", "run")
+    assert answer.status == 2
+    assert answer.out == ""
+    assert answer.err.startswith("error: ")
+    assert said in answer.err
+    assert "Traceback" not in answer.err
+    assert not Path("run").exists()
+
+
+def test_a_truncated_archive_is_refused(call: Call) -> None:
+    line = json.dumps({"name": "a", "minibatch_time": "1s", "worker": {"gpu": 1}})
+    Path("j.jsonl.gz").write_bytes(gzip.compress(line.encode() * 100)[:-20])
+    answer = call("simulate", "-c", "c.yaml", "-j", "j.jsonl.gz", "-p", "flat-rate")
+    assert answer.status == 2
+    assert answer.err == "error: j.jsonl.gz: the gzip file is truncated or damaged\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("simulate",), "what to run is missing; give --jobs FILE with --cluster FILE, or --trace"),
+        (("simulate", "-j", "j.yaml"), "--cluster is missing"),
+        (("simulate", "-c", "no.yaml", "-j", "j.yaml"), "no.yaml: there is no such file"),
+        ((*SIMULATE, "-p", "flat-rat"), "did you mean 'flat-rate'?"),
+        (
+            (*SIMULATE, "-s", "prise=1"),
+            "policy flat-rate: prise: unknown key; did you mean 'price'?",
+        ),
+        ((*SIMULATE, "-s", "price=much"), "price"),
+        ((*SIMULATE, "--until", "30"), "--until: '30' is a duration without a unit"),
+        ((*SIMULATE, "--until", "5min"), "less than a slot"),
+        ((*SIMULATE, "--seed", "-1"), "--seed"),
+        ((*SIMULATE, "--journal"), "--journal: needs a directory to write to"),
+        ((*SIMULATE, "--params", "c.yaml"), "not TOML"),
+        ((*SIMULATE, "--frob"), "No such option: --frob"),
+        (("simulte",), "no command 'simulte'; did you mean 'simulate'?"),
+        (("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo,fifo"), "'fifo' is given twice"),
+        (("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", ","), "names no policy"),
+        (("explain", "nowhere", "a"), "nowhere: is no run directory"),
+        (("report", "."), "holds no run"),
+        (("policies", "fi"), "unknown policy 'fi'"),
+    ],
+)
+def test_wrong_calls_are_refused_in_one_line(call: Call, words: tuple[str, ...], said: str) -> None:
+    answer = call(*words)
+    assert answer.status == 2
+    assert answer.out == ""
+    assert said in answer.err
+    assert answer.err.count("\n") == 1
+    assert sorted(entry.name for entry in Path().iterdir()) == ["c.yaml", "j.yaml"]
+
+
+def test_a_failing_policy_is_the_runs_fault(call: Call) -> None:
+    answer = call(*SIMULATE, "-p", "broken", "--out", "run")
+    assert (answer.status, answer.out) == (1, "")
+    assert "the policy decided nothing" in answer.err
+    assert answer.err.count("\n") == 1
+    answer = call(*SIMULATE, "-p", "failing", "--out", "run")
+    assert answer.status == 1
+    assert answer.err == (
+        "error: unexpected ZeroDivisionError: nothing to divide by; this is a bug: run again with "
+        "--debug and report the trace\n"
+    )
+    assert "Traceback" in call("--debug", *SIMULATE, "-p", "failing").err
+    assert "Traceback" in call(*SIMULATE, "-p", "failing", "--debug").err
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("damage", ["run.json", "jobs.parquet", "decisions.jsonl", "heat.parquet"])
+def test_a_damaged_run_says_what_to_do(call: Call, damage: str) -> None:
+    call(*SIMULATE, "--out", "run")
+    Path("run", damage).write_text("{")
+    answer = call("report", "run")
+    assert answer.status == 2
+    assert "damaged" in answer.err
+    info = {"format": 99}
+    Path("run/run.json").write_text(json.dumps(info))
+    assert "has format 99" in call("explain", "run", "first").err
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        PendingDirectory(tmp_path / "file" / "run", lambda path: True)
+
+
+# ---------------------------------------------------------------- Ctrl-C
+
+
+def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    with (tmp_path / "j.jsonl").open("w") as file:
+        for at in range(20_000):
+            record = {"name": f"job-{at}", "arrival": f"{at} slots", "chunks": 4, "minibatches": 10}
+            record |= {"minibatch_time": "60s", "worker": {"gpu": 1}}
+            record |= {"utility": {"kind": "constant", "value": 9}}
+            file.write(json.dumps(record) + "\n")
+    code = (
+        "import sys; from shadowprice.policies import registry; from tests.priced import INFO; "
+        "registry.policies = lambda: {'flat-rate': INFO}; "
+        "from shadowprice.cli.main import main; sys.exit(main())"
+    )
+    words = ["simulate", "-c", "c.yaml", "-j", "j.jsonl", "-p", "flat-rate", "--out", "run"]
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words, "--journal"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        journals = list(tmp_path.glob(".run.*/journal.jsonl"))
+        if journals and journals[0].stat().st_size > 0:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "flat-rate (partial)" in out
+    told = re.search(r"interrupted in slot (\d+) of flat-rate; what was done is in run", err)
+    assert told is not None, err
+    run = read_run(tmp_path / "run")
+    assert run.info["partial"] is True
+    assert run.info["interrupted_in_slot"] == int(told[1])
+    assert 0 < run.summary["finished"] < 20_000
+    assert run.summary["not_arrived"] > 0
+    assert run.allocations["slot"].max() < int(told[1])  # type: ignore[operator]  # an integer
+    assert "Partial result" in (tmp_path / "run" / "report.html").read_text()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"c.yaml", "j.jsonl", "run"}
