@@ -49,7 +49,7 @@ class Planner:
         self._cluster = cluster
         self._parameters = parameters
         self._method = METHODS[parameters.placement]
-        self._stream = mix(np.uint64(0), seed % 2**63)
+        self._stream = np.uint64(mix(np.uint64(0), seed % 2**63))
         # What no server limits binds nowhere.
         self._limited = (cluster.capacity < UNLIMITED).any(axis=0)
         self._hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
@@ -93,7 +93,7 @@ class Planner:
             np.append(demand[asked], [side == 0, side == 1] if roles else []).astype(np.int64)
             for side, demand in enumerate((job.worker, ps))
         )
-        of_job = mix(self._stream, _number(job.name))
+        of_job = np.uint64(mix(self._stream, _number(job.name)))
         streams = np.array([mix(of_job, view.slot + int(t)) for t in first], dtype=np.uint64)
         internal_servers, spread = self.internal_case(job)
         cost, machine, relaxed, rounds = slot_choices(

@@ -155,7 +155,8 @@ class PdorsQuote:
             found.append(("parameter servers", per_worker, _room(free, hosts, job.ps)))
             both = job.worker + per_worker * job.ps
             together = np.full(len(both), np.inf)
-            together[both > 0] = free.sum(axis=1).mean(axis=0)[both > 0] / both[both > 0]
+            total = free.sum(axis=1, dtype=np.float64).mean(axis=0)
+            together[both > 0] = total[both > 0] / both[both > 0]
             found.append(("workers", 1.0, together))
         kind, _, room = min(found, key=lambda part: float(part[2].min()) / part[1])
         column = int(np.argmin(room))

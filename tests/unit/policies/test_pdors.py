@@ -1,0 +1,474 @@
+"""PD-ORS through the engine, against the integer program of Find-Sch and worked cases."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.core.cluster import Cluster, Role
+from shadowprice.core.errors import InputError
+from shadowprice.core.events import (
+    Commit,
+    Decision,
+    Drop,
+    JobCancelled,
+    Reject,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.refusal import Reason
+from shadowprice.core.specs import JobSpec, validate
+from shadowprice.core.utility import Constant, Deadline, Reciprocal
+from shadowprice.policies.pdors.parameters import PdorsParameters
+from shadowprice.policies.pdors.policy import Pdors
+from shadowprice.policies.pricing.constants import ConstantsLearner, Pool
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from tests.oracles.pdors_schedule import best_payoff
+from tests.pdors_cases import (
+    GBPS,
+    PRICES,
+    Arena,
+    decision_of,
+    plan_of,
+    pool,
+    random_pool,
+    random_two_rates,
+    two_rates,
+)
+from tests.workloads import job as job_of
+
+
+def found_payoff(decision: Decision) -> float:
+    """Return the payoff of a decision, -inf where there was no schedule at all."""
+    if isinstance(decision, Commit):
+        return decision.payoff
+    assert isinstance(decision, Reject)
+    if decision.refusal.reason is Reason.PRICE:
+        return decision.refusal.numbers["payoff"]
+    return -math.inf
+
+
+def exact_payoff(arena: Arena, job: Any, *, literal: bool = False) -> float:
+    """Return the optimum of Find-Sch at the ledger's prices, from the integer program."""
+    on, ledger = arena.on, arena.engine.ledger
+    ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+    price = arena.prices()
+    roles = [(job.worker, on.hosts_workers), (ps, on.hosts_ps)]
+    free = (on.capacity - ledger.used) // 1000
+    places = np.stack([np.where(hosts, 1000, 0) for _, hosts in roles], axis=-1)
+    free = np.concatenate([free, np.broadcast_to(places, (*free.shape[:2], 2))], axis=2)
+    outside, inside, offered = (
+        (job.worker_bandwidth, job.internal_bandwidth, job.ps_bandwidth)
+        if job.ps is not None
+        else (0, 0, 1)
+    )
+    if not literal:
+        inside = outside
+    units = math.gcd(*job.gains.tolist(), *job.internal_gains.tolist(), job.required)
+    return best_payoff(
+        price @ job.worker,
+        price @ ps,
+        free,
+        np.append(job.worker // 1000, [1, 0]),
+        np.append(ps // 1000, [0, 1]),
+        job.most_workers,
+        (int(job.gains[0]) // units, int(job.internal_gains[0]) // units),
+        (outside // GBPS, inside // GBPS, max(offered // GBPS, 1)),
+        job.required // units,
+        job.utility.values(np.arange(on.horizon)),
+        spread=literal and inside > outside,
+    )
+
+
+@pytest.mark.parametrize("roles", [False, True], ids=["any", "roles"])
+def test_exact_placement_is_the_optimum_of_find_sch(roles: bool) -> None:
+    rng = np.random.default_rng(3)
+    admitted = refused = together = 0
+    for _ in range(12):
+        arena = Arena.of(random_pool(rng, roles=roles), placement="exact")
+        for at in range(3):
+            job = random_two_rates(arena.on, rng, f"job-{at}")
+            best = exact_payoff(arena, job)
+            decision = arena.arrive(job)
+            if isinstance(decision, Reject) and decision.refusal.reason is Reason.NEVER_FITS:
+                assert best == -math.inf
+                continue
+            assert found_payoff(decision) == pytest.approx(best, rel=1e-6, abs=1e-9)
+            assert isinstance(decision, Commit) == (best > 0)
+            admitted += best > 0
+            refused += best <= 0
+            if isinstance(decision, Commit):
+                together += int(decision.schedule.totals()[2].sum())
+    assert admitted > 8
+    assert refused > 3
+    assert together > 8
+
+
+def test_exact_placement_is_the_optimum_by_the_letter_of_3_4() -> None:
+    rng = np.random.default_rng(4)
+    compared = 0
+    for _ in range(10):
+        arena = Arena.of(random_pool(rng), placement="exact", bandwidth="literal")
+        for at in range(2):
+            inside = int(rng.integers(2, 5))
+            job = two_rates(
+                arena.on,
+                f"job-{at}",
+                most=int(rng.integers(1, 5)),
+                work=int(rng.integers(1, 40)),
+                bandwidths=(1, inside, int(rng.integers(1, 7))),
+                worker=(1, int(rng.integers(1, 3)), 0),
+            )
+            decision_before = exact_payoff(arena, job, literal=True)
+            decision = arena.arrive(job)
+            if isinstance(decision, Reject) and decision.refusal.reason is Reason.NEVER_FITS:
+                continue
+            assert found_payoff(decision) == pytest.approx(decision_before, rel=1e-6, abs=1e-9)
+            compared += decision_before > 0
+    assert compared > 5
+
+
+def wide(on: Cluster, rng: np.random.Generator, name: str, arrival: int = 0) -> Job:
+    """Draw a job of one rate that has to be spread over machines, at odd amounts."""
+    return two_rates(
+        on,
+        name,
+        arrival=arrival,
+        most=8,
+        work=int(rng.integers(20, 90)),
+        speed=(100, 100),
+        bandwidths=(1, 1, int(rng.integers(1, 5))),
+        worker=(int(rng.integers(0, 3)), int(rng.integers(1, 4)), int(rng.integers(1, 4))),
+        ps=(0, int(rng.integers(1, 4)), int(rng.integers(1, 4))),
+        utility=Reciprocal(float(rng.uniform(20, 200))),
+    )
+
+
+def test_rounding_is_feasible_whenever_anything_is_and_never_better_than_the_optimum() -> None:
+    rng = np.random.default_rng(5)
+    dearer = feasible = 0
+    for at in range(40):
+        on = pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=5)
+        job = wide(on, rng, "job")
+        found = {}
+        for placement in ("exact", "randomised", "greedy"):
+            arena = Arena.of(on, placement=placement, seed=at)
+            arena.crowd(np.random.default_rng(at))
+            found[placement] = found_payoff(arena.arrive(job))
+        exact = found["exact"]
+        feasible += exact > -math.inf
+        for payoff in found.values():
+            assert (payoff == -math.inf) == (exact == -math.inf)
+            assert payoff == exact or payoff <= exact + 1e-9 * max(1.0, abs(exact))
+        dearer += found["randomised"] < exact - 1e-9
+    assert feasible > 15
+    assert dearer > 5  # rounding has its price
+
+
+def test_choices_report_bounds_and_rounds() -> None:
+    on = pool([(2, 6, 6)] * 4)
+    arena = Arena.of(on)
+    arena.arrive(two_rates(on, "first", most=3, work=20))
+    policy = arena.engine.policy
+    assert isinstance(policy, Pdors)
+    policy._planner.follow(arena.engine.view.ledger)
+    job = two_rates(on, "second", most=4, bandwidths=(1, 1, 3), speed=(100, 100))
+    quote = policy._planner.quote(arena.engine.view, job, job.required)
+    choices = quote.choices  # type: ignore[attr-defined]
+    counts = len(job.worker_counts)
+    external = choices.cost[:, :counts]
+    placed = np.isfinite(external)
+    assert placed.any()
+    assert (external[placed] >= choices.relaxed[placed] * (1 - 1e-12)).all()
+    assert (choices.rounds[placed] != 0).all()
+
+
+def test_locality_is_honoured_choice_by_choice() -> None:
+    rng = np.random.default_rng(6)
+    inside = outside = 0
+    for at in range(80):
+        on = random_pool(rng, roles=at % 4 == 0, horizon=6)
+        arena = Arena.of(on, seed=at, bandwidth=["internal", "literal"][at % 2])
+        arena.arrive(random_two_rates(on, rng, "first"))
+        job = random_two_rates(on, rng, "second")
+        policy = arena.engine.policy
+        assert isinstance(policy, Pdors)
+        policy._planner.follow(arena.engine.view.ledger)
+        quote = policy._planner.quote(arena.engine.view, job, job.required)
+        offer = quote.best()
+        if offer is None:
+            continue
+        counts = len(job.worker_counts)
+        schedule = quote.schedule(offer)
+        claimed = offer.choice[offer.choice >= 0]
+        workers, _, alone = schedule.totals()
+        assert (alone == (claimed >= counts)).all()  # Fact 1, both ways
+        assert (workers == job.worker_counts[claimed % counts]).all()
+        cost = (
+            schedule.workers * (arena.prices() @ job.worker)[schedule.slots, schedule.servers]
+        ).sum()
+        if job.ps is not None:
+            cost += (
+                schedule.ps * (arena.prices() @ job.ps)[schedule.slots, schedule.servers]
+            ).sum()
+        assert cost == pytest.approx(offer.cost, rel=1e-9)
+        inside += int(alone.sum())
+        outside += int((~alone).sum())
+    assert inside > 20
+    assert outside > 20
+
+
+def test_a_job_that_trains_faster_together_is_put_on_one_machine() -> None:
+    on = pool([(2, 3, 9), (4, 6, 9), (2, 3, 9)])
+    plan = plan_of(Arena.of(on).arrive(two_rates(on, most=4, work=30)))
+    assert all(row[1] == 1 for row in plan)
+
+
+def test_by_the_letter_fast_links_inside_forbid_one_machine() -> None:
+    on = pool([(4, 8, 9)] * 2)
+    job = two_rates(on, most=4, work=10, bandwidths=(1, 40, 3), utility=Constant(30.0))
+    plan = plan_of(Arena.of(on, bandwidth="literal").arrive(job))
+    machines_by_slot = {slot: {row[1] for row in plan if row[0] == slot} for slot, *_ in plan}
+    assert all(len(machines) == 2 for machines in machines_by_slot.values())
+    # Slow enough for the servers, co-location is allowed, at ceil(w b_i / B) servers.
+    job = two_rates(on, most=4, work=32, bandwidths=(1, 2, 3), speed=(120, 75))
+    for slot, _, workers, ps in plan_of(Arena.of(on, bandwidth="literal").arrive(job)):
+        assert ps == math.ceil(workers * 2 / 3), slot
+
+
+def test_all_reduce_trains_faster_on_one_machine_too() -> None:
+    on = pool([(2, 8, 8), (4, 8, 8)])
+    job = two_rates(on, ps=None, most=4, work=32)
+    plan = plan_of(Arena.of(on).arrive(job))
+    assert plan == [[0, 1, 4, 0]]
+    spread = two_rates(on, ps=None, most=6, work=30, fewest=6)
+    first = [row for row in plan_of(Arena.of(on).arrive(spread)) if row[0] == 0]
+    assert [(row[1], row[2]) for row in first] == [(0, 2), (1, 4)]
+
+
+def test_one_role_only() -> None:
+    on = pool([(4, 8, 8)] * 2, roles=[Role.WORKER] * 2)
+    assert plan_of(Arena.of(on).arrive(two_rates(on, ps=None)))
+    served = [two_rates(on)]
+    with pytest.raises(InputError, match=r"job.* have parameter servers, and no server .* any"):
+        make_policy("pdors", PolicyContext(on, served), {})
+    # Without a known job set each such job is refused, with the reason.
+    refused = Arena.of(on).arrive(served[0])
+    assert isinstance(refused, Reject)
+    assert refused.refusal.reason is Reason.NEVER_FITS
+    with pytest.raises(InputError, match="no server of the cluster carries workers"):
+        make_policy("pdors", PolicyContext(pool([(4, 8, 8)], roles=[Role.PS]), []), {})
+
+
+def test_separate_roles_never_co_locate() -> None:
+    on = pool([(4, 8, 8), (4, 8, 8), (0, 8, 8)], roles=[Role.WORKER, Role.WORKER, Role.PS])
+    for _, server, workers, ps in plan_of(Arena.of(on).arrive(two_rates(on))):
+        assert (workers > 0) == (server < 2)
+        assert (ps > 0) == (server == 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"gain": 1.0}, "G must be above 1"),
+        ({"gain": "0.5"}, "G must be above 1"),
+        ({"gain": "lemma"}, "lemma is no gain factor"),
+        ({"gain": float("nan")}, "G must be above 1"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.5}, "delta"),
+        ({"tries": 0}, "tries"),
+        ({"placement": "best"}, "placement"),
+        ({"prices": "given"}, "needs L and U"),
+        ({"L": 1.0}, "prices=given only"),
+        ({"prices": "given", "L": 2.0, "U": {"gpu": 1.0}}, "below L"),
+        ({"prices": "given", "L": 1.0, "U": {"disk": 2.0}}, "no server has it"),
+        ({"prices": "offline"}, "whole job set"),
+    ],
+)
+def test_bad_parameters_are_refused_with_their_mend(settings: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        make_policy("pdors", PolicyContext(pool([(1, 1, 1)]), None), settings)
+
+
+def test_theorem_2_gives_the_gain_from_delta() -> None:
+    assert PdorsParameters(gain="theorem", delta=1.0).factor == 0.0
+    assert PdorsParameters(gain=2).factor == 2.0
+    on = pool([(4, 8, 8)] * 3)
+    job = two_rates(on, ps=None, most=6, work=30, fewest=6)
+    assert plan_of(Arena.of(on, gain="theorem", delta=1.0).arrive(job))
+
+
+def test_internal_bandwidth_below_the_external_one_is_refused() -> None:
+    record = {
+        "name": "job",
+        "minibatch_time": "1s",
+        "gradient": "100MB",
+        "worker": {"gpu": 1, "bandwidth": "4Gbps"},
+        "internal_bandwidth": "1Gbps",
+        "utility": {"kind": "constant", "value": 1},
+    }
+    spec, faults = validate(JobSpec, record, "jobs")
+    assert spec is None
+    assert "co-location never slows a job down" in faults[0].message
+
+
+def test_constants_of_one_pool() -> None:
+    on = pool([(4, 8, 8), (2, 4, 8)])
+    job = two_rates(on, most=4, work=60, speed=(100, 50), utility=Reciprocal(12.0))
+    learner = ConstantsLearner(Pool.of(on, np.ones(2, dtype=bool)), "both", on.horizon, 10)
+    learner.learn([job])
+    constants = learner.constants()
+    share = (job.worker + job.ps) / np.array([4000, 8000, 8000])  # type: ignore[operator]
+    # (3.13): 60 mini-batches at 4 workers of 12 a slot inside take 2 slots.
+    upper = 12.0 / (1 + math.ceil(60 * 50 / 600 / 4)) / share
+    assert np.exp(constants.ln_upper) == pytest.approx(upper)
+    # (3.14): the window is 4 slots; 60 mini-batches of 100 s are 10 worker-slots outside.
+    total = (4 + 2) / 4 + (8 + 4) / 8 + (8 + 8) / 8
+    eta = 10 * total / (10 * share.sum())
+    lower = 12.0 / 4 / (10 * share.sum()) / (4 * eta)
+    assert math.exp(constants.ln_lower) == pytest.approx(lower)
+
+
+def test_prices_learnt_online_are_the_offline_ones_once_all_are_seen() -> None:
+    rng = np.random.default_rng(8)
+    on = random_pool(rng)
+    jobs = [random_two_rates(on, rng, f"job-{at}", latest=3) for at in range(6)]
+    offline = make_policy("pdors", PolicyContext(on, jobs, 8), {})
+    online = make_policy("pdors", PolicyContext(on, jobs, 8), {"prices": "online"})
+    Simulation(on, jobs, online, until=8).run()
+    assert online.parameters_in_force()["ln_L"] == offline.parameters_in_force()["ln_L"]
+    assert online.parameters_in_force()["ln_U"] == offline.parameters_in_force()["ln_U"]
+
+
+def test_a_refusal_names_the_least_factor_that_admits() -> None:
+    on = pool([(4, 8, 8), (2, 4, 8)])
+    arena = Arena.of(on)
+    arena.arrive(two_rates(on, "first", work=60))
+    before = Arena.of(on)
+    before.arrive(two_rates(on, "first", work=60))
+    refused = arena.arrive(two_rates(on, "second", utility=Reciprocal(0.01)))
+    assert isinstance(refused, Reject)
+    assert refused.refusal.reason is Reason.PRICE
+    refusal = refused.refusal
+    assert refusal.bottleneck is not None
+    assert "of the cost over slots" in refusal.bottleneck
+    factor = refusal.numbers["utility_factor"]
+    less = Reciprocal(0.01 * factor * 0.999)
+    assert isinstance(arena.arrive(two_rates(on, "less", utility=less)), Reject)
+    more = Reciprocal(0.01 * factor * 1.001)
+    assert isinstance(arena.arrive(two_rates(on, "more", utility=more)), Commit)
+
+
+def test_other_refusals_say_why() -> None:
+    on = pool([(4, 8, 8), (2, 4, 8)])
+    late = Arena.of(on).arrive(two_rates(on, work=1000))
+    assert isinstance(late, Reject)
+    assert late.refusal.reason is Reason.TOO_LATE
+    # 4 workers inside do 4 * 8 mini-batches a slot.
+    assert late.refusal.numbers["slots_needed"] == math.ceil(1000 / 32)
+    arena = Arena.of(on)
+    assert isinstance(
+        arena.arrive(two_rates(on, "big", most=4, work=128, utility=Constant(1e3))), Commit
+    )
+    full = arena.arrive(two_rates(on, "next", most=4, work=100))
+    assert isinstance(full, Reject)
+    assert full.refusal.reason is Reason.NO_ROOM
+    assert full.refusal.bottleneck in {f"{name} of servers" for name in on.resources}
+    assert full.refusal.change is not None
+    nothing = Arena.of(on).arrive(two_rates(on, work=100, utility=Deadline(1.0, 0.0)))
+    assert isinstance(nothing, Reject)
+    assert nothing.refusal.reason is Reason.NO_VALUE
+
+
+def test_a_lost_server_moves_what_stood_on_it() -> None:
+    on = pool([(4, 8, 8), (4, 8, 8)], horizon=8)
+    arena = Arena.of(on)
+    engine = arena.engine
+    first = plan_of(arena.arrive(two_rates(on, work=96, utility=Constant(1e3))))
+    (home,) = {row[1] for row in first}
+    engine.handle(SlotBegan(0))
+    engine.handle(SlotEnded(0, {"job": engine.jobs["job"].job.gain(4, colocated=True)}))
+    moved = decision_of(engine.handle(ServerLost(1, home)))
+    plan = plan_of(moved)
+    assert {row[1] for row in plan} == {1 - home}
+    assert plan[0][0] == 1
+    lost = decision_of(engine.handle(ServerLost(1, 1 - home)))
+    assert isinstance(lost, Drop)
+    assert lost.refusal.reason is Reason.SERVER_LOST
+    assert not engine.ledger.used.any()
+
+
+def test_cancelling_gives_everything_back() -> None:
+    on = pool([(4, 8, 8)] * 2)
+    arena = Arena.of(on)
+    arena.arrive(two_rates(on))
+    arena.engine.handle(SlotBegan(0))
+    arena.engine.handle(SlotEnded(0, {"job": 1}))
+    arena.engine.handle(JobCancelled(1, "job"))
+    assert not arena.engine.ledger.used.any()
+    again = plan_of(arena.arrive(two_rates(on, "again", arrival=1)))
+    fresh = plan_of(Arena.of(on).arrive(two_rates(on, "again")))
+    assert again == [[slot + 1, *row] for slot, *row in fresh]
+
+
+def test_the_seed_decides_and_nothing_else() -> None:
+    rng = np.random.default_rng(11)
+    on = pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=12)
+    jobs = [wide(on, rng, f"job-{at}", arrival=at // 2) for at in range(16)]
+
+    def plans(seed: int, jobs: Any = jobs) -> Any:
+        policy = make_policy("pdors", PolicyContext(on, jobs, 20, seed), PRICES)
+        engine = Simulation(on, jobs, policy, until=20).run()
+        return {name: record.plan.rows() for name, record in engine.jobs.items()}
+
+    assert plans(1) == plans(1)
+    assert plans(1) != plans(2)
+    # What never fits leaves no trace in the others' draws.
+    giant = two_rates(on, "giant", worker=(12, 9, 9))
+    assert plans(1, [giant, *jobs]) == plans(1) | {"giant": []}
+
+
+def test_oasis_takes_half_of_the_same_machines() -> None:
+    rng = np.random.default_rng(12)
+    on = pool([(3, 8, 8)] * 4, horizon=12)
+    jobs = [random_two_rates(on, rng, f"job-{at}", latest=8) for at in range(12)]
+    policy = make_policy("oasis", PolicyContext(on, jobs, 20), {"split": "half"})
+    engine = Simulation(on, jobs, policy, until=20).run()
+    finished = [r for r in engine.jobs.values() if r.status is Status.FINISHED]
+    assert finished
+    for record in finished:
+        assert (record.plan.servers[record.plan.workers > 0] < 2).all()
+        assert (record.plan.servers[record.plan.ps > 0] >= 2).all()
+
+
+def test_measured_throughputs_and_worker_ranges() -> None:
+    on = pool([(3, 8, 8), (2, 8, 8)], horizon=8)
+    measured = job_of(
+        on,
+        worker_amounts={"gpu": 1000, "cpu": 1000},
+        ps_amounts={"cpu": 1000},
+        chunks=5,
+        speed={1: Fraction(1, 100), 3: Fraction(2, 100), 5: Fraction(4, 100)},
+        worker_bandwidth=GBPS,
+        ps_bandwidth=2 * GBPS,
+        minibatches=20,
+        utility=Constant(100.0),
+    )
+    decision = Arena.of(on).arrive(measured)
+    assert isinstance(decision, Commit)
+    workers, ps, _ = decision.schedule.totals()
+    assert set(workers.tolist()) <= {1, 3, 5}
+    assert (ps == -(-workers // 2)).all()
+    assert sum(measured.gain(int(w)) for w in workers) >= measured.required
+    ranged = two_rates(on, "ranged", fewest=4, most=5, work=50, utility=Constant(100.0))
+    second = Arena.of(on).arrive(ranged)
+    assert isinstance(second, Commit)
+    assert set(second.schedule.totals()[0].tolist()) <= {4, 5}
