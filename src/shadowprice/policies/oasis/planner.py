@@ -20,6 +20,9 @@ from shadowprice.policies.pricing.offers import Offer
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_NEAR = 8
+"""Slots looked at first, beyond twice the shortest duration: most jobs never need the rest."""
+
 
 class Planner:
     """Finds schedules on two disjoint pools of servers.
@@ -79,21 +82,38 @@ class Planner:
             None where no schedule completes the work.
         """
         slots = end - now
-        if slots <= 0:
-            return None
         gains, required = self._progress(job, remaining)
-        useful = np.flatnonzero(gains > 0)
-        if not len(useful):
+        most = int(gains.max())
+        if slots <= 0 or most <= 0 or most * slots < required:
             return None
-        durations = np.arange(now - job.arrival, end - job.arrival)
-        utility = factor * job.utility.values(durations)
-        cost = self.costs(job, slots)
-        if len(useful) < len(gains):
+        utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
+        shortest = -(-required // most)
+        near = 2 * shortest + _NEAR
+        if 2 * near <= slots:
+            offer = self._search(job, now, gains, required, utility[:near])
+            if offer is not None:
+                # Costs are never negative: from where the utility alone is no more than this
+                # payoff, no later completion can pay more.
+                slots = int(np.count_nonzero(utility > offer.payoff))
+                if slots <= near:
+                    return offer
+        return self._search(job, now, gains, required, utility[:slots])
+
+    def _search(
+        self, job: Job, now: int, gains: Integers, required: int, utility: Floats
+    ) -> Offer | None:
+        """Return the best offer over as many slots as there are utilities."""
+        cost = self.costs(job, len(utility))
+        useful = None if gains.all() else np.flatnonzero(gains)
+        if useful is not None:
             cost = np.ascontiguousarray(cost[:, useful])
-        found = best_schedule(cost, gains[useful], required, utility)
+            gains = gains[useful]
+        found = best_schedule(cost, gains, required, utility)
         if not found.feasible:
             return None
-        choice = np.where(found.choice >= 0, useful[found.choice], -1)
+        choice = found.choice
+        if useful is not None:
+            choice = np.where(choice >= 0, useful[choice], -1)
         return Offer(
             completion=now + found.completion,
             utility=float(utility[found.completion]),
@@ -128,11 +148,11 @@ class Planner:
         self, job: Job, slots: int
     ) -> tuple[Groups, Integers, Floats, Groups, Integers, Floats]:
         workers = self.workers.window(slots)
-        share = self.workers.pool.shares(job.worker)
+        share = self.workers.shares(job.worker)
         if job.ps is None:
             return workers, job.worker, share, workers, job.worker, share
         servers = self.servers.window(slots)
-        return workers, job.worker, share, servers, job.ps, self.servers.pool.shares(job.ps)
+        return workers, job.worker, share, servers, job.ps, self.servers.shares(job.ps)
 
     def _progress(self, job: Job, remaining: int) -> tuple[Integers, int]:
         """Return what each choice adds to the work, and the work that remains, in one unit."""

@@ -9,12 +9,14 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Schedule
-from shadowprice.kernels.pricing import exponential_prices
 from shadowprice.kernels.slotgroups import Groups, SlotGroups
 from shadowprice.policies.pricing.constants import Pool, PriceConstants
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+_SHAPES = 4096
+"""Demands whose shares are kept."""
 
 
 class PriceBoard:
@@ -36,35 +38,44 @@ class PriceBoard:
         self.pool = pool
         self.constants = constants
         self.servers: Integers = np.flatnonzero(pool.members).astype(np.int64)
+        self._position = np.full(cluster.servers, -1, dtype=np.int64)
+        self._position[self.servers] = np.arange(len(self.servers))
         self._capacity = np.ascontiguousarray(cluster.capacity[self.servers])
         self._groups = SlotGroups(
-            self._capacity, slots, _floor(constants, pool), constants.ln_upper
+            self._capacity, slots, _lower(constants), constants.ln_upper, self.servers
         )
-        self._versions = np.zeros(slots, dtype=np.int64)
         self._start = 0
+        self._capacity_version = 0
+        self._shares: dict[bytes, Floats] = {}
 
     def reprice(self, constants: PriceConstants, ledger: LedgerView) -> None:
         """Take new constants; every slot is priced anew."""
         self.constants = constants
-        self.follow(ledger)
-        self._groups.set_prices(
-            _floor(constants, self.pool), constants.ln_upper, self._used(ledger, slice(None))
-        )
+        self._roll(ledger)
+        self._groups.set_prices(_lower(constants), constants.ln_upper, None)
+        self._groups.follow(ledger.used, ledger.versions, priced_before=False)
 
     def follow(self, ledger: LedgerView) -> None:
         """Catch up with the ledger: only slots that changed since are grouped anew."""
-        steps = ledger.start - self._start
-        if steps:
-            self._groups.roll(steps)
-            kept = self._versions[min(steps, len(self._versions)) :]
-            self._versions = np.concatenate(
-                [kept, np.zeros(len(self._versions) - len(kept), dtype=np.int64)]
-            )
+        self._roll(ledger)
+        self._groups.follow(ledger.used, ledger.versions)
+
+    def _roll(self, ledger: LedgerView) -> None:
+        if ledger.start != self._start:
+            self._groups.roll(ledger.start - self._start)
             self._start = ledger.start
-        stale = np.flatnonzero(self._versions != ledger.versions)
-        for slot in stale.tolist():
-            self._groups.refresh(slot, self._used(ledger, slot))
-        self._versions[stale] = ledger.versions[stale]
+        if ledger.capacity_version != self._capacity_version:
+            self._groups.lose((ledger.capacity[self.servers] == 0).all(axis=1))
+            self._capacity_version = ledger.capacity_version
+
+    def shares(self, demand: Amounts) -> Floats:
+        """Return a demand as shares of the pool's scale; jobs of one shape ask for the same."""
+        key = demand.tobytes()
+        if key not in self._shares:
+            if len(self._shares) >= _SHAPES:
+                self._shares.clear()
+            self._shares[key] = self.pool.shares(demand)
+        return self._shares[key]
 
     def window(self, slots: int) -> Groups:
         """Return the groups of the first ``slots`` slots, as kernels read them."""
@@ -85,9 +96,9 @@ class PriceBoard:
         -------
         ndarray of float64, shape (pool servers, resources)
         """
-        used = np.ascontiguousarray(self._used(ledger, slot))
-        floor = _floor(self.constants, self.pool)
-        return exponential_prices(used, self._capacity, floor, self.constants.ln_upper)
+        row = self._row(ledger, slot)
+        groups = self._groups.groups
+        return np.asarray(groups.price[row][:, groups.group_of[row]].T, dtype=np.float64)
 
     def scarcest(self, job: Job, *, ps: bool, ledger: LedgerView, slots: int) -> tuple[int, float]:
         """Return the resource that leaves the least room for a job, and that room.
@@ -101,10 +112,16 @@ class PriceBoard:
         demand = job.ps if ps else job.worker
         assert demand is not None
         columns = np.flatnonzero(demand > 0)
-        capacity = ledger.capacity[self.servers]
-        used = ledger.used[:slots, self.servers]
-        free = np.maximum(capacity[:, columns] - used[:, :, columns], 0)
-        room = (free // demand[columns]).sum(axis=1, dtype=np.float64).mean(axis=0)
+        groups = self._groups.groups
+        self._row(ledger, 0)
+        # Slots that share a row have the same room.
+        rows, times = np.unique(groups.row_of[:slots], return_counts=True)
+        free = (groups.free[rows][:, columns] // demand[columns, None]).astype(np.float64)
+        there = np.arange(groups.members.shape[1]) < groups.groups[rows, None]
+        each = (
+            np.where(there[:, None], free, 0.0) * np.where(there, groups.members[rows], 0)[:, None]
+        )
+        room = (each.sum(axis=2) * times[:, None]).sum(axis=0) / slots
         least = int(np.argmin(room))
         return int(columns[least]), float(room[least])
 
@@ -128,28 +145,23 @@ class PriceBoard:
         -------
         ndarray of float64, shape (resources,)
         """
-        share = self.pool.shares(demand)
-        position = {int(server): at for at, server in enumerate(self.servers)}
-        total = np.zeros(len(share))
-        for slot in schedule.active_slots:
-            here = np.flatnonzero((schedule.slots == slot) & (counts > 0))
-            prices = self.server_prices(ledger, int(slot) - ledger.start)
-            rows = [position[int(server)] for server in schedule.servers[here]]
-            # An infinite price of what is not asked for costs nothing.
-            paid = np.where(share > 0, prices[rows], 0.0) * share
-            total += (counts[here, None] * paid).sum(axis=0)
-        return total
+        share = self.shares(demand)
+        self._row(ledger, 0)
+        mine = np.flatnonzero((counts > 0) & (self._position[schedule.servers] >= 0))
+        groups = self._groups.groups
+        rows = groups.row_of[schedule.slots[mine] - ledger.start]
+        group = groups.group_of[rows, self._position[schedule.servers[mine]]]
+        prices = groups.price[rows, :, group]
+        # An infinite price of what is not asked for costs nothing.
+        paid = np.where(share > 0, prices, 0.0) * share
+        return np.asarray((counts[mine, None] * paid).sum(axis=0), dtype=np.float64)
 
-    def _used(self, ledger: LedgerView, slot: int | slice) -> Integers:
-        used = np.ascontiguousarray(ledger.used[slot][..., self.servers, :])
-        lost = (ledger.capacity[self.servers] == 0).all(axis=1)
-        if lost.any():
-            # A lost server has no room: to the prices it is full.
-            used[..., lost, :] = np.where(
-                self._capacity[lost] < np.iinfo(np.int64).max // 2, self._capacity[lost], 0
-            )
-        return used
+    def _row(self, ledger: LedgerView, slot: int) -> int:
+        """Return the row of a slot, once the board has caught up with the ledger."""
+        self.follow(ledger)
+        return int(self._groups.groups.row_of[slot])
 
 
-def _floor(constants: PriceConstants, pool: Pool) -> Floats:
-    return np.full(len(pool.scale), constants.ln_lower)
+def _lower(constants: PriceConstants) -> Floats:
+    """Return ln L by resource; a resource that no job asks for (U = 0) is free at every load."""
+    return np.where(np.isneginf(constants.ln_upper), -np.inf, constants.ln_lower)

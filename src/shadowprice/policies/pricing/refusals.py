@@ -11,6 +11,8 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.offers import Offer, Quote
 
 _STEPS = 20
+_DISTANT = 1e9
+"""Factor at which the schedule of largest utility has the largest payoff, in units of its cost."""
 
 
 def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: int) -> Refusal:
@@ -90,15 +92,18 @@ def least_factor(quote: Quote, job: Job, offer: Offer) -> tuple[float, Offer | N
 
     It is the minimum of cost / utility over completion slots. Newton's method on the largest payoff
     as a function of the factor (Dinkelbach) takes a few steps, each one exact search; it starts
-    from the schedule of largest utility.
+    from the offer, or from the schedule of largest utility where the offer has none.
 
     Returns
     -------
     (float, Offer or None)
         The factor, and the schedule that attains it; None if no schedule has any utility.
     """
-    factor = 1e9 * max(offer.cost, 1.0) / max(utility_value(job.utility, 0), 1e-300)
     nearest: Offer | None = None
+    if offer.utility > 0 and offer.cost / offer.utility < _DISTANT:
+        nearest, factor = offer, offer.cost / offer.utility
+    else:
+        factor = _DISTANT * max(offer.cost, 1.0) / max(utility_value(job.utility, 0), 1e-300)
     for _ in range(_STEPS):
         better = quote.best(factor)
         if better is None or (nearest is not None and better.payoff <= 1e-9 * better.cost):
