@@ -1,0 +1,126 @@
+"""Small random markets that OASiS decides on, for its planner and for its twins alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import Ledger, LedgerView
+from shadowprice.core.schedule import Schedule
+from shadowprice.policies.oasis.planner import Planner
+from shadowprice.policies.oasis.policy import pools
+from shadowprice.policies.pricing.board import PriceBoard
+from shadowprice.policies.pricing.constants import Pool, PriceConstants
+from tests.oracles.oasis import Side
+from tests.workloads import cluster, random_job
+
+
+@dataclass(frozen=True)
+class Market:
+    """A partly reserved cluster with prices.
+
+    Parameters
+    ----------
+    on : Cluster
+        The servers.
+    ledger : Ledger
+        What is reserved.
+    low, high : (float, float), (list of float, list of float)
+        L and U of the worker pool and of the parameter-server pool.
+    """
+
+    on: Cluster
+    ledger: Ledger
+    low: tuple[float, float]
+    high: tuple[list[float], list[float]]
+
+    @property
+    def members(self) -> tuple[Any, Any]:
+        return pools(self.on, "half", with_ps=True)
+
+    def planner(self, *, literal: bool = False) -> Planner:
+        """Return a planner that has just looked at the ledger."""
+        boards = [
+            PriceBoard(
+                self.on,
+                Pool.of(self.on, members),
+                PriceConstants(float(np.log(low)), np.log(high)),
+                self.on.horizon,
+            )
+            for members, low, high in zip(self.members, self.low, self.high, strict=True)
+        ]
+        planner = Planner(*boards, self.on.slot_seconds, literal=literal)
+        planner.follow(LedgerView(self.ledger))
+        return planner
+
+    def sides(self) -> tuple[Side, Side]:
+        """Return the two pools as the twins read them."""
+        workers, servers = (
+            Side.of(members, self.on.capacity, self.ledger.capacity, self.ledger.used, low, high)
+            for members, low, high in zip(self.members, self.low, self.high, strict=True)
+        )
+        return workers, servers
+
+    def with_prices(self, factor: float, upper_factor: float = 1.0) -> Market:
+        """Return the market with every L scaled, and every U scaled and by another factor too."""
+        return replace(
+            self,
+            low=(self.low[0] * factor, self.low[1] * factor),
+            high=tuple(  # type: ignore[arg-type]  # two of them
+                [max(low * factor, u * factor * upper_factor) for u in high]
+                for low, high in zip(self.low, self.high, strict=True)
+            ),
+        )
+
+    def on_cluster(self, on: Cluster, extra: int = 0) -> Market:
+        """Return the market with the same reservations on a larger cluster.
+
+        ``extra`` servers come last in ``on``; the others keep their rows.
+        """
+        ledger = Ledger(on, on.horizon, self.ledger.start)
+        rows = self.on.servers
+        assert on.servers == rows + extra
+        ledger.used[:, :rows] = self.ledger.used
+        ledger.versions[:] += 1
+        return replace(self, on=on, ledger=ledger)
+
+
+def random_market(rng: np.random.Generator, horizon: int) -> Market:
+    """Return a cluster with random amounts reserved in some slots, and perhaps a lost server."""
+    on = cluster(
+        int(rng.integers(1, 4)),
+        int(rng.integers(1, 3)),
+        int(rng.choice([0, 0, 2, 3])),
+        gpus=int(rng.integers(1, 5)),
+        horizon=horizon,
+    )
+    ledger = Ledger(on, horizon)
+    ledger.advance(int(rng.integers(0, 3)))
+    crowded = rng.random()
+    for slot in range(ledger.start, ledger.end):
+        for server in range(on.servers):
+            if rng.random() < crowded:
+                share = rng.random(len(on.resources)) * rng.choice([0.3, 1.0])
+                held = np.where(on.capacity[server] < 2**62, on.capacity[server] * share, 0)
+                plan = Schedule.of([(slot, server, 1, 0)])
+                ledger.reserve(f"{slot}/{server}", plan, held.astype(np.int64), None)
+    if rng.random() < 0.15:
+        ledger.lose(int(rng.integers(on.servers)))
+    low = 10.0 ** rng.uniform(-3, 1.3, 2)
+    high = [(one * 10.0 ** rng.uniform(0, 3, len(on.resources))).tolist() for one in low]
+    return Market(on, ledger, (float(low[0]), float(low[1])), (high[0], high[1]))
+
+
+def random_case(seed: int, horizon: int = 5, *, linear: bool = False) -> tuple[Market, Job, int]:
+    """Return a market, a job, and how much of its work remains."""
+    rng = np.random.default_rng(seed)
+    market = random_market(rng, horizon)
+    job = random_job(market.on, rng, "job", latest=market.ledger.start)
+    while linear and job.gains.tolist() != list(range(1, job.chunks + 1)):
+        job = random_job(market.on, rng, "job", latest=market.ledger.start)
+    part = rng.random() if rng.random() < 0.2 else 1.0
+    return market, job, max(1, int(job.required * part))

@@ -1,0 +1,226 @@
+"""What must hold of OASiS in any market: monotone payoffs, one truth, sound constants."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Commit, Decision, PolicyEvent
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy, PolicyContext, Status, View
+from shadowprice.engine import Engine
+from shadowprice.policies.oasis.policy import Oasis
+from shadowprice.policies.pricing.board import PriceBoard
+from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Pool
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Observer, Simulation
+from tests.oasis_cases import Market, random_case
+from tests.replays import replay, world
+from tests.workloads import cluster, random_job
+
+SEEDS = st.integers(0, 2**32 - 1)
+FACTORS = st.floats(1e-3, 1.0)
+
+
+def payoff(market: Market, seed_case: tuple[Market, Job, int]) -> float:
+    _, job, remaining = seed_case
+    start = market.ledger.start
+    offer = market.planner().best(job, start, market.ledger.end, remaining)
+    return -math.inf if offer is None else offer.payoff
+
+
+def not_below(after: float, before: float) -> bool:
+    return after >= before - 1e-9 * max(1.0, abs(before))
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(SEEDS, FACTORS, FACTORS)
+def test_payoff_never_falls_when_prices_fall(seed: int, factor: float, upper: float) -> None:
+    case = random_case(seed)
+    assert not_below(payoff(case[0].with_prices(factor, upper), case), payoff(case[0], case))
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(SEEDS, st.integers(0, 10**6))
+def test_payoff_never_falls_when_capacity_is_added(seed: int, draw: int) -> None:
+    case = random_case(seed)
+    market = case[0]
+    rng = np.random.default_rng(draw)
+    on = market.on
+    larger = on.capacity.copy()
+    # Servers for both are split within each kind of equals: to change one would change the split.
+    single = [at for at, role in enumerate(on.roles) if role.value != "any"]
+    row, column = int(rng.choice(single)), int(rng.integers(len(on.resources)))
+    if 0 < larger[row, column] < 2**62:
+        larger[row, column] += int(rng.integers(1, larger[row, column] + 1))
+    assert not_below(
+        payoff(market.on_cluster(replace(on, capacity=larger)), case),
+        payoff(market.on_cluster(on), case),
+    )
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS, st.integers(0, 10**6))
+def test_payoff_never_falls_when_a_server_is_added(seed: int, draw: int) -> None:
+    case = random_case(seed)
+    market = case[0]
+    on = market.on
+    # Servers for both are split by their number: add one that carries a single kind.
+    twin = draw % sum(role.value != "any" for role in on.roles)
+    on_larger = Cluster(
+        on.slot_seconds,
+        on.horizon,
+        on.resources,
+        on.dimensions,
+        (*on.names, "new"),
+        (*on.roles, on.roles[twin]),
+        np.vstack([on.capacity, on.capacity[twin]]),
+    )
+    assert not_below(
+        payoff(market.on_cluster(on_larger, extra=1), case), payoff(market.on_cluster(on), case)
+    )
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_payoff_never_falls_when_a_reservation_is_given_back(seed: int) -> None:
+    case = random_case(seed)
+    market = case[0]
+    before = payoff(market, case)
+    for name in sorted(market.ledger.holdings)[::2]:
+        market.ledger.release(name)
+    assert not_below(payoff(market, case), before)
+
+
+class Auditor(Observer):
+    """After every event, prices what the policy sees anew and compares."""
+
+    def __init__(self, policy: Oasis) -> None:
+        self.policy = policy
+        self.checks = 0
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        ledger = engine.view.ledger
+        planner = self.policy._planner
+        planner.follow(ledger)
+        for board in planner.boards:
+            fresh = PriceBoard(engine.cluster, board.pool, board.constants, engine.cluster.horizon)
+            fresh.follow(ledger)
+            kept, new = board.window(4), fresh.window(4)
+            for t in range(4):
+                kept_row, new_row = kept.row_of[t], new.row_of[t]
+                groups = kept.groups[kept_row]
+                assert groups == new.groups[new_row]
+                assert (kept.group_of[kept_row] == new.group_of[new_row]).all()
+                for part in ("price", "free"):
+                    assert np.array_equal(
+                        getattr(kept, part)[kept_row][:, :groups],
+                        getattr(new, part)[new_row][:, :groups],
+                    )
+                self.checks += 1
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(SEEDS, st.sampled_from(["offline", "online"]))
+def test_what_the_boards_keep_is_what_the_ledger_says(seed: int, prices: str) -> None:
+    on, jobs, incidents = world(seed)
+    policy = make_policy("oasis", PolicyContext(on, jobs), {"prices": prices})
+    assert isinstance(policy, Oasis)
+    auditor = Auditor(policy)
+    Simulation(on, jobs, policy, incidents=incidents).run([auditor])
+    assert auditor.checks or not jobs
+
+
+class Ear:
+    """A policy that remembers what another one decided."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.capabilities = policy.capabilities
+        self.decisions: list[str] = []
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
+        for decision in self.policy.decide(view, event):
+            plan = decision.schedule.rows() if isinstance(decision, Commit) else None
+            self.decisions.append(f"{decision} {plan}")
+            yield decision
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        return self.policy.parameters_in_force()
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS, st.sampled_from(["offline", "online"]), st.sampled_from(["exact", "literal"]))
+def test_every_admitted_job_has_a_positive_payoff_and_completes_when_promised(
+    seed: int, prices: str, chunks: str
+) -> None:
+    engine = replay("oasis", seed, {"prices": prices, "chunks": chunks}, incidents=False, until=14)
+    assert not engine.open_jobs  # an admitted plan is kept to the end
+    for record in engine.jobs.values():
+        if record.status is Status.FINISHED and chunks == "exact":
+            assert record.completion == record.plan.completion
+        elif record.status is Status.FINISHED:  # whole chunks reserve more than the work needs
+            assert record.completion is not None
+            assert record.completion <= record.plan.completion
+        else:
+            assert record.status is Status.REJECTED
+            assert record.refusal is not None
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS)
+def test_servers_lost_and_back_leave_no_job_without_an_answer(seed: int) -> None:
+    engine = replay("oasis", seed, {})
+    assert not engine.open_jobs
+    for record in engine.jobs.values():
+        assert record.status.value in ("finished", "rejected", "dropped", "cancelled")
+        if record.status in (Status.REJECTED, Status.DROPPED):
+            assert record.refusal is not None
+            assert record.refusal.message
+
+
+def test_two_runs_take_the_same_decisions() -> None:
+    for seed in range(8):
+        logs = []
+        for _ in range(2):
+            on, jobs, incidents = world(seed)
+            ear = Ear(make_policy("oasis", PolicyContext(on, jobs), {"prices": "online"}))
+            engine = Simulation(on, jobs, ear, incidents=incidents).run()
+            without_ids = [re.sub(r" at 0x\w+", "", line) for line in ear.decisions]
+            logs.append((without_ids, engine.state_digest()))
+        assert logs[0] == logs[1]
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(SEEDS, st.integers(1, 12), st.booleans())
+def test_constants_learnt_from_all_jobs_are_the_offline_ones(
+    seed: int, count: int, bounded: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 2)
+    jobs = [random_job(on, rng, f"job-{at}") for at in range(count)]
+    until = 30 if bounded else None
+    carried: tuple[Carries, ...] = ("workers", "ps", "both")
+    for members, carries in zip(
+        (on.hosts_workers, on.hosts_ps, ~on.hosts_ps), carried, strict=True
+    ):
+        pool = Pool.of(on, members)
+        at_once = ConstantsLearner(pool, carries, on.horizon, until)
+        at_once.learn(jobs)
+        one_by_one = ConstantsLearner(pool, carries, on.horizon, until)
+        for at in rng.permutation(count):
+            before = one_by_one.constants()
+            changed = one_by_one.learn([jobs[at]])
+            after = one_by_one.constants()
+            assert changed == (
+                before.ln_lower != after.ln_lower or list(before.ln_upper) != list(after.ln_upper)
+            )
+        assert one_by_one.constants().ln_lower == at_once.constants().ln_lower
+        assert list(one_by_one.constants().ln_upper) == list(at_once.constants().ln_upper)

@@ -1,0 +1,478 @@
+"""OASiS as a policy: admission against the MILP, refusals, servers lost, pools, parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.events import (
+    Commit,
+    Decision,
+    JobsArrived,
+    PolicyEvent,
+    Reject,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy, PolicyContext, Status, View
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.utility import Constant, Deadline, Sigmoid, Utility
+from shadowprice.engine import Engine
+from shadowprice.policies.oasis.policy import Oasis, pools
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Incident, Simulation
+from tests.oracles.oasis import Side, milp_payoff
+from tests.replays import world
+from tests.workloads import GBPS, GIB, cluster, job, random_job
+
+GIVEN: Mapping[str, Any] = {
+    "prices": "given",
+    "worker": {"L": 0.5, "U": {"gpu": 50.0, "cpu": 40.0, "memory": 30.0, "bandwidth": 20.0}},
+    "ps": {"L": 0.2, "U": {"cpu": 30.0, "memory": 20.0, "bandwidth": 10.0}},
+}
+FLAT: Mapping[str, Any] = {
+    "prices": "given",
+    "worker": {"L": 1.0, "U": dict.fromkeys(("gpu", "cpu", "memory", "bandwidth"), 1.0)},
+    "ps": {"L": 1.0, "U": dict.fromkeys(("cpu", "memory", "bandwidth"), 1.0)},
+}
+
+
+def oasis(on: Cluster, jobs: list[Job] | None = None, until: int | None = None, **settings: Any):  # type: ignore[no-untyped-def]
+    policy = make_policy("oasis", PolicyContext(on, jobs, until), settings)
+    assert isinstance(policy, Oasis)
+    return policy
+
+
+def run(
+    on: Cluster,
+    jobs: list[Job],
+    settings: Mapping[str, Any],
+    until: int | None = None,
+    incidents: list[Incident] | None = None,
+) -> Engine:
+    policy = oasis(on, jobs, until, **settings)
+    return Simulation(on, jobs, policy, until=until, incidents=incidents or []).run()
+
+
+def refusal_of(engine: Engine, name: str = "job") -> Refusal:
+    refusal = engine.jobs[name].refusal
+    assert refusal is not None
+    return refusal
+
+
+class Examiner:
+    """Puts every arrival to the MILP at the prices of that moment before OASiS decides on it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.capabilities = policy.capabilities
+        self.seen = {True: 0, False: 0}
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        return self.policy.parameters_in_force()
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
+        decisions = iter(self.policy.decide(view, event))
+        for arrived in event.jobs if isinstance(event, JobsArrived) else ():
+            payoff = self.payoff(view, arrived)
+            decision = next(decisions)
+            admitted = payoff is not None and payoff > 0
+            self.seen[admitted] += 1
+            if admitted:
+                assert isinstance(decision, Commit)
+                assert decision.payoff == pytest.approx(payoff, rel=1e-6, abs=1e-6)
+            else:
+                assert isinstance(decision, Reject)
+            yield decision
+        yield from decisions
+
+    def payoff(self, view: View, arrived: Job) -> float | None:
+        sides = []
+        on = view.cluster
+        parts = (GIVEN["worker"], GIVEN["ps"])
+        for members, part in zip(pools(on, "auto", with_ps=True), parts, strict=True):
+            high = [part["U"].get(name, part["L"]) for name in on.resources]
+            sides.append(
+                Side.of(
+                    members, on.capacity, view.ledger.capacity, view.ledger.used, part["L"], high
+                )
+            )
+        slots = view.end - view.slot
+        return milp_payoff(arrived, view.slot, slots, arrived.required, *sides)
+
+
+def test_algorithm_1_admits_exactly_the_jobs_whose_best_payoff_is_positive() -> None:
+    seen = {True: 0, False: 0}
+    for seed in range(12):
+        on, jobs, incidents = world(seed)
+        jobs = [one for one in jobs if one.arrival < 9]
+        if all(one.all_reduce for one in jobs):
+            continue  # `any` servers would then not be split
+        names = {one.name for one in jobs}
+        incidents = [i for i in incidents if getattr(i, "job", None) in {*names, None}]
+        examiner = Examiner(oasis(on, jobs, 14, **GIVEN))
+        Simulation(on, jobs, examiner, until=14, incidents=incidents).run()
+        for outcome, count in examiner.seen.items():
+            seen[outcome] += count
+    assert min(seen.values()) > 10
+
+
+def test_a_worked_example_of_price_and_payoff() -> None:
+    """One server of 4 GPUs at a flat price of 1 a share: costs can be added by hand."""
+    on = cluster(1, 1, horizon=8)
+    # A worker takes 1/4 of the GPUs, 1/8 of the CPUs, 1/8 of the memory and 1/25 of the network;
+    # its parameter server (one for up to 4) 1/8, 1/8 and 4/50 of the other server.
+    worker, ps = 0.25 + 0.125 + 0.125 + 0.04, 0.125 + 0.125 + 0.08
+    cost = 8 * worker + 2 * ps  # 8 worker-slots, 4 at once, in two slots
+    for value, admitted in ((cost * (1 + 1e-9), True), (cost * (1 - 1e-9), False), (cost, False)):
+        one = job(on, utility=Constant(value))
+        assert (one.required, one.most_workers) == (8, 4)
+        engine = run(on, [one], FLAT)
+        record = engine.jobs["job"]
+        assert (record.status is Status.FINISHED) == admitted
+        if admitted:
+            assert record.completion == 1
+            assert record.plan.rows() == [[0, 0, 4, 0], [0, 1, 0, 1], [1, 0, 4, 0], [1, 1, 0, 1]]
+    refusal = refusal_of(engine)
+    assert refusal.reason is Reason.PRICE
+    assert refusal.cost == pytest.approx(cost)
+
+
+def test_a_cheaper_slot_is_waited_for_only_as_long_as_the_utility_allows() -> None:
+    on = cluster(1, 1, horizon=6)
+    first = job(on, "first", ps=None, utility=Constant(1000.0), minibatches=5)
+    assert first.required == 4
+    completions = {}
+    for decay in (0.0, 3.0):
+        second = job(
+            on, "second", ps=None, utility=Sigmoid(100.0, decay, 0.5), epochs=1, chunks=2,
+            minibatches=10, worker_range=(1, 2),
+        )  # fmt: skip
+        settings = {
+            **GIVEN,
+            "worker": {"L": 1e-3, "U": dict.fromkeys(on.resources, 40.0)},
+        }
+        engine = run(on, [replace(first, worker=first.worker // 2), second], settings)
+        completions[decay] = engine.jobs["second"].completion
+    patient, hurried = completions[0.0], completions[3.0]
+    assert patient is not None
+    assert hurried is not None
+    assert hurried == 0 < patient
+
+
+# ---------------------------------------------------------------------------- refusals
+
+
+def scaled(utility: Utility, factor: float) -> Utility:
+    return replace(utility, value=utility.value * factor)  # type: ignore[attr-defined, type-var]
+
+
+def test_the_stated_factor_is_the_least_that_would_have_been_admitted() -> None:
+    tried = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        on = cluster(int(rng.integers(1, 3)), 1, horizon=8)
+        crowd = [random_job(on, rng, f"job-{at}", latest=2) for at in range(6)]
+        crowd.sort(key=lambda one: one.arrival)
+        engine = run(on, crowd, GIVEN, until=10)
+        for at, one in enumerate(crowd):
+            refusal = engine.jobs[one.name].refusal
+            if refusal is None or refusal.reason is not Reason.PRICE:
+                continue
+            tried += 1
+            factor = refusal.numbers["utility_factor"]
+            assert factor >= 1.0
+            assert refusal.value is not None
+            assert refusal.cost is not None
+            assert refusal.cost / refusal.value == pytest.approx(factor, rel=1e-6)
+            assert f"{factor:.4g}" in str(refusal.change)
+            for nudge, admitted in ((1 + 1e-5, True), (1 - 1e-5, False)):
+                again = [*crowd[:at], replace(one, utility=scaled(one.utility, factor * nudge))]
+                status = run(on, again, GIVEN, until=10).jobs[one.name].status
+                assert (status is not Status.REJECTED) == admitted
+    assert tried > 20
+
+
+def test_the_bottleneck_of_a_price_is_the_resource_that_costs_most() -> None:
+    on = cluster(1, 1, horizon=4)
+    dear = {"L": 1e-4, "U": {"gpu": 1e-4, "cpu": 100.0, "memory": 1e-4, "bandwidth": 1e-4}}
+    settings = {**GIVEN, "worker": dear, "ps": {"L": 1e-6, "U": dict.fromkeys(on.resources, 1e-6)}}
+    crowd = job(on, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
+    assert crowd.required == 16  # four slots at its only width
+    crowd = replace(crowd, worker=np.array([500, 3000, GIB, GBPS]))
+    late = replace(job(on, utility=Constant(0.5)), worker=np.array([500, 1000, GIB, GBPS]))
+    refusal = refusal_of(run(on, [crowd, late], settings))
+    assert refusal.reason is Reason.PRICE
+    assert refusal.bottleneck is not None
+    assert refusal.bottleneck.startswith("cpu of worker servers, 100% of the cost over slots 0 to")
+    # The same, where the servers of the parameter servers are what is dear.
+    settings = {**FLAT, "ps": {"L": 90.0, "U": dict.fromkeys(on.resources, 90.0)}}
+    refusal = refusal_of(run(on, [job(on, utility=Constant(1.0))], settings))
+    assert str(refusal.bottleneck).startswith("cpu of parameter-server servers")
+
+
+def test_a_job_too_long_for_the_window_is_told_by_how_much() -> None:
+    on = cluster(2, 1, horizon=5)
+    long = job(on, epochs=20)  # 80 worker-slots, 20 slots at full width
+    refusal = refusal_of(run(on, [long], {}))
+    assert refusal.reason is Reason.TOO_LATE
+    assert "needs 20 slots at full width, 5 are left in the planning horizon" in refusal.message
+    assert refusal.numbers == {"slots_needed": 20, "slots_left": 5}
+    assert "15 more slots" in str(refusal.change)
+    refusal = refusal_of(run(on, [job(on, epochs=3, arrival=2)], {}, until=4))
+    assert refusal.reason is Reason.TOO_LATE
+    assert "timespan" in refusal.message
+
+
+def test_a_full_cluster_names_the_resource_that_is_short() -> None:
+    on = cluster(1, 1, gpus=4, horizon=4)
+    crowd = job(on, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
+    late = job(on, utility=Constant(1e6))
+    settings = {**FLAT, "worker": {"L": 1e-3, "U": dict.fromkeys(on.resources, 1e-3)}}
+    refusal = refusal_of(run(on, [crowd, late], settings))
+    assert refusal.reason is Reason.NO_ROOM
+    assert refusal.bottleneck == "gpu of worker servers"
+    # Parameter servers that take all of theirs.
+    hog = {"cpu": 16_000, "memory": GIB, "bandwidth": 4 * GBPS}
+    crowd = job(on, "crowd", utility=Constant(1e6), worker_range=(1, 1), epochs=1, ps_amounts=hog)
+    crowd = replace(crowd, required=4)
+    refusal = refusal_of(run(on, [crowd, late], settings))
+    assert refusal.reason is Reason.NO_ROOM
+    assert refusal.bottleneck == "cpu of parameter-server servers"
+
+
+def test_a_job_past_its_deadline_has_no_value_left() -> None:
+    on = cluster(1, 1, horizon=6)
+    refusal = refusal_of(run(on, [job(on, utility=Deadline(5.0, 0.0))], {}))
+    assert refusal.reason is Reason.NO_VALUE
+    assert refusal.value == 0.0
+    assert refusal.completion == 1
+    assert "slot 1, the earliest it could end" in refusal.message
+
+
+def test_a_job_that_no_server_can_hold_never_reaches_the_prices() -> None:
+    on = cluster(1, 1, gpus=1)
+    big = {"gpu": 2000, "cpu": 1000, "memory": GIB, "bandwidth": GBPS}
+    assert refusal_of(run(on, [job(on, worker_amounts=big)], {})).reason is Reason.NEVER_FITS
+
+
+# ---------------------------------------------------------------------------- servers lost
+
+
+def test_a_job_whose_server_is_lost_keeps_its_work_on_the_other_one() -> None:
+    on = cluster(2, 1, horizon=10)
+    one = job(on, epochs=4)  # 16 worker-slots: 4 slots
+    engine = run(on, [one], {}, incidents=[ServerLost(2, 0)])
+    record = engine.jobs["job"]
+    assert record.status is Status.FINISHED
+    moved = record.plan.from_slot(2)
+    assert 0 not in moved.servers.tolist()
+    assert record.completion is not None
+    assert record.completion >= 3
+    # What was done before the loss counts: the new plan covers the rest alone.
+    assert int(moved.workers.sum()) < one.required
+
+
+def test_an_admitted_job_is_kept_at_any_price_while_it_fits() -> None:
+    on = cluster(2, 0, horizon=10)
+    one = job(on, ps=None, epochs=4, utility=Deadline(60.0, 3.0))
+    settings = {"prices": "given", "worker": FLAT["worker"]}
+    engine = run(
+        on, [one], settings, incidents=[ServerLost(1, 0), ServerLost(1, 1), ServerBack(3, 1)]
+    )
+    record = engine.jobs["job"]
+    assert record.status is Status.DROPPED  # planned again at once, and then nothing is there
+    engine = run(on, [one], settings, incidents=[ServerLost(1, 0), ServerLost(2, 1)])
+    assert engine.jobs["job"].status is Status.DROPPED
+    blocker = job(on, "blocker", ps=None, arrival=0, epochs=2, utility=Constant(1e3))
+    engine = run(on, [one, blocker], settings, incidents=[ServerLost(1, 0)])
+    assert engine.jobs["job"].status is Status.FINISHED  # past its deadline, for nothing
+    assert engine.jobs["job"].completion > 3
+
+
+def test_a_job_that_nothing_is_left_for_is_dropped_with_the_reason() -> None:
+    on = cluster(1, 1, horizon=10)
+    engine = run(on, [job(on, epochs=4)], {}, incidents=[ServerLost(2, 0)])
+    record = engine.jobs["job"]
+    assert record.status is Status.DROPPED
+    refusal = refusal_of(engine)
+    assert refusal.reason is Reason.SERVER_LOST
+    assert refusal.message.startswith("gpu-0 was lost and the rest of the job does not fit")
+    assert not engine.ledger.used.any()
+
+
+def test_a_lost_server_is_used_again_once_it_is_back() -> None:
+    on = cluster(1, 1, horizon=10)
+    incidents: list[Incident] = [ServerLost(1, 0), ServerBack(4, 0)]
+    jobs = [job(on, "early", arrival=2), job(on, "late", arrival=4)]
+    engine = run(on, jobs, {}, incidents=incidents)
+    assert refusal_of(engine, "early").reason is Reason.NO_ROOM
+    assert engine.jobs["late"].status is Status.FINISHED
+
+
+# ---------------------------------------------------------------------------- pools
+
+
+def test_servers_for_both_are_split_in_halves_of_each_kind() -> None:
+    on = cluster(1, 1, both=3)
+    workers, servers = pools(on, "half", with_ps=True)
+    assert workers.tolist() == [True, False, True, True, False]
+    assert servers.tolist() == [False, True, False, False, True]
+    assert [pools(on, "auto", with_ps=part)[1].tolist() for part in (True, False)] == [
+        servers.tolist(),
+        pools(on, "none", with_ps=True)[1].tolist(),
+    ]
+    workers, servers = pools(on, "none", with_ps=True)
+    assert workers.sum() == 4
+    assert servers.tolist() == [False, True, False, False, False]
+
+
+def test_one_machine_for_both_carries_workers_only_so_parameter_servers_find_no_room() -> None:
+    on = cluster(0, 0, both=1)
+    engine = run(on, [job(on), job(on, "allreduce", ps=None, arrival=1)], {})
+    assert refusal_of(engine).reason is Reason.NO_ROOM
+    assert engine.jobs["allreduce"].status is Status.FINISHED
+
+
+def test_split_pools_hold_for_whole_runs() -> None:
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        on = cluster(0, 0, both=4)
+        jobs = [random_job(on, rng, f"job-{at}") for at in range(8)]
+        engine = run(on, jobs, {"split": "half"})
+        for record in engine.jobs.values():
+            assert not (record.plan.ps[record.plan.servers < 2]).any()
+            assert not (record.plan.workers[record.plan.servers >= 2]).any()
+    assert any(record.status is Status.FINISHED for record in engine.jobs.values())
+
+
+# ---------------------------------------------------------------------------- parameters
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"prices": "given"}, "prices=given needs worker.L and worker.U.<resource>"),
+        ({"worker": {"L": 1.0, "U": {"gpu": 2.0}}}, "read with prices=given only"),
+        ({"prices": "given", "worker": {"L": 2.0, "U": {"gpu": 1.0}}}, "U of gpu is below L = 2"),
+        ({"prices": "given", "worker": {"L": 0.0, "U": {"gpu": 1.0}}}, "greater than 0"),
+        ({"prices": "given", "worker": {"L": 1.0, "U": {"gpu": math.inf}}}, "finite"),
+        ({"prices": "given", "worker": {"L": 1.0, "U": {"tpu": 2.0}}}, "no server has it"),
+        ({"prices": "given", "worker": {"L": 1.0, "U": {"gpu": 2.0}}}, "set ps.L and ps.U"),
+        ({"price_scale": 0.0}, "greater than 0"),
+        ({"chunks": "whole"}, "exact"),
+        ({"split": "thirds"}, "half"),
+        ({"price_scal": 1.0}, "price_scale"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_with_its_name_and_mend(
+    settings: dict[str, Any], said: str
+) -> None:
+    on = cluster()
+    with pytest.raises(InputError, match="oasis") as caught:
+        make_policy("oasis", PolicyContext(on, [job(on)] if "ps.L" in said else []), settings)
+    assert said in str(caught.value)
+
+
+def test_offline_prices_need_the_job_set() -> None:
+    with pytest.raises(InputError, match="needs the whole job set") as caught:
+        make_policy("oasis", PolicyContext(cluster()), {})
+    assert "use online or given" in str(caught.value)
+
+
+def test_given_prices_without_parameter_servers_need_no_ps() -> None:
+    on = cluster()
+    settings = {"prices": "given", "worker": FLAT["worker"]}
+    engine = run(on, [job(on, ps=None)], settings)
+    assert engine.jobs["job"].status is Status.FINISHED
+
+
+def test_a_resource_without_an_upper_price_is_free_at_every_load() -> None:
+    on = cluster(1, 0, horizon=6)
+    settings = {"prices": "given", "worker": {"L": 1.0, "U": {"gpu": 1.0}}, "split": "none"}
+    costs = []
+    for crowd in ([], [job(on, "crowd", ps=None, worker_range=(2, 2), epochs=1)]):
+        one = job(on, ps=None, utility=Constant(1e3), worker_range=(1, 1), epochs=1)
+        policy = oasis(on, [*crowd, one], **settings)
+        engine = Engine(on, policy)
+        decided = list(engine.handle(JobsArrived(0, (*crowd, one))))
+        decision = decided[-1].decision  # type: ignore[union-attr]
+        assert isinstance(decision, Commit)
+        costs.append(decision.cost)
+    assert costs == [pytest.approx(4 * 0.25)] * 2
+
+
+def test_prices_shown_are_those_of_the_whole_server_and_rise_with_use() -> None:
+    on = cluster(2, 1)
+    policy = oasis(on, **GIVEN)
+    engine = Engine(on, policy)
+    empty = policy.slot_prices(engine.view)
+    column = on.column["gpu"]
+    assert empty[0, column] == pytest.approx(0.5)  # L, for a share of 1
+    assert empty[2, column] == 0.0  # a server for parameter servers has none
+    one = job(on, utility=Constant(1e6), worker_range=(4, 4))
+    engine.handle(JobsArrived(0, (one,)))
+    busy = policy.slot_prices(engine.view)
+    used = engine.ledger.used[0]
+    for server in range(2):
+        fraction = used[server, column] / on.capacity[server, column]
+        assert busy[server, column] == pytest.approx(0.5 * 100**fraction)
+    assert busy.max() > empty.max()
+
+
+def test_parameters_in_force_tell_the_constants_as_logarithms() -> None:
+    on = cluster()
+    told = oasis(on, **GIVEN).parameters_in_force()
+    assert told["worker"] == {
+        "ln_L": pytest.approx(math.log(0.5)),
+        "ln_U": {
+            name: pytest.approx(math.log(value)) for name, value in GIVEN["worker"]["U"].items()
+        },
+    }
+    nothing = oasis(on, []).parameters_in_force()
+    assert nothing["worker"] == {"ln_L": None, "ln_U": {}}
+
+
+def test_a_scale_moves_every_ratio_and_no_lower_price() -> None:
+    on = cluster()
+    jobs = [job(on, f"job-{at}", utility=Constant(5.0 + at)) for at in range(3)]
+    at_one, at_ten, at_little = (
+        oasis(on, jobs, price_scale=scale).parameters_in_force()["worker"]
+        for scale in (1.0, 10.0, 1e-30)
+    )
+    assert at_one["ln_L"] == at_ten["ln_L"] == at_little["ln_L"]
+    for name, upper in at_one["ln_U"].items():
+        assert at_ten["ln_U"][name] == pytest.approx(upper + math.log(10))
+        assert at_little["ln_U"][name] == at_one["ln_L"]  # U / L never falls below 1
+
+
+def test_online_constants_end_at_the_offline_ones() -> None:
+    rng = np.random.default_rng(3)
+    on = cluster(2, 2, horizon=20)
+    jobs = sorted(
+        (random_job(on, rng, f"job-{at}") for at in range(10)), key=lambda one: one.arrival
+    )
+    online = oasis(on, jobs, 20, prices="online")
+    Simulation(on, jobs, online, until=20).run()
+    offline = oasis(on, jobs, 20)
+    for pool in ("worker", "ps"):
+        assert online.parameters_in_force()[pool] == offline.parameters_in_force()[pool]
+
+
+def test_a_learnt_price_is_in_force_for_the_job_that_taught_it() -> None:
+    on = cluster(1, 1, horizon=8)
+    policy = oasis(on, prices="online")
+    engine = Engine(on, policy)
+    engine.handle(JobsArrived(0, (job(on, "first", utility=Constant(10.0)),)))
+    first = policy.parameters_in_force()["worker"]
+    engine.handle(SlotBegan(0))
+    assert first["ln_U"]["gpu"] == pytest.approx(math.log(10.0 / 0.25))

@@ -1,0 +1,188 @@
+"""L and U on logarithms against (23)-(26) as printed, and where plain floats give out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shadowprice.core.job import Job
+from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
+from shadowprice.policies.pricing.constants import (
+    Carries,
+    ConstantsLearner,
+    Pool,
+    given_constants,
+    worker_slots,
+)
+from tests.oracles.oasis import constants_as_printed
+from tests.workloads import GBPS, GIB, cluster, job
+
+
+def linear_jobs(seed: int) -> tuple[object, list[Job]]:
+    """Return a cluster and jobs whose utilities stay far above the smallest float."""
+    rng = np.random.default_rng(seed)
+    on = cluster(int(rng.integers(1, 4)), int(rng.integers(1, 4)), gpus=int(rng.integers(1, 9)))
+    jobs = []
+    for at in range(int(rng.integers(1, 9))):
+        value = float(rng.uniform(1, 100))
+        jobs.append(
+            job(
+                on,
+                f"job-{at}",
+                arrival=int(rng.integers(0, 10)),
+                epochs=int(rng.integers(1, 5)),
+                chunks=int(rng.integers(1, 5)),
+                minibatches=int(rng.integers(1, 30)),
+                utility=[
+                    Constant(value),
+                    Sigmoid(value, float(rng.uniform(0, 0.5)), float(rng.integers(1, 9))),
+                    Reciprocal(value),
+                ][int(rng.integers(3))],
+                worker_amounts={
+                    "gpu": int(rng.integers(0, 2)) * 1000,
+                    "cpu": int(rng.integers(1, 9)) * 1000,
+                    "memory": int(rng.integers(1, 9)) * GIB,
+                    "bandwidth": GBPS,
+                },
+                ps_amounts=None
+                if rng.random() < 0.3
+                else {"cpu": int(rng.integers(1, 9)) * 1000, "memory": GIB, "bandwidth": 9 * GBPS},
+            )
+        )
+    return on, jobs
+
+
+@pytest.mark.parametrize("carries", ["workers", "ps"])
+def test_the_constants_are_those_printed_where_floats_suffice(carries: Carries) -> None:
+    timespan = 40
+    for seed in range(40):
+        on, jobs = linear_jobs(seed)
+        members = on.hosts_workers if carries == "workers" else on.hosts_ps  # type: ignore[attr-defined]
+        learner = ConstantsLearner(Pool.of(on, members), carries, timespan, timespan)  # type: ignore[arg-type]
+        learner.learn(jobs)
+        found = learner.constants()
+
+        def demand(one: Job) -> np.ndarray | None:
+            return one.worker if carries == "workers" else one.ps
+
+        if all(demand(one) is None for one in jobs):
+            assert found.ln_lower == -math.inf
+            assert (found.ln_upper == -math.inf).all()
+            continue
+        lower, upper = constants_as_printed(
+            jobs,
+            demand,
+            on.capacity[members],
+            timespan,
+            on.slot_seconds,  # type: ignore[attr-defined]
+        )
+        assert math.exp(found.ln_lower) == pytest.approx(lower, rel=1e-9)
+        for ln_upper, printed in zip(found.ln_upper, upper, strict=True):
+            if printed == 0.0:
+                assert ln_upper == -math.inf
+            else:
+                assert math.exp(ln_upper) == pytest.approx(max(printed, lower), rel=1e-9)
+
+
+def test_a_utility_that_underflows_still_has_a_price() -> None:
+    """Decay 5 over 300 slots: f(T - a) is 1e-640, and U / L about e^1480 (reading 3)."""
+    on = cluster(2, 2, horizon=300)
+    one = job(on, utility=Sigmoid(50.0, 5.0, 3.0))
+    learner = ConstantsLearner(Pool.of(on, on.hosts_workers), "workers", 300, 300)
+    learner.learn([one])
+    constants = learner.constants()
+    assert math.exp(constants.ln_lower) == 0.0  # what a plain float would have made of L
+    # ln f(299) = ln 50 - 5 (299 - 3), and the rest of (25) is ordinary.
+    expected = math.log(50.0) - 5.0 * 296
+    share = 0.25 + 0.125 + 0.125 + 0.04
+    use = 8 * share
+    eta = 300 * 2 * 4.0 / use  # T times four resources of two equal servers
+    assert constants.ln_lower == pytest.approx(expected - math.log(use) - math.log(4 * eta))
+    asked = constants.ln_upper[np.isfinite(constants.ln_upper)]
+    assert len(asked) == 4
+    assert (asked > constants.ln_lower + 1400).all()
+    assert np.isfinite(constants.scaled(0.2).ln_upper).sum() == 4
+
+
+def test_a_job_that_is_worth_nothing_does_not_make_every_price_zero() -> None:
+    on = cluster(2, 2)
+    useful = job(on, utility=Constant(10.0))
+    late = job(on, "late", utility=Deadline(5.0, 2.0))  # 0 in most slots: its last worth counts
+    learner = ConstantsLearner(Pool.of(on, on.hosts_workers), "workers", 30, 30)
+    learner.learn([useful, late])
+    lower = learner.constants().ln_lower
+    assert math.isfinite(lower)
+    learner.learn([job(on, "none", utility=Constant(0.0))])
+    assert learner.constants().ln_lower == lower
+
+
+def test_a_floor_passes_over_the_tail_of_a_utility() -> None:
+    on = cluster(2, 2)
+    one = job(on, utility=Sigmoid(50.0, 5.0, 3.0))
+    pool = Pool.of(on, on.hosts_workers)
+    whole, cut = (ConstantsLearner(pool, "workers", 300, 300, floor) for floor in (0.0, 1e-3))
+    for learner in (whole, cut):
+        learner.learn([one])
+    ratio = cut.constants().ln_lower - whole.constants().ln_lower
+    # f(4) = 50 / (1 + e^5) is 0.0067 of the largest utility, f(5) less than a thousandth of it.
+    assert ratio == pytest.approx(5.0 * 296 - math.log1p(math.exp(5.0)), rel=1e-6)
+    assert list(cut.constants().ln_upper) == list(whole.constants().ln_upper)
+
+
+def test_the_window_bounds_what_is_learnt() -> None:
+    """Without a timespan T is the horizon; a job that arrives after T teaches nothing."""
+    on = cluster(2, 2)
+    pool = Pool.of(on, on.hosts_workers)
+    one = job(on, utility=Reciprocal(10.0))
+    open_ended = ConstantsLearner(pool, "workers", 30, None)
+    bounded = ConstantsLearner(pool, "workers", 300, 30)
+    for learner in (open_ended, bounded):
+        learner.learn([one])
+    assert open_ended.constants().ln_lower == bounded.constants().ln_lower
+    before = bounded.constants()
+    assert not bounded.learn([replace(one, arrival=30, utility=Constant(1e9))])
+    assert list(bounded.constants().ln_upper) == list(before.ln_upper)
+
+
+def test_a_curve_counts_at_its_most_wasteful_number_of_workers() -> None:
+    on = cluster(2, 2)
+    one = job(on)
+    curved = replace(
+        one,
+        required=12,
+        worker_counts=np.array([1, 4]),
+        gains=np.array([3, 4]),
+        internal_gains=np.array([3, 4]),
+        ps_counts=np.array([1, 1]),
+    )
+    assert worker_slots(one) == 8
+    assert worker_slots(curved) == 12  # 4 workers for 3 slots; one alone would take 4
+
+
+def test_units_do_not_matter() -> None:
+    """Prices are per share (reading 4): in bytes or in milli-bytes, the constants are the same."""
+    found = []
+    for unit in (1, 1000):
+        on = cluster(2, 2)
+        on = replace(on, capacity=on.capacity * np.array([1, 1, unit, 1]))
+        one = job(on)
+        one = replace(one, worker=one.worker * np.array([1, 1, unit, 1]))
+        learner = ConstantsLearner(Pool.of(on, on.hosts_workers), "workers", 30, 30)
+        learner.learn([one])
+        found.append(learner.constants())
+    assert found[0].ln_lower == pytest.approx(found[1].ln_lower, rel=1e-9)
+    assert found[0].ln_upper == pytest.approx(found[1].ln_upper, rel=1e-9)
+
+
+def test_given_constants_are_taken_as_they_are() -> None:
+    constants = given_constants(0.5, {"gpu": 8.0}, ("gpu", "cpu"))
+    assert constants.ln_lower == math.log(0.5)
+    assert list(constants.ln_upper) == [math.log(8.0), -math.inf]
+    assert constants.record(("gpu", "cpu")) == {
+        "ln_L": math.log(0.5),
+        "ln_U": {"gpu": math.log(8.0)},
+    }
+    assert list(constants.scaled(2.0).ln_upper) == [pytest.approx(math.log(16.0)), -math.inf]
