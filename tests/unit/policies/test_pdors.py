@@ -459,7 +459,7 @@ def test_measured_throughputs_and_worker_ranges() -> None:
         speed={1: Fraction(1, 100), 3: Fraction(2, 100), 5: Fraction(4, 100)},
         worker_bandwidth=GBPS,
         ps_bandwidth=2 * GBPS,
-        minibatches=20,
+        minibatches=12,
         utility=Constant(100.0),
     )
     decision = Arena.of(on).arrive(measured)
