@@ -1,0 +1,191 @@
+"""``shadowprice audit``: try out what a policy promises its tenants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shadowprice.cli import options as o
+from shadowprice.cli.console import Output, print_json, progress_bar, stderr, stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shadowprice.simulator.record import Scenario
+
+audit = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="rich", help="Check a policy's promises to tenants."
+)
+
+
+@audit.command()
+def truthfulness(
+    cluster: o.ClusterOption = None,
+    jobs: o.JobsOption = None,
+    trace: o.TraceOption = None,
+    until: o.UntilOption = None,
+    slot: o.SlotOption = "20min",
+    load: o.LoadOption = 1.0,
+    skip_invalid: o.SkipInvalidOption = False,
+    policy: o.PolicyOption = "astraea",
+    set_: o.SetOption = None,
+    params: o.ParamsOption = None,
+    tenant: Annotated[
+        list[str] | None,
+        typer.Option("--tenant", help="Who lies; may be given several times [default: each]."),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option("--trials", min=1, help="Misreports tried for each tenant.")
+    ] = 200,
+    delay: Annotated[
+        int, typer.Option("--delay", min=0, help="Most slots that an arrival is delayed.")
+    ] = 8,
+    seed: o.SeedOption = 0,
+    output: o.OutputOption = Output.TABLE,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Misstate one tenant's jobs in many ways and report the largest gain found.
+
+    Values, urgency, numbers of workers, work and arrival times are misstated, one job, all jobs or
+    a mixture at a time; the tenant's revenue is counted with its true utilities. A gain found is a
+    proof that lying can pay; none found is no proof that it cannot.
+
+    [bold]Example[/bold]
+
+    shadowprice audit truthfulness -c cluster.yaml -j jobs.yaml --policy astraea --trials 500
+    """
+    from shadowprice.simulator.audit import audit_truthfulness
+
+    scenario = _scenario(cluster, jobs, trace, params, until, slot, load, seed, skip_invalid, quiet)
+    settings = o.policy_settings(params, set_, [policy])[policy]
+    with progress_bar("misreports", quiet) as progress:
+        results = audit_truthfulness(
+            scenario,
+            policy,
+            settings,
+            tenants=tenant,
+            trials=trials,
+            latest=delay,
+            progress=progress,
+        )
+    if output is Output.JSON:
+        print_json([result.record() for result in results])
+        return
+    table = _table(f"What lying to {policy} gains: {trials:,} misreports a tenant")
+    table.add_column("tenant")
+    for heading in ("honest revenue", "tried", "gained", "largest gain", "of it"):
+        table.add_column(heading, justify="right")
+    table.add_column("by saying", overflow="fold")
+    for result in results:
+        best = result.best
+        share = best.gain / abs(result.honest_revenue) if best and result.honest_revenue else None
+        table.add_row(
+            result.tenant,
+            f"{result.honest_revenue:,.2f}",
+            f"{result.trials:,}",
+            f"{sum(won for won, _ in result.gained.values()):,}",
+            f"{best.gain:,.2f}" if best else "-",
+            "-" if share is None else f"{share:.1%}",
+            best.misreport.story if best else "nothing found",
+        )
+    stdout().print(table)
+    kinds = _table("By kind of misreport")
+    kinds.add_column("kind")
+    kinds.add_column("tried", justify="right")
+    kinds.add_column("gained", justify="right")
+    for kind in sorted({kind for result in results for kind in result.gained}):
+        pairs = [result.gained[kind] for result in results if kind in result.gained]
+        kinds.add_row(kind, f"{sum(t for _, t in pairs):,}", f"{sum(w for w, _ in pairs):,}")
+    stdout().print(kinds)
+
+
+@audit.command()
+def sharing(
+    cluster: o.ClusterOption = None,
+    jobs: o.JobsOption = None,
+    trace: o.TraceOption = None,
+    until: o.UntilOption = None,
+    slot: o.SlotOption = "20min",
+    load: o.LoadOption = 1.0,
+    skip_invalid: o.SkipInvalidOption = False,
+    policy: o.PolicyOption = "astraea",
+    set_: o.SetOption = None,
+    params: o.ParamsOption = None,
+    seed: o.SeedOption = 0,
+    output: o.OutputOption = Output.TABLE,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Compare what each tenant gets in the pool with what it gets alone on its share.
+
+    Alone means `batchsche`: the same batches and gangs on servers of the tenant's own.
+
+    [bold]Example[/bold]
+
+    shadowprice audit sharing -c cluster.yaml -j jobs.yaml --policy astraea
+    """
+    from shadowprice.policies.registry import policy_info
+    from shadowprice.simulator.audit import audit_sharing
+
+    scenario = _scenario(cluster, jobs, trace, params, until, slot, load, seed, skip_invalid, quiet)
+    settings = o.policy_settings(params, set_, [policy])[policy]
+    known = policy_info("batchsche").parameters.model_fields
+    names = set(known) | {field.alias for field in known.values() if field.alias}
+    alone = {name: value for name, value in settings.items() if name in names}
+    results = audit_sharing(scenario, policy, settings, alone)
+    if output is Output.JSON:
+        print_json([result.record() for result in results])
+        return
+    table = _table(f"In the pool of {policy}, and alone on one's share")
+    table.add_column("tenant")
+    for heading in ("alone", "in its share", "earned", "revenue", "utility kept", "revenue kept"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        table.add_row(
+            result.tenant,
+            f"{result.alone.earned:,.2f}",
+            f"{result.pooled.earned_own:,.2f}",
+            f"{result.pooled.earned:,.2f}",
+            f"{result.pooled.revenue:,.2f}",
+            "yes" if result.utility_kept else "no",
+            "yes" if result.revenue_kept else "no",
+        )
+    stdout().print(table)
+
+
+def _scenario(
+    cluster: Any,
+    jobs: Any,
+    trace: Any,
+    params: Any,
+    until: Any,
+    slot: str,
+    load: float,
+    seed: int,
+    skip_invalid: bool,
+    quiet: bool,
+) -> Scenario:
+    scenario, remarks = o.load_scenario(
+        cluster=cluster,
+        jobs=jobs,
+        trace=trace,
+        incidents=None,
+        params=params,
+        until=until,
+        slot=slot,
+        load=load,
+        seed=seed,
+        skip_invalid=skip_invalid,
+    )
+    if not quiet:
+        for remark in remarks:
+            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    return scenario
+
+
+def _table(title: str) -> Table:
+    from rich.table import Table
+
+    return Table(
+        title=title, title_justify="left", title_style="bold", header_style="bold", box=None
+    )

@@ -1,0 +1,117 @@
+"""Audits: misreports that pay in the paper's own example, and true books."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.core.errors import InputError
+from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
+from shadowprice.simulator.misreports import misreports
+from shadowprice.simulator.record import Scenario
+from tests.astraea_cases import (
+    SETTINGS,
+    example_cluster,
+    example_jobs,
+    shared_cluster,
+    shared_job,
+)
+
+
+@pytest.fixture(scope="module")
+def example() -> Scenario:
+    cluster = example_cluster()
+    return Scenario(cluster, example_jobs(cluster))
+
+
+def test_lying_pays_in_the_paper_s_example(example: Scenario) -> None:
+    # Theorem 4 says it never does; design note 0004 has the case by hand: 82 + 8 honest, and
+    # 86 + 12 by claiming that waiting costs j21 twice as much.
+    steps = []
+    (result,) = audit_truthfulness(
+        example,
+        "astraea",
+        SETTINGS,
+        tenants=["u2"],
+        trials=60,
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    assert (result.honest_utility, result.honest_revenue) == (82.0, 90.0)
+    assert result.best is not None
+    assert result.best.gain >= 8.0 - 1e-6
+    assert result.trials == 60 == sum(tried for _, tried in result.gained.values())
+    assert steps[-1][0] <= steps[-1][1] == 61
+    hasty = [m for m in misreports(example.jobs, "u2", 60, 0, 8) if m.kind == "urgency"]
+    assert hasty
+    json.dumps(result.record())
+
+
+def test_misreports_differ_and_leave_the_others_alone(example: Scenario) -> None:
+    others = {job.name for job in example.jobs if job.tenant != "u2"}
+    seen = set()
+    for misreport in misreports(example.jobs, "u2", 150, seed=1, latest=4):
+        told = {job.name: job for job in misreport.jobs}
+        assert all(told[job.name] is job for job in example.jobs if job.name in others)
+        assert misreport.jobs != tuple(example.jobs)
+        seen.add(misreport.story)
+    assert len(seen) > 100
+
+
+def test_a_policy_that_ignores_utilities_is_not_moved_by_them(example: Scenario) -> None:
+    (result,) = audit_truthfulness(example, "gandiva_fair", {}, tenants=["u1"], trials=40)
+    for kind in ("value", "urgency"):
+        won, tried = result.gained[kind]
+        assert tried
+        assert won == 0
+
+
+def test_overstated_work_is_done_when_the_true_work_is() -> None:
+    cluster = shared_cluster(2)
+    jobs = [shared_job(cluster, "j", None, chunks=1, epochs=3)]
+    with pytest.raises(InputError, match="with jobs: none"):
+        audit_truthfulness(Scenario(cluster, jobs), "hived", {}, tenants=["x"])
+    owned = shared_cluster(2, {"a": {"worker": 4, "ps": 2}})
+    jobs = [shared_job(owned, "j", "a", chunks=1, epochs=3)]
+    (result,) = audit_truthfulness(Scenario(owned, jobs), "hived", {}, trials=40)
+    # Alone and served at once, the job earns 100 - 2 * 2 whatever it says about its work.
+    assert result.honest_revenue == 96.0
+    assert result.best is None
+    assert result.gained["work"][1] > 0
+
+
+def test_sharing_in_the_example(example: Scenario) -> None:
+    u1, u2 = audit_sharing(example, "astraea", SETTINGS, SETTINGS)
+    # u2 alone runs j21 at once, 100 - 2 * 7; the pool's prices move it back and pay for it.
+    assert (u2.alone.earned, u2.pooled.earned_own) == (86.0, 82.0)
+    assert not u2.utility_kept
+    assert u2.revenue_kept
+    assert u1.revenue_kept
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path
+    (folder / "c.yaml").write_text(
+        "slot: 1h\nhorizon: 16\n"
+        "servers: [{name: s, count: 2, capacity: {worker: 2}}]\n"
+        "tenants: [{name: a, share: {worker: 2}}, {name: b, share: {worker: 2}}]\n"
+    )
+    (folder / "j.yaml").write_text(
+        "jobs:\n"
+        + "".join(
+            f"  - {{name: j{n}, tenant: {t}, chunks: 2, epochs: 2, minibatch_time: 1h, "
+            "worker: {worker: 1}, utility: {kind: linear, value: 20, slope: -1}}\n"
+            for n, t in enumerate("aab")
+        )
+    )
+    files = ["-c", str(folder / "c.yaml"), "-j", str(folder / "j.yaml"), "-q"]
+    assert main(["audit", "truthfulness", *files, "--trials", "12", "-o", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [result["tenant"] for result in told] == ["a", "b"]
+    assert main(["audit", "truthfulness", *files, "--trials", "6", "--tenant", "b"]) == 0
+    assert "By kind of misreport" in capsys.readouterr().out
+    assert main(["audit", "sharing", *files, "--set", "lambda=1"]) == 0
+    assert "revenue kept" in capsys.readouterr().out
+    assert main(["audit", "truthfulness", *files, "--tenant", "zz"]) == 2
