@@ -47,7 +47,8 @@ class Oasis(PricedAdmission):
                 carries,
                 cluster.horizon,
                 context.until,
-                parameters.utility_floor,
+                parameters.lower == "clearing",
+                parameters.prices == "offline",
             )
             for members, carries in kinds
         ]

@@ -57,7 +57,8 @@ class Pdors(PricedAdmission):
             "both",
             cluster.horizon,
             context.until,
-            parameters.utility_floor,
+            parameters.lower == "clearing",
+            parameters.prices == "offline",
         )
         constants = first_constants("pdors", context, parameters, [learner], [parameters.given])
         board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)

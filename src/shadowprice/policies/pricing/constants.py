@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
+from shadowprice.policies.pricing.clearing import ClearingPrice
 
 Floats = NDArray[np.float64]
+
+_GUESSED_AHEAD: Final = 20
 Carries = Literal["workers", "ps", "both"]
 
 
@@ -32,21 +35,21 @@ class Pool:
         Which servers belong to it.
     scale : ndarray of float64, shape (resources,)
         Largest capacity in the pool; 0 where the pool has none of a resource or does not limit it.
-    total_share : float
-        Sum of all capacities in the pool, each as a share of its resource's scale.
+    total_shares : ndarray of float64, shape (resources,)
+        Sum of the capacities in the pool, as shares of the resource's scale.
     """
 
     members: NDArray[np.bool_]
     scale: Floats
-    total_share: float
+    total_shares: Floats
 
     @classmethod
     def of(cls, cluster: Cluster, members: NDArray[np.bool_]) -> Pool:
         """Measure a pool of a cluster's servers."""
         scale = cluster.pool_scale(members)
-        limited = scale > 0
-        shares = np.minimum(cluster.capacity[members][:, limited], scale[limited]) / scale[limited]
-        return cls(members, scale, float(shares.sum()))
+        amounts = np.minimum(cluster.capacity[members], scale).sum(axis=0)
+        total = np.divide(amounts, scale, out=np.zeros(len(scale)), where=scale > 0)
+        return cls(members, scale, total)
 
     def shares(self, demand: Amounts) -> Floats:
         """Return a demand as shares of the pool's scale, 0 for what the pool does not limit."""
@@ -107,22 +110,30 @@ class ConstantsLearner:
         Slots a planner looks ahead.
     until : int or None
         End of the timespan T.
-    utility_floor : float
-        Share of a job's largest utility below which a utility does not count in (25) and (26).
+    clearing : bool
+        Whether L is raised to the price at which the demand would clear (`ClearingPrice`).
+    known : bool
+        Whether the jobs taken in are all there will be. Otherwise the demand so far is set
+        against the slots so far and a twentieth of the window.
     """
 
     pool: Pool
     carries: Carries
     horizon: int
     until: int | None
-    utility_floor: float = 0.0
+    clearing: bool = False
+    known: bool = True
     _ln_upper: Floats = field(init=False)
     _ln_least_rate: float = field(init=False, default=math.inf)
     _ln_least_use: float = field(init=False, default=math.inf)
     _longest: int = field(init=False, default=1)
+    _first: int = field(init=False, default=0)
+    _last: int = field(init=False, default=-1)
+    _market: ClearingPrice = field(init=False)
 
     def __post_init__(self) -> None:
         self._ln_upper = np.full(len(self.pool.scale), -np.inf)
+        self._market = ClearingPrice(self.pool.total_shares)
 
     def learn(self, jobs: Iterable[Job]) -> bool:
         """Take jobs in; return whether the constants changed."""
@@ -144,12 +155,18 @@ class ConstantsLearner:
         ln_best = float(job.utility.log_values(np.array([self._shortest(job)]))[0])
         # (23), (24), (3.13); reading 2: the argument is the shortest duration itself.
         self._ln_upper[asked] = np.maximum(self._ln_upper[asked], ln_best - np.log(shares[asked]))
-        ln_use = math.log(worker_slots(job)) + math.log(float(shares.sum()))
-        ln_worst = _ln_smallest_utility(job, window, self.utility_floor)
+        slots = worker_slots(job)
+        ln_use = math.log(slots) + math.log(float(shares.sum()))
+        ln_worst = _ln_smallest_utility(job, window)
         if math.isfinite(ln_worst):
             self._ln_least_rate = min(self._ln_least_rate, ln_worst - ln_use)
         self._ln_least_use = min(self._ln_least_use, ln_use)
         self._longest = max(self._longest, window)
+        if self.clearing:
+            self._market.add(ln_best - ln_use, slots * shares)
+            self._first = min(self._first, job.arrival) if self._last >= 0 else job.arrival
+            ahead = window if self.known else max(1, window // _GUESSED_AHEAD)
+            self._last = max(self._last, job.arrival + ahead)
 
     def _demand(self, job: Job) -> Amounts | None:
         if self.carries == "workers" or (self.carries == "both" and job.ps is None):
@@ -176,8 +193,12 @@ class ConstantsLearner:
             return PriceConstants(-math.inf, self._ln_upper.copy())
         timespan = self._longest if self.until is None else self.until
         # 1 / eta <= use_i / (T * sum of capacities) for every job i, below (26).
-        ln_eta = math.log(timespan) + math.log(self.pool.total_share) - self._ln_least_use
+        ln_eta = (
+            math.log(timespan) + math.log(float(self.pool.total_shares.sum())) - self._ln_least_use
+        )
         ln_lower = -math.log(4.0) - ln_eta + self._ln_least_rate
+        if self.clearing:
+            ln_lower = max(ln_lower, self._market.ln_price(self._last - self._first))
         upper = np.where(np.isneginf(self._ln_upper), -np.inf, np.maximum(self._ln_upper, ln_lower))
         return PriceConstants(ln_lower, upper)
 
@@ -200,16 +221,11 @@ def given_constants(
     return PriceConstants(_ln(lower), ln_upper)
 
 
-def _ln_smallest_utility(job: Job, window: int, floor: float) -> float:
-    """Return the logarithm of the smallest positive utility of completing within the window.
-
-    Utilities below ``floor`` times the largest one are passed over.
-    """
+def _ln_smallest_utility(job: Job, window: int) -> float:
+    """Return the logarithm of the smallest positive utility of completing within the window."""
     ln_utilities = job.utility.log_values(np.arange(window))
-    counted = ln_utilities[
-        np.isfinite(ln_utilities) & (ln_utilities >= ln_utilities[0] + _ln(floor))
-    ]
-    return float(counted[-1]) if len(counted) else -math.inf
+    positive = ln_utilities[np.isfinite(ln_utilities)]
+    return float(positive[-1]) if len(positive) else -math.inf
 
 
 def _ln(value: float) -> float:

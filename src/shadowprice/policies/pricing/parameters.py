@@ -50,9 +50,9 @@ class PriceParameters(Parameters):
         default=1.0,
         description="factor on every ratio U/L: below 1 prices rise less steeply (Fig. 6)",
     )
-    utility_floor: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0,
-        description="share of a job's largest utility below which a utility does not count in the "
-        "smallest one of (25), (26); 0 is the paper, where a steep sigmoid makes L vanish and "
-        "prices stay near 0 until a server is nearly full",
+    lower: Literal["theory", "clearing"] = Field(
+        default="theory",
+        description="L. theory: (25), (26), below every job's least utility density, which a steep "
+        "sigmoid makes vanish: prices then stay near 0 until a server is nearly full; clearing: at "
+        "least the density at which the known demand would just fill the cluster",
     )
