@@ -206,10 +206,15 @@ def format_amount(value: int, dimension: Dimension) -> str:
         return f"{value / MILLI:g}"
     if dimension is Dimension.RATE:
         return _scaled(value, _RATE_UNITS, ("bps", "kbps", "Mbps", "Gbps", "Tbps"))
-    exact = [u for u in ("KiB", "MiB", "GiB", "TiB") if value and value % _BYTE_UNITS[u] == 0]
-    if exact:
-        return f"{value // _BYTE_UNITS[exact[-1]]}{exact[-1]}"
-    return _scaled(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
+    decimal = _scaled(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
+    binary = _scaled(value, _BYTE_UNITS, ("B", "KiB", "MiB", "GiB", "TiB"))
+    # Whichever is exact, else shorter: 244GiB stays so, and 15GB is not 13.9698GiB.
+    return min((binary, decimal), key=lambda text: (_bytes(text) != value, len(text)))
+
+
+def _bytes(text: str) -> Fraction:
+    number, unit = _split(text)
+    return number * _BYTE_UNITS[unit]
 
 
 def _scaled(value: int, units: Mapping[str, int], names: tuple[str, ...]) -> str:
