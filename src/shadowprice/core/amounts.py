@@ -208,8 +208,8 @@ def format_amount(value: int, dimension: Dimension) -> str:
         return _scaled(value, _RATE_UNITS, ("bps", "kbps", "Mbps", "Gbps", "Tbps"))
     decimal = _scaled(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
     binary = _scaled(value, _BYTE_UNITS, ("B", "KiB", "MiB", "GiB", "TiB"))
-    # Whichever is exact, else shorter: 244GiB stays so, and 15GB is not 13.9698GiB.
-    return min((binary, decimal), key=lambda text: (_bytes(text) != value, len(text)))
+    # Binary only where it is exact and no longer: 244GiB stays so, and 15GB is not 13.9698GiB.
+    return binary if _bytes(binary) == value and len(binary) <= len(decimal) else decimal
 
 
 def _bytes(text: str) -> Fraction:
