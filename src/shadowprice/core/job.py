@@ -4,7 +4,8 @@ A job counts its progress in integer units, so that planner, engine and driver a
 to the bit. Where all workers of a job run at one rate, the unit is a worker-slot and
 ``required = ceil(work * step_time)`` in exact rationals (OASiS (2), papers' README reading 1).
 Where the rate differs (a measured throughput curve, or an internal rate for co-located training),
-the unit is a millionth of a mini-batch and a slot's gain is rounded up to it.
+the unit is a millionth of a mini-batch and a slot's gain is rounded up to it. A bag of tasks does
+not train: its unit is a finished task.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.bag import Bag
 from shadowprice.core.cluster import Amounts
 from shadowprice.core.errors import InputError
 from shadowprice.core.utility import FAMILIES, Utility, utility_record
@@ -67,6 +69,8 @@ class Job:
         Bandwidths of the communication model in bit/s; 0 where it has none.
     labels : mapping of str to str
         What experiments group by (model family, utility class); no policy reads it.
+    bag : Bag or None
+        The tasks of a job that does not train; see `bag_job` for what the rest then means.
     """
 
     name: str
@@ -88,6 +92,7 @@ class Job:
     ps_bandwidth: int = 0
     internal_bandwidth: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    bag: Bag | None = None
 
     @property
     def work(self) -> int:
@@ -144,6 +149,8 @@ class Job:
     @cached_property
     def shortest_slots(self) -> int:
         """Fewest slots in which the job can complete, at its external rate."""
+        if self.bag is not None:
+            return self.bag.shortest_slots
         return -(-self.required // int(self.gains.max()))
 
     def record(self) -> dict[str, object]:
@@ -168,6 +175,7 @@ class Job:
             "ps_bandwidth": self.ps_bandwidth,
             "internal_bandwidth": self.internal_bandwidth,
             "labels": dict(self.labels),
+            "bag": None if self.bag is None else self.bag.record(),
         }
 
     @classmethod
@@ -179,6 +187,8 @@ class Job:
                 values[name] = _frozen(values[name])  # type: ignore[arg-type]  # a list of ints
         utility = dict(values["utility"])  # type: ignore[call-overload]  # the record's mapping
         values["utility"] = FAMILIES[utility.pop("kind")](**utility)
+        if values.get("bag") is not None:
+            values["bag"] = Bag.from_record(values["bag"])  # type: ignore[arg-type]  # a mapping
         return cls(**values)  # type: ignore[arg-type]  # the fields are those of `record`
 
 
@@ -309,6 +319,47 @@ def build_job(
         ps_bandwidth=ps_bandwidth,
         internal_bandwidth=internal_bandwidth,
         labels=labels or {},
+    )
+
+
+def bag_job(
+    *,
+    name: str,
+    arrival: int,
+    bag: Bag,
+    worker: Amounts,
+    utility: Utility,
+    tenant: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Job:
+    """Return a bag of tasks as a job.
+
+    Progress counts finished tasks. A copy is a worker; the one number of workers listed is that of
+    a copy of every task, the fewest with which a bag can start.
+
+    Parameters
+    ----------
+    name, arrival, worker, utility, tenant, labels
+        As in `Job`; ``worker`` is what one copy takes.
+    bag : Bag
+        Tasks, deadline and how often it may be missed.
+    """
+    tasks = _frozen([bag.tasks])
+    return Job(
+        name=name,
+        arrival=arrival,
+        required=bag.tasks,
+        worker_counts=tasks,
+        gains=tasks,
+        internal_gains=tasks,
+        worker=worker,
+        ps=None,
+        ps_counts=_frozen([0]),
+        utility=utility,
+        tenant=tenant,
+        chunks=bag.tasks,
+        labels=labels or {},
+        bag=bag,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import (
@@ -12,8 +13,15 @@ from pydantic import (
 
 from shadowprice.core import utility as utilities
 from shadowprice.core.errors import Fault
+from shadowprice.core.specs.bags import LAW_KINDS
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_TAGS: Mapping[str, frozenset[str]] = {
+    "utility": frozenset(utilities.FAMILIES),
+    "duration": frozenset(LAW_KINDS),
+}
+"""Kinds that pydantic adds to the place of a fault, by the key they follow: no keys of a file."""
 
 
 def validate(model: type[Model], value: object, place: str) -> tuple[Model | None, list[Fault]]:
@@ -40,7 +48,12 @@ def validate(model: type[Model], value: object, place: str) -> tuple[Model | Non
 
 
 def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
-    location = [part for part in issue["loc"] if part not in utilities.FAMILIES]
+    # `deadline` is the tag of a utility's kind, and elsewhere a key of the file.
+    location = [
+        part
+        for before, part in zip((None, *issue["loc"]), issue["loc"], strict=False)
+        if part not in _TAGS.get(str(before), ())
+    ]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     joint = "" if place.endswith(("]", ":")) or not path else ": "
     path = path if place.endswith("]") else path.removeprefix(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Annotated
 
 from pydantic import (
     Field,
@@ -21,7 +22,8 @@ from shadowprice.core.amounts import (
 )
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.job import Job, StepModel, build_job
+from shadowprice.core.job import Job, StepModel, bag_job, build_job
+from shadowprice.core.specs.bags import TaskSpec, resolve_bag
 from shadowprice.core.specs.fields import (
     AmountField,
     AmountsField,
@@ -35,12 +37,29 @@ from shadowprice.core.specs.fields import (
 )
 from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
 
+_TRAINING = (
+    "epochs",
+    "chunks",
+    "minibatches",
+    "minibatch_time",
+    "update_time",
+    "gradient",
+    "throughput",
+    "ps",
+    "internal_bandwidth",
+    "workers",
+)
+"""What speaks of training, and has no place in a bag of tasks."""
+
 
 class WorkerRange(Spec):
     """Fewest and most workers in any slot in which the job runs."""
 
     min: PositiveInt = 1
     max: PositiveInt | None = None
+
+
+_BY = "a utility of kind deadline"
 
 
 class JobSpec(Spec):
@@ -61,6 +80,9 @@ class JobSpec(Spec):
     utility: UtilitySpec
     workers: WorkerRange | None = None
     throughput: dict[PositiveInt, NonNegative] | None = None
+    tasks: Annotated[list[TaskSpec], Field(min_length=1)] | None = None
+    deadline: DurationField | None = None
+    miss_probability: float | None = None
     labels: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("worker")
@@ -70,8 +92,37 @@ class JobSpec(Spec):
             raise ValueError("a worker needs something, such as {gpu: 1, memory: 16GiB}")
         return worker
 
+    @field_validator("miss_probability")
+    @classmethod
+    def _is_a_probability(cls, value: float | None) -> float | None:
+        if value is not None and not 0.0 < value < 1.0:
+            raise ValueError(
+                f"{value:g} is outside (0, 1); write for example 0.05: no number of copies never "
+                "misses, and 1 asks for nothing"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _training_or_tasks(self) -> JobSpec:
+        if self.tasks is None:
+            for name in ("deadline", "miss_probability"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"`{name}` belongs to a bag of tasks; give `tasks`, or {_BY}")
+            return self
+        foreign = [name for name in _TRAINING if name in self.model_fields_set]
+        if foreign:
+            raise ValueError(f"a bag of `tasks` does not train; leave out {', '.join(foreign)}")
+        for name in ("deadline", "miss_probability"):
+            if getattr(self, name) is None:
+                raise ValueError(f"`{name}` is missing: a bag of tasks needs it to choose copies")
+        assert self.deadline is not None
+        positive(self.deadline)
+        return self
+
     @model_validator(mode="after")
     def _one_speed(self) -> JobSpec:
+        if self.tasks is not None:
+            return self
         linear = ("minibatch_time", "update_time", "gradient", "internal_bandwidth")
         given = [name for name in linear if getattr(self, name) is not None]
         if self.throughput is not None and given:
@@ -131,6 +182,21 @@ class JobSpec(Spec):
             mend = f"did you mean {known[0]!r}?" if known else "add it to the cluster's tenants"
             raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", mend))
         arrival = self.arrival.in_slots(cluster.slot_seconds)
+        first_slot = -(-arrival.numerator // arrival.denominator)
+        if self.tasks is not None:
+            assert self.deadline is not None
+            assert self.miss_probability is not None
+            return bag_job(
+                name=self.name,
+                arrival=first_slot,
+                bag=resolve_bag(
+                    self.tasks, self.deadline, self.miss_probability, cluster.slot_seconds
+                ),
+                worker=cluster.demand(plain(self.worker)),
+                utility=resolve_utility(self.utility, cluster.slot_seconds),
+                tenant=self.tenant,
+                labels=self.labels,
+            )
         speed: StepModel | dict[int, Fraction]
         if self.throughput is not None:
             speed = {count: Fraction(str(rate)) for count, rate in self.throughput.items()}
@@ -145,7 +211,7 @@ class JobSpec(Spec):
         workers = self.workers
         return build_job(
             name=self.name,
-            arrival=-(-arrival.numerator // arrival.denominator),
+            arrival=first_slot,
             epochs=self.epochs,
             chunks=self.chunks,
             minibatches=self.minibatches,
