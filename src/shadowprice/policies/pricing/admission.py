@@ -84,10 +84,7 @@ class PricedAdmission:
         """Return the price of all of each server's resources in the coming slot."""
         prices = np.zeros(self._cluster.capacity.shape)
         for board in self._planner.boards:
-            shares = np.stack(
-                [board.pool.shares(row) for row in view.ledger.capacity[board.servers]]
-            )
-            prices[board.servers] += board.server_prices(view.ledger, 0) * np.minimum(shares, 1.0)
+            prices[board.servers] += board.whole_prices(view.ledger)
         return prices
 
     def _admit(self, view: View, job: Job) -> Decision:

@@ -44,6 +44,11 @@ class PriceBoard:
         self._groups = SlotGroups(
             self._capacity, slots, _lower(constants), constants.ln_upper, self.servers
         )
+        limited = np.minimum(self._capacity, pool.scale)
+        self._whole = np.divide(
+            limited, pool.scale, out=np.zeros(limited.shape), where=pool.scale > 0
+        )
+        self._out = np.zeros(len(self.servers), dtype=np.bool_)
         self._start = 0
         self._capacity_version = 0
         self._shares: dict[bytes, Floats] = {}
@@ -65,7 +70,8 @@ class PriceBoard:
             self._groups.roll(ledger.start - self._start)
             self._start = ledger.start
         if ledger.capacity_version != self._capacity_version:
-            self._groups.lose((ledger.capacity[self.servers] == 0).all(axis=1))
+            self._out = (ledger.capacity[self.servers] == 0).all(axis=1)
+            self._groups.lose(self._out)
             self._capacity_version = ledger.capacity_version
 
     def shares(self, demand: Amounts) -> Floats:
@@ -99,6 +105,18 @@ class PriceBoard:
         row = self._row(ledger, slot)
         groups = self._groups.groups
         return np.asarray(groups.price[row][:, groups.group_of[row]].T, dtype=np.float64)
+
+    def whole_prices(self, ledger: LedgerView) -> Floats:
+        """Return the price of all of each of the pool's servers' resources in the first slot.
+
+        Returns
+        -------
+        ndarray of float64, shape (pool servers, resources)
+        """
+        prices = self.server_prices(ledger, 0)
+        whole = np.where(self._out[:, None], 0.0, self._whole)
+        # An infinite price of what a server lacks is none.
+        return np.where(whole > 0, prices, 0.0) * whole
 
     def scarcest(self, job: Job, *, ps: bool, ledger: LedgerView, slots: int) -> tuple[int, float]:
         """Return the resource that leaves the least room for a job, and that room.
