@@ -113,7 +113,11 @@ def formats(output: OutputOption = Output.TABLE) -> None:
 def generate(
     out: Annotated[Path, typer.Option(help="Directory for cluster.yaml and jobs.jsonl.")],
     preset: Annotated[
-        str, typer.Option(help="paper: OASiS's evaluation ranges; calibrated: feasible ones.")
+        str,
+        typer.Option(
+            help="paper: OASiS's evaluation ranges; calibrated: feasible ones; pdors: PD-ORS's, on "
+            "servers of role any."
+        ),
     ] = "paper",
     jobs: Annotated[int, typer.Option(min=1, help="How many jobs.")] = 100,
     slots: Annotated[int, typer.Option(min=1, help="Timespan T in slots.")] = 300,
@@ -123,12 +127,13 @@ def generate(
     ] = "poisson",
     workers: Annotated[int, typer.Option(min=1, help="Servers for workers, H.")] = 50,
     parameter_servers: Annotated[
-        int, typer.Option(min=1, help="Servers for parameter servers, K.")
+        int, typer.Option(min=1, help="Servers for parameter servers, K; none with pdors.")
     ] = 50,
     seed: SeedOption = 0,
 ) -> None:
-    """Generate a workload and its cluster, from the ranges of OASiS's evaluation."""
+    """Generate a workload and its cluster, from the ranges of a paper's evaluation."""
     from shadowprice.core.errors import InputError
+    from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
 
     seconds = _slot_seconds(slot)
@@ -140,20 +145,25 @@ def generate(
         arrivals=arrivals,  # type: ignore[arg-type]  # checked where they are drawn
     )
     workload = generate(options, seed=seed)
-    document = paper_cluster(
-        workers=workers,
-        parameter_servers=parameter_servers,
-        slot_seconds=seconds,
-        horizon=slots,
-        seed=seed,
-    )
+    if preset == "pdors":
+        document = colocated_cluster(
+            machines=workers, slot_seconds=seconds, horizon=slots, seed=seed
+        )
+    else:
+        document = paper_cluster(
+            workers=workers,
+            parameter_servers=parameter_servers,
+            slot_seconds=seconds,
+            horizon=slots,
+            seed=seed,
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: cannot be made a directory ({error.strerror})") from error
     _write_yaml(out / "cluster.yaml", document)
     workload.write(out / "jobs.jsonl")
-    typer.echo(f"{jobs} jobs and {workers + parameter_servers} servers in {out}")
+    typer.echo(f"{jobs} jobs and {len(document['servers'])} servers in {out}")
 
 
 def _slot_seconds(text: str) -> Fraction:

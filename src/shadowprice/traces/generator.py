@@ -4,7 +4,7 @@
 They give a median job that could not finish within 15 slots even alone at full width (papers'
 README, reading 6); `calibrated` draws the mini-batch time log-uniformly in [1e-6, 0.01] slots so
 that the median job can (14 slots, of which communication takes 9, at slots of 20 minutes), and
-changes nothing else.
+changes nothing else. `pdors` draws from the ranges of PD-ORS's evaluation (`colocation`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from shadowprice.core.amounts import MILLI
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import InputError
 from shadowprice.traces.arrivals import Burstiness, Pattern, arrival_times
+from shadowprice.traces.colocation import generate_colocated
 from shadowprice.traces.synthesis import CLASSES, draw_sigmoids
 from shadowprice.traces.workload import NANO, Profile, Workload
 
-Preset = Literal["paper", "calibrated"]
-PRESETS: Final = ("paper", "calibrated")
+Preset = Literal["paper", "calibrated", "pdors"]
+PRESETS: Final = ("paper", "calibrated", "pdors")
 
 # OASiS section V-A; tau in time slots.
 TAU: Final = (0.001, 0.1)
@@ -51,8 +52,9 @@ class GeneratorOptions:
 
     Parameters
     ----------
-    preset : {"paper", "calibrated"}
-        Ranges, as the module says.
+    preset : {"paper", "calibrated", "pdors"}
+        Ranges, as the module says; `pdors` has utilities of its own, without the shares and the
+        value below.
     jobs : int
         How many.
     slots : int
@@ -70,6 +72,8 @@ class GeneratorOptions:
         Shares of time-insensitive and time-sensitive jobs.
     value : (float, float)
         Range of the priority (Fig. 5 narrows it).
+    internal_ratio : float
+        Internal over external bandwidth, for `pdors`; 1 makes co-location worth nothing.
     """
 
     preset: Preset = "paper"
@@ -82,6 +86,7 @@ class GeneratorOptions:
     insensitive: float = 0.10
     sensitive: float = 0.55
     value: tuple[float, float] = (1.0, 100.0)
+    internal_ratio: float = 40.0
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -94,6 +99,8 @@ class GeneratorOptions:
             raise InputError("insensitive and sensitive are shares, at most 1 together")
         if not 0 <= self.value[0] <= self.value[1]:
             raise InputError("value is a range of numbers from 0 up")
+        if not 1 <= self.internal_ratio < 1e6:
+            raise InputError("internal_ratio is at least 1: co-location never slows a job down")
 
 
 def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
@@ -111,6 +118,17 @@ def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
     Workload
         Jobs ordered by arrival, called ``job-0``, ``job-1``, ...
     """
+    if options.preset == "pdors":
+        return generate_colocated(
+            options.jobs,
+            options.slots,
+            options.slot_seconds,
+            arrivals=options.arrivals,
+            arrival_share=options.arrival_share,
+            burstiness=options.burstiness,
+            internal_ratio=options.internal_ratio,
+            seed=seed,
+        )
     rng = np.random.default_rng(seed)
     count = options.jobs
     slot = options.slot_seconds

@@ -23,7 +23,7 @@ from shadowprice.core.amounts import MILLI, Dimension
 from shadowprice.core.cluster import BANDWIDTH, Amounts, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job, StepModel, build_job
-from shadowprice.core.utility import Deadline, Sigmoid, Utility
+from shadowprice.core.utility import Deadline, Reciprocal, Sigmoid, Utility
 from shadowprice.traces.throughput import Curve
 
 NANO: Final = 10**9
@@ -56,12 +56,15 @@ class Profile:
         Bytes of gradients; 0 where communication is not modelled.
     curve : mapping of int to float, optional
         Measured mini-batches/s by number of workers, in place of the linear model.
+    internal : int
+        Bandwidth of a job that stands on one machine, in bit/s; 0 where that is no faster.
     """
 
     worker: Mapping[str, int]
     ps: Mapping[str, int] | None
     gradient: int = 0
     curve: Curve | None = None
+    internal: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +87,10 @@ class Workload:
         Workers in a slot in which the job runs.
     profiles : sequence of Profile
         Demands and speed.
-    kind : sequence of {"sigmoid", "deadline"}
+    kind : sequence of {"sigmoid", "deadline", "reciprocal"}
         Family of the utility.
     value, decay, target : ndarray of float64
-        Worth, decay per slot, and target (or deadline) in slots.
+        Worth, decay per slot, and target (or deadline) in slots, as far as the family has them.
     labels : sequence of mapping of str to str
         Model family and utility class.
     slot_seconds : Fraction
@@ -104,7 +107,7 @@ class Workload:
     fewest: NDArray[np.int64]
     most: NDArray[np.int64]
     profiles: Sequence[Profile]
-    kind: Sequence[Literal["sigmoid", "deadline"]]
+    kind: Sequence[Literal["sigmoid", "deadline", "reciprocal"]]
     value: NDArray[np.float64]
     decay: NDArray[np.float64]
     target: NDArray[np.float64]
@@ -222,6 +225,8 @@ class Workload:
             if profile.ps is not None:
                 record["ps"] = {k: _amount(k, v) for k, v in profile.ps.items()}
             record["workers"] = {"min": int(self.fewest[at]), "max": int(self.most[at])}
+            if profile.internal:
+                record["internal_bandwidth"] = _amount(BANDWIDTH, profile.internal)
             record["utility"] = self._utility_record(at)
             record["labels"] = dict(self.labels[at])
             yield record
@@ -230,6 +235,8 @@ class Workload:
         value, target = float(self.value[at]), f"{float(self.target[at])!r} slots"
         if self.kind[at] == "deadline":
             return {"kind": "deadline", "value": value, "by": target}
+        if self.kind[at] == "reciprocal":
+            return {"kind": "reciprocal", "value": value}
         return {
             "kind": "sigmoid",
             "value": value,
@@ -299,18 +306,12 @@ class _Resolver:
         most = min(int(workload.most[at]), int(workload.chunks[at]))
         shape = self._shapes.get((profile, fewest, most))
         if shape is None:
-            shape = self._shape(profile, fewest, most)
-            self._shapes[profile, fewest, most] = shape
-        utility: Utility
-        if workload.kind[at] == "deadline":
-            utility = Deadline(float(workload.value[at]), float(workload.target[at]))
-        else:
-            utility = Sigmoid(
-                float(workload.value[at]), float(workload.decay[at]), float(workload.target[at])
-            )
+            shape = self._shape(profile, fewest, most, int(workload.minibatch_time[at]))
+            if not profile.internal:
+                self._shapes[profile, fewest, most] = shape
         parts = (int(workload.epochs[at]), int(workload.chunks[at]), int(workload.minibatches[at]))
         work = parts[0] * parts[1] * parts[2]
-        if profile.curve is None:
+        if profile.curve is None and not shape.two_rates:
             # OASiS (2), as `build_job` has it, over the common denominator NANO * bandwidth.
             bandwidth = shape.worker_bandwidth or 1
             comm = 16 * NANO * profile.gradient if shape.worker_bandwidth else 0
@@ -333,7 +334,7 @@ class _Resolver:
             worker=shape.worker,
             ps=shape.ps,
             ps_counts=shape.ps_counts,
-            utility=utility,
+            utility=_utility(workload, at),
             tenant=workload.tenants[at],
             epochs=parts[0],
             chunks=parts[1],
@@ -345,14 +346,20 @@ class _Resolver:
             labels=workload.labels[at],
         )
 
-    def _shape(self, profile: Profile, fewest: int, most: int) -> Job:
-        """Return a job of this shape, with everything that its size does not change."""
+    def _shape(self, profile: Profile, fewest: int, most: int, minibatch_time: int) -> Job:
+        """Return a job of this shape, with everything that its size does not change.
+
+        The mini-batch time matters to jobs with an internal rate alone.
+        """
         if profile not in self._demands:
             ps = None if profile.ps is None else self._cluster.demand(profile.ps)
             self._demands[profile] = (self._cluster.demand(profile.worker), ps)
         worker, ps = self._demands[profile]
         speed = (
-            StepModel(Fraction(1), gradient_bytes=profile.gradient)
+            StepModel(
+                Fraction(minibatch_time if profile.internal else NANO, NANO),
+                gradient_bytes=profile.gradient,
+            )
             if profile.curve is None
             else {count: Fraction(str(rate)) for count, rate in profile.curve.items()}
         )
@@ -369,8 +376,18 @@ class _Resolver:
             slot_seconds=self._slot,
             worker_bandwidth=profile.worker.get(BANDWIDTH, 0),
             ps_bandwidth=(profile.ps or {}).get(BANDWIDTH, 0),
+            internal_bandwidth=profile.internal,
             worker_range=(fewest, most),
         )
+
+
+def _utility(workload: Workload, at: int) -> Utility:
+    value, target = float(workload.value[at]), float(workload.target[at])
+    if workload.kind[at] == "deadline":
+        return Deadline(value, target)
+    if workload.kind[at] == "reciprocal":
+        return Reciprocal(value)
+    return Sigmoid(value, float(workload.decay[at]), target)
 
 
 def _seconds(nanoseconds: int) -> str:

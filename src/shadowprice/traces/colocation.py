@@ -1,0 +1,166 @@
+"""The workload of PD-ORS's evaluation: jobs that train faster on one machine.
+
+Yu's thesis (section 4.1) draws everything uniformly: 50 to 150 epochs, 5 to 20 chunks, 20 to 40
+mini-batches a chunk, gradients of 50 to 100, mini-batches of 0.01 to 0.05, worker bandwidths of
+100 Mbps to 4 Gbps and parameter-server bandwidths of 4 to 20 Gbps; a worker and a parameter server
+each ask for 0 to 4 GPUs, 2 to 30 GB of memory and 4 to 8 GB of storage; the utility is
+1 / (1 + duration), the internal bandwidth 40 times the external one.
+
+It names no unit of the gradient and of the mini-batch time, no slot length and no machine. Here
+they are megabytes and seconds: a mini-batch then computes for 30 ms and communicates for 0.6 s
+outside at the middle of the ranges, so that co-location is worth what Fig. 3.12 says it is. (With
+20-minute slots and mini-batches counted in slots, as OASiS counts them, communication would be
+5 % of a step.) Machines are EC2's P2 and G3, as for OASiS; arrivals follow `arrivals`.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import MILLI
+from shadowprice.core.cluster import BANDWIDTH
+from shadowprice.traces.arrivals import Burstiness, Pattern, arrival_times
+from shadowprice.traces.workload import NANO, Profile, Workload
+
+EPOCHS: Final = (50, 150)
+CHUNKS: Final = (5, 20)
+MINIBATCHES: Final = (20, 40)
+GRADIENT_MB: Final = (50, 100)
+MINIBATCH_MS: Final = (10.0, 50.0)
+WORKER_MBPS: Final = (100, 4_000)
+PS_MBPS: Final = (4_000, 20_000)
+GPUS: Final = (0, 4)
+MEMORY_GB: Final = (2, 30)
+STORAGE_GB: Final = (4, 8)
+
+# GPUs and GiB of memory of the largest P2 and G3; they have no disks of their own (EBS).
+MACHINES: Final = ((16, 732), (4, 488))
+MACHINE_STORAGE: Final = "1TB"
+
+
+def generate_colocated(
+    jobs: int,
+    slots: int,
+    slot_seconds: Fraction,
+    *,
+    arrivals: Pattern = "poisson",
+    arrival_share: float = 1.0,
+    burstiness: Burstiness | None = None,
+    internal_ratio: float = 40.0,
+    seed: int = 0,
+) -> Workload:
+    """Draw a workload.
+
+    Parameters
+    ----------
+    jobs : int
+        How many.
+    slots : int
+        Timespan T: arrivals lie in its first ``arrival_share``.
+    slot_seconds : Fraction
+        Length of a slot.
+    arrivals, arrival_share, burstiness
+        As in `generator.GeneratorOptions`.
+    internal_ratio : float
+        Internal over external bandwidth. It changes no draw.
+    seed : int
+        Seed of everything drawn.
+
+    Returns
+    -------
+    Workload
+        Jobs ordered by arrival, called ``job-0``, ``job-1``, ...
+    """
+    rng = np.random.default_rng([seed, 31])
+    span = float(slots * arrival_share * slot_seconds)
+    times = arrival_times(arrivals, jobs, span, rng, burstiness)
+    arrival = np.minimum((times / float(slot_seconds)).astype(np.int64), slots - 1)
+
+    def whole(low: int, high: int) -> NDArray[np.int64]:
+        return rng.integers(low, high, jobs, endpoint=True)
+
+    epochs, chunks, minibatches = whole(*EPOCHS), whole(*CHUNKS), whole(*MINIBATCHES)
+    milliseconds = rng.uniform(*MINIBATCH_MS, jobs)
+    gradients, outside, offered = whole(*GRADIENT_MB), whole(*WORKER_MBPS), whole(*PS_MBPS)
+    # Rows 0 are workers', rows 1 parameter servers'.
+    gpus, memory, storage = (
+        rng.integers(low, high, (2, jobs), endpoint=True)
+        for low, high in (GPUS, MEMORY_GB, STORAGE_GB)
+    )
+
+    def demand(side: int, at: int, mbps: int) -> dict[str, int]:
+        gpu = int(gpus[side, at]) * MILLI
+        return {
+            **({"gpu": gpu} if gpu else {}),
+            "memory": int(memory[side, at]) * 10**9,
+            "storage": int(storage[side, at]) * 10**9,
+            BANDWIDTH: mbps * 10**6,
+        }
+
+    return Workload(
+        names=[f"job-{at}" for at in range(jobs)],
+        tenants=[None] * jobs,
+        # Rounded down to a nanosecond, an arrival at the start of a slot stays in it.
+        arrival=np.array([int(int(at) * slot_seconds * NANO) for at in arrival], dtype=np.int64),
+        epochs=epochs,
+        chunks=chunks,
+        minibatches=minibatches,
+        minibatch_time=np.rint(milliseconds * 1e6).astype(np.int64),
+        fewest=np.ones(jobs, dtype=np.int64),
+        most=chunks.copy(),
+        profiles=[
+            Profile(
+                worker=demand(0, at, int(outside[at])),
+                ps=demand(1, at, int(offered[at])),
+                gradient=int(gradients[at]) * 10**6,
+                internal=round(int(outside[at]) * internal_ratio) * 10**6,
+            )
+            for at in range(jobs)
+        ],
+        kind=["reciprocal"] * jobs,
+        value=np.ones(jobs),
+        decay=np.zeros(jobs),
+        target=np.zeros(jobs),
+        labels=[{} for _ in range(jobs)],
+        slot_seconds=slot_seconds,
+    )
+
+
+def colocated_cluster(
+    *,
+    machines: int = 30,
+    slot_seconds: Fraction = Fraction(60),
+    horizon: int = 100,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return the cluster of PD-ORS's evaluation as a cluster file writes it.
+
+    Parameters
+    ----------
+    machines : int
+        H of the thesis; each a P2 or a G3 instance at random, of role `any`.
+    slot_seconds : Fraction
+        Length of a slot.
+    horizon : int
+        Slots a planner looks ahead.
+    seed : int
+        Seed of the draws.
+
+    Returns
+    -------
+    dict
+        A mapping that `shadowprice.core.specs.ClusterSpec` validates. Bandwidth is not among its
+        resources: the thesis's machines have GPUs, memory and storage.
+    """
+    rng = np.random.default_rng([seed, 32])
+    servers = []
+    for at in range(machines):
+        gpu, memory = MACHINES[int(rng.integers(len(MACHINES)))]
+        capacity = {"gpu": gpu, "memory": f"{memory}GiB", "storage": MACHINE_STORAGE}
+        servers.append({"name": f"machine-{at}", "role": "any", "capacity": capacity})
+    seconds = float(slot_seconds)
+    return {"slot": f"{seconds:.15g}s", "horizon": horizon, "servers": servers}
