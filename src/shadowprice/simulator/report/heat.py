@@ -206,8 +206,9 @@ def _colour_bar(
         for s in (0.0, 0.25, 0.5, 0.75, 1.0)
     )
     scale = ", logarithmic" if log else ""
+    least = f"{number(low)} or less" if log else number(low)
     return (
-        f'<div class="legend"><span>{escape(what)}{scale}</span><span>{number(low)}'
+        f'<div class="legend"><span>{escape(what)}{scale}</span><span>{least}'
         f'<em class="ramp" style="background:linear-gradient(90deg, {stops})"></em>'
         f"{number(high)}</span></div>"
     )

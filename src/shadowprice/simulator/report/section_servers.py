@@ -32,7 +32,8 @@ def servers(run: Run) -> str | None:
     price, _ = _matrix(run, "price")
     positive = price[np.isfinite(price) & (price > 0)]
     if len(positive):
-        low, high = float(positive.min()), float(positive.max())
+        high = float(positive.max())
+        low = max(float(positive.min()), high * 1e-6)  # further down, prices differ for no reader
         log = high / low > 20
         drawn = heat_map(
             price,
