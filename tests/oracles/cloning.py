@@ -10,7 +10,7 @@ import numpy as np
 from scipy.integrate import IntegrationWarning, quad
 from scipy.optimize import minimize
 
-from shadowprice.policies.cloning import CloningProblem, Distribution, Empirical, LogNormal
+from shadowprice.policies.cloning.api import CloningProblem, Distribution, Empirical, LogNormal
 
 
 def cost_by_quadrature(law: Distribution, ratio: float) -> float:
@@ -49,7 +49,7 @@ def cost_by_quadrature(law: Distribution, ratio: float) -> float:
             quad(inside, a, b, epsabs=0, epsrel=1e-11, limit=200)[0]
             for a, b in itertools.pairwise(pieces)
         )
-    return ratio * (start + total)
+    return ratio * (start + float(total))
 
 
 def tasks(problem: CloningProblem) -> list[Distribution]:

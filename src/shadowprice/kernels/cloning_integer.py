@@ -322,6 +322,74 @@ def least_penalties(
 
 
 @kernel
+def balanced_options(
+    group: int,
+    count: int,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    base: int,
+    gap: float,
+    penalty: Floats,
+    late: Floats,
+    change: Integers,
+) -> int:
+    """List the changes of a group's copies in all whose penalty is within the gap.
+
+    Where g is convex in r, two tasks of a group that differ by two copies or more can meet in
+    between at no cost: the best way to hold a number of copies is to share it out evenly.
+
+    Returns
+    -------
+    int
+        Changes found, that of nothing first; one more than the arrays hold where there are more.
+    """
+    rows = tables[table[group]]
+    cost, _, _ = curve(kind[group], shape[group], minimum[group], scale[group], rows, float(base))
+    phi = miss(decay[group], float(base), relaxed)
+    home = cost + k * phi + l * base
+    penalty[0] = 0.0
+    late[0] = 0.0
+    change[0] = 0
+    found = 1
+    for direction in (1, -1):
+        here, behind = 0.0, 0.0
+        step = 0
+        c = base + direction
+        open_ended = True
+        while open_ended and 1 <= c <= most:
+            there, _, _ = curve(
+                kind[group], shape[group], minimum[group], scale[group], rows, float(c)
+            )
+            other = miss(decay[group], float(c), relaxed)
+            extra = max(there + k * other + l * c - home, 0.0)
+            for moved in range(1, count + 1):
+                total = (count - moved) * here + moved * extra
+                if total > gap:
+                    open_ended = False
+                    break
+                if found >= penalty.shape[0]:
+                    return found + 1
+                penalty[found] = total
+                late[found] = (count - moved) * behind + moved * (other - phi)
+                change[found] = direction * (step * count + moved)
+                found += 1
+            here = extra
+            behind = other - phi
+            step += 1
+            c += direction
+    return found
+
+
+@kernel
 def multisets(
     count: int,
     moves: int,

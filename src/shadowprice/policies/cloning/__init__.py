@@ -1,30 +1,5 @@
-"""CSD: copies of tasks against stragglers, under a deadline that may be missed rarely."""
+"""CSD: copies of tasks against stragglers, under a deadline that may be missed rarely.
 
-from shadowprice.policies.cloning.distributions import (
-    Distribution,
-    HyperExponential,
-    LogNormal,
-    Pareto,
-    Weibull,
-)
-from shadowprice.policies.cloning.empirical import Empirical
-from shadowprice.policies.cloning.problem import CloningProblem, Constraint, TaskGroup
-from shadowprice.policies.cloning.solver import Method, Solution, solve
-from shadowprice.policies.cloning.tail import ParetoTail, fit_pareto_tail
-
-__all__ = [
-    "CloningProblem",
-    "Constraint",
-    "Distribution",
-    "Empirical",
-    "HyperExponential",
-    "LogNormal",
-    "Method",
-    "Pareto",
-    "ParetoTail",
-    "Solution",
-    "TaskGroup",
-    "Weibull",
-    "fit_pareto_tail",
-    "solve",
-]
+`shadowprice.policies.cloning.api` offers the whole of it; this module stays light because the
+registry of policies imports every folder.
+"""

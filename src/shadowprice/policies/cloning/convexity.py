@@ -38,12 +38,15 @@ class Convexity:
         What holds.
     most : int
         Copies a task may have where it holds.
+    convex : ndarray of bool, shape (merged groups,)
+        Those whose g is convex in r (Lemma 1's conclusion).
     doubtful : ndarray of int64
         Merged groups for which it fails beyond ``most``.
     """
 
     condition: Condition
     most: int
+    convex: NDArray[np.bool_]
     doubtful: Integers
 
     def certify(
@@ -123,31 +126,31 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     others are checked at every knot of their tables up to M - N + 1 copies.
     """
     most = problem.most_copies
-    by_form = np.ones(len(problem.arrays.count), dtype=np.bool_)
+    convex = np.ones(len(problem.arrays.count), dtype=np.bool_)
     for member, group in zip(problem.member, problem.groups, strict=True):
-        by_form[member] = group.duration.convex_by_form
-    checked = np.flatnonzero(~by_form)
+        convex[member] = group.duration.convex_by_form
+    checked = np.flatnonzero(~convex)
     if not len(checked) or most == 1:
-        return Convexity(Condition.LEMMA_1, most, np.zeros(0, dtype=np.int64))
+        return Convexity(Condition.LEMMA_1, most, convex, np.zeros(0, dtype=np.int64))
     knots = np.arange(0.0, np.log(most) + KNOT_STEP, KNOT_STEP)
     ratios = np.minimum(np.exp(knots), float(most))
     decay = problem.arrays.decay[checked]
-    condition = Condition.LEMMA_1
+    convex[:] = True
     reach = np.full(len(checked), np.inf)
     out = np.empty((len(checked), 3))
     for ratio in ratios:
         _curves(problem, checked, np.full(len(checked), ratio), out)
         slope, bow = out[:, 1], out[:, 2]
         noise = 1e-9 * np.abs(slope) / ratio
-        if np.any(bow < -noise):
-            condition = Condition.WIDER
+        convex[checked] &= bow >= -noise
         broken = bow < np.minimum(0.0, -decay * slope) - noise
         reach[broken & np.isinf(reach)] = ratio
     doubtful = np.isfinite(reach)
     if not np.any(doubtful):
-        return Convexity(condition, most, np.zeros(0, dtype=np.int64))
+        condition = Condition.LEMMA_1 if convex.all() else Condition.WIDER
+        return Convexity(condition, most, convex, np.zeros(0, dtype=np.int64))
     below = np.exp(np.log(reach.min()) - KNOT_STEP)
-    return Convexity(Condition.CERTIFIED, max(int(below), 1), checked[doubtful])
+    return Convexity(Condition.CERTIFIED, max(int(below), 1), convex, checked[doubtful])
 
 
 def _curves(problem: CloningProblem, groups: Integers, ratios: Floats, out: Floats) -> None:

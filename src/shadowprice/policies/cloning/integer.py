@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.cloning import fewest_copies
 from shadowprice.kernels.cloning_integer import (
+    balanced_options,
     extend,
     integer_bound,
     least_penalties,
@@ -57,12 +58,35 @@ class WholeCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class _Options:
+    """What a group may do, in the order of the penalty.
+
+    ``chosen`` says how many tasks make each of ``moves``; a balanced group (``moves`` empty)
+    shares out its change of copies evenly.
+    """
+
+    penalty: Floats
+    late: Floats
+    machines: Integers
+    chosen: Integers
+    moves: Integers
+
+    def moved(self, option: int, count: int) -> list[tuple[int, int]]:
+        """Return (change of copies, tasks) of an option of a group of ``count`` tasks."""
+        if len(self.moves):
+            row = self.chosen[option]
+            return [(int(m), int(n)) for m, n in zip(self.moves, row, strict=True) if n]
+        each, rest = divmod(int(self.machines[option]), count)
+        pairs = [(each, count - rest), (each + 1, rest)]
+        return [(change, tasks) for change, tasks in pairs if change and tasks]
+
+
+@dataclass(frozen=True, slots=True)
 class _Layer:
     """One group's options, and how the states after it came about."""
 
     group: int
-    chosen: Integers
-    moves: Integers
+    options: _Options
     parent: Integers
     option: Integers
 
@@ -77,11 +101,13 @@ class _Core:
         budget: float,
         machines: int,
         most: int,
+        convex: NDArray[np.bool_],
         prices: tuple[float, float],
         base: Integers,
         limit: int,
     ) -> None:
         self.arrays = arrays
+        self.convex = convex
         self.relaxed = relaxed
         self.most = most
         self.k, self.l = prices
@@ -102,9 +128,30 @@ class _Core:
         finite = near[np.isfinite(near)]
         return float(finite[-1]) if finite.size else 0.0
 
-    def _options(
-        self, group: int, gap: float
-    ) -> tuple[Floats, Floats, Integers, Integers, Integers]:
+    def _options(self, group: int, gap: float) -> _Options:
+        return self._balanced(group, gap) if self.convex[group] else self._any(group, gap)
+
+    def _balanced(self, group: int, gap: float) -> _Options:
+        size = 256
+        while True:
+            penalty, late = np.empty(size), np.empty(size)
+            change = np.empty(size, dtype=np.int64)
+            found = balanced_options(
+                group, int(self.arrays.count[group]), *self.arrays.columns[1:], self.most,
+                self.relaxed, self.k, self.l, int(self.base[group]), gap, penalty, late, change,
+            )  # fmt: skip
+            if found <= size:
+                break
+            if size >= MOST_OPTIONS:
+                self.whole = False
+                found = size
+                break
+            size *= 8
+        order = np.argsort(penalty[:found], kind="stable")
+        none = np.zeros((0, 0), dtype=np.int64)
+        return _Options(penalty[order], late[order], change[order], none, none.ravel())
+
+    def _any(self, group: int, gap: float) -> _Options:
         penalty, late = np.empty(MOST_MOVES), np.empty(MOST_MOVES)
         change = np.empty(MOST_MOVES, dtype=np.int64)
         moves = move_penalties(
@@ -116,7 +163,7 @@ class _Core:
         count = int(self.arrays.count[group])
         size = 256
         while True:
-            chosen = np.zeros((size, max(moves, 1)), dtype=np.int64)
+            chosen = np.zeros((size, moves), dtype=np.int64)
             sums = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
             found = multisets(
                 count, moves, penalty[:moves], late[:moves], change[:moves], gap, size,
@@ -130,7 +177,9 @@ class _Core:
                 break
             size *= 8
         order = np.argsort(sums[0][:found], kind="stable")
-        return sums[0][order], sums[1][order], sums[2][order], chosen[order], change[:moves]
+        return _Options(
+            sums[0][order], sums[1][order], sums[2][order], chosen[order], change[:moves]
+        )  # fmt: skip
 
     def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:
         """Find the best choice within the gap of the bound, or None.
@@ -148,7 +197,7 @@ class _Core:
         # What the groups still to come can change: sums over the rest of the list.
         bounds = np.zeros((len(options) + 1, 4))
         for i in range(len(options) - 1, -1, -1):
-            _, late, machines, _, _ = options[i]
+            late, machines = options[i].late, options[i].machines
             bounds[i] = bounds[i + 1] + (late.min(), late.max(), machines.min(), machines.max())
         by_machines = self.l > 0.0 or bounds[0, 3] > self.room_machines
         states = np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64)
@@ -170,10 +219,9 @@ class _Core:
         moves = []
         state = best
         for layer in reversed(layers):
-            row = layer.chosen[int(layer.option[state])]
-            for change, tasks in zip(layer.moves, row, strict=False):
-                if tasks:
-                    moves.append((layer.group, int(change), int(tasks)))
+            count = int(self.arrays.count[layer.group])
+            for change, tasks in layer.options.moved(int(layer.option[state]), count):
+                moves.append((layer.group, change, tasks))
             state = int(layer.parent[state])
         return float(excess[best]), moves
 
@@ -181,18 +229,17 @@ class _Core:
         self,
         states: tuple[Floats, Floats, Integers],
         group: int,
-        option: tuple[Floats, Floats, Integers, Integers, Integers],
+        options: _Options,
         gap: float,
         bounds: Floats,
         by_machines: bool,
     ) -> tuple[tuple[Floats, Floats, Integers], _Layer]:
-        option_penalty, option_late, option_machines, chosen, moves = option
-        size = min(len(states[0]) * len(option_penalty), 4096)
+        size = min(len(states[0]) * len(options.penalty), 4096)
         while True:
             new = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
             parent, picked = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
             kept = extend(
-                *states, option_penalty, option_late, option_machines, gap, self.k, self.l,
+                *states, options.penalty, options.late, options.machines, gap, self.k, self.l,
                 self.room_late, self.room_machines, bounds[0], bounds[1], int(bounds[2]),
                 int(bounds[3]), *new, parent, picked,
             )  # fmt: skip
@@ -212,7 +259,7 @@ class _Core:
             self.whole = False
             keep = keep[np.argpartition(penalty[keep], self.limit)[: self.limit]]
         self.widest = max(self.widest, len(keep))
-        layer = _Layer(group, chosen, moves, parent[keep], picked[keep])
+        layer = _Layer(group, options, parent[keep], picked[keep])
         return (penalty[keep], late[keep], machines[keep]), layer
 
 
@@ -223,6 +270,7 @@ def whole_optimum(
     budget: float,
     machines: int,
     most: int,
+    convex: NDArray[np.bool_],
     prices: tuple[float, float],
     ratios: Floats,
     limit: int = 100_000,
@@ -241,6 +289,8 @@ def whole_optimum(
         M.
     most : int
         Largest number of copies of a task.
+    convex : ndarray of bool, shape (groups,)
+        Groups whose g is convex in r (Lemma 1).
     prices : (k, l)
         Multipliers near the optimum: those of the continuous problem.
     ratios : ndarray, shape (groups,)
@@ -262,7 +312,7 @@ def whole_optimum(
     k, l, bound = integer_bound(  # noqa: E741
         *arrays.columns, most, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
     )  # fmt: skip
-    core = _Core(arrays, relaxed, budget, machines, most, (k, l), base, limit)
+    core = _Core(arrays, relaxed, budget, machines, most, convex, (k, l), base, limit)
     floor = 1e-13 * abs(bound)
     gap = max(core.first_gap(), 1e-6 * abs(bound) / total, floor)
     proved_above = 0.0

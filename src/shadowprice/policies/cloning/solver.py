@@ -142,6 +142,7 @@ def solve(
             budget=problem.budget,
             machines=problem.machines,
             most=convexity.most,
+            convex=convexity.convex,
             prices=prices,
             ratios=ratios,
         )

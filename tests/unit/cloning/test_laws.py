@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from shadowprice.core.errors import InputError
-from shadowprice.policies.cloning import (
+from shadowprice.policies.cloning.api import (
     CloningProblem,
     Distribution,
     Empirical,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.policies.cloning import (
+from shadowprice.policies.cloning.api import (
     CloningProblem,
     Constraint,
     Distribution,

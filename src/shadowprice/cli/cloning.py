@@ -1,0 +1,297 @@
+"""``shadowprice cloning``: copies of tasks against stragglers (CSD)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shadowprice.cli.console import Output, mention_compiling, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shadowprice.policies.cloning.api import CloningProblem, Measured, Solution
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="How many copies of each task to run, so that a deadline holds at the least machine time.",
+)
+
+
+class MethodName(StrEnum):
+    """How the copies are found."""
+
+    EXACT = "exact"
+    CLOSED_FORM = "closed-form"
+    SUBGRADIENT = "subgradient"
+
+
+class ConstraintName(StrEnum):
+    """How the deadline is held."""
+
+    EXACT = "exact"
+    RELAXED = "relaxed"
+
+
+FileArgument = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="Machines, deadline, miss_probability and tasks, as YAML."),
+]
+MethodOption = Annotated[
+    MethodName,
+    typer.Option(help="exact: the optimum; closed-form: Theorem 1; subgradient: Algorithm 1."),
+]
+ConstraintOption = Annotated[
+    ConstraintName,
+    typer.Option(help="exact: (6); relaxed: (7), which may miss slightly more often."),
+]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")]
+
+
+@app.command()
+def solve(
+    file: FileArgument,
+    method: MethodOption = MethodName.EXACT,
+    constraint: ConstraintOption = ConstraintName.EXACT,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Find how many copies of each task to run."""
+    problem, solution = _solved(file, method, constraint, output)
+    if output is Output.JSON:
+        print_json(_solution_record(problem, solution))
+        return
+    _print_solution(problem, solution)
+
+
+@app.command()
+def simulate(
+    file: FileArgument,
+    trials: Annotated[int, typer.Option(min=1, help="Runs of the job.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")] = 0,
+    method: MethodOption = MethodName.EXACT,
+    constraint: ConstraintOption = ConstraintName.EXACT,
+    copies: Annotated[
+        int | None, typer.Option(min=1, help="So many of every task, instead of solving.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run the job many times: how often it misses, what it costs, how long it takes."""
+    import numpy as np
+
+    from shadowprice.policies.cloning.api import simulate as run
+
+    numbers: NDArray[np.int64]
+    if copies is None:
+        problem, solution = _solved(file, method, constraint, output)
+        numbers = solution.copies
+    else:
+        problem = _read(file, output)
+        numbers = np.full(problem.tasks, copies, dtype=np.int64)
+    measured = run(problem, numbers, trials=trials, seed=seed)
+    if output is Output.JSON:
+        print_json(_measured_record(problem, measured, numbers, seed))
+        return
+    _print_measured(problem, measured)
+
+
+def _read(file: Path, output: Output) -> CloningProblem:
+    from shadowprice.inputs.cloning import read_cloning
+
+    problem = read_cloning(file)
+    mention_compiling(output is Output.JSON)
+    return problem
+
+
+def _solved(
+    file: Path, method: MethodName, constraint: ConstraintName, output: Output
+) -> tuple[CloningProblem, Solution]:
+    from shadowprice.policies.cloning.api import Constraint, Method
+    from shadowprice.policies.cloning.api import solve as find
+
+    problem = _read(file, output)
+    solution = find(problem, Method(method), Constraint(constraint))
+    if method is MethodName.CLOSED_FORM and constraint is ConstraintName.EXACT:
+        stderr().print("note: Theorem 1 is about the relaxed constraint (7)", soft_wrap=True)
+    if method is MethodName.SUBGRADIENT and solution.violation > 1e-5:
+        stderr().print(
+            f"warning: Algorithm 1 stopped after {solution.iterations} iterations with its "
+            f"constraints off by {solution.violation:.1e}",
+            soft_wrap=True,
+        )
+    return problem, solution
+
+
+def _solution_record(problem: CloningProblem, solution: Solution) -> dict[str, object]:
+    record: dict[str, object] = {
+        "copies": solution.copies.tolist(),
+        "continuous": solution.continuous.tolist(),
+        "miss_probability": solution.miss_probability,
+        "expected_cost": solution.expected_cost,
+        "method": solution.method.value,
+        "constraint": solution.constraint.value,
+        "iterations": solution.iterations,
+        "machines": solution.machines,
+        "continuous_miss_probability": solution.continuous_miss,
+        "continuous_cost": solution.continuous_cost,
+        "deadline_price": solution.deadline_price,
+        "machine_price": solution.machine_price,
+        "violation": solution.violation,
+        "condition": solution.condition.value,
+    }
+    if solution.method.value == "exact":
+        record |= {
+            "proved": solution.proved,
+            "lower_bound": solution.lower_bound,
+            "gap": solution.gap,
+        }
+    if tails := _tails(problem):
+        record["tails"] = tails
+    return record
+
+
+def _tails(problem: CloningProblem) -> list[dict[str, object]]:
+    from shadowprice.policies.cloning.api import Empirical
+
+    return [
+        {
+            "tasks": position,
+            "file": group.duration.name,
+            "samples": int(group.duration.durations.size),
+            "threshold": group.duration.tail.threshold,
+            "order": group.duration.tail.order,
+            "order_error": group.duration.tail.error,
+            "points": group.duration.tail.points,
+            "distance": group.duration.tail.distance,
+            "against_exponential": group.duration.tail.against_exponential,
+        }
+        for position, group in enumerate(problem.groups)
+        if isinstance(group.duration, Empirical) and group.duration.tail is not None
+    ]
+
+
+def _print_solution(problem: CloningProblem, solution: Solution) -> None:
+    from rich.table import Table
+
+    from shadowprice.core.amounts import format_seconds
+
+    console = stdout()
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for name in ("tasks", "duration", "mean", "copies", "continuous"):
+        table.add_column(name, justify="left" if name == "duration" else "right")
+    begin = 0
+    shown = problem.groups[:20]
+    for group in shown:
+        part = slice(begin, begin + group.count)
+        begin += group.count
+        table.add_row(
+            str(group.count),
+            group.duration.label,
+            format_seconds(group.duration.mean),
+            _levels(solution.copies[part].tolist()),
+            f"{solution.continuous[part].mean():.4f}",
+        )
+    console.print(table)
+    if len(problem.groups) > len(shown):
+        console.print(f"... and {len(problem.groups) - len(shown)} more; -o json has them all")
+    console.print()
+    facts = Table.grid(padding=(0, 2))
+    misses = f"{solution.miss_probability:.6g} of {problem.miss_probability:g} allowed"
+    facts.add_row("misses the deadline", misses)
+    facts.add_row(
+        "expected machine time", f"{solution.expected_cost:.6g}s in whole copies, "
+        f"{solution.continuous_cost:.6g}s in real ones",
+    )  # fmt: skip
+    facts.add_row("machines", f"{solution.machines} of {problem.machines}")
+    if solution.method.value == "exact":
+        proof = "proved optimal" if solution.proved else f"within {solution.gap:.2%} of the best"
+        facts.add_row("whole copies", proof)
+        if solution.machine_price > 0:
+            price = f"{solution.machine_price:.4g}s of machine time for one more"
+            facts.add_row("price of a machine", price)
+    facts.add_row(
+        "method", f"{solution.method.value}, {solution.constraint.value} constraint, "
+        f"{solution.iterations} passes",
+    )  # fmt: skip
+    console.print(facts)
+    for tail in _tails(problem):
+        console.print(
+            f"[bold]{tail['file']}[/bold]: tail of order {tail['order']:.3g} +- "
+            f"{tail['order_error']:.2g} beyond {tail['threshold']:.4g}s, {tail['points']} of "
+            f"{tail['samples']} durations, Kolmogorov-Smirnov distance {tail['distance']:.3f}, "
+            f"log-likelihood against an exponential tail {tail['against_exponential']:+.1f}"
+        )
+
+
+def _levels(copies: list[int]) -> str:
+    """Write ``16 x 2, 4 x 1`` for a group whose tasks differ."""
+    counts = {level: copies.count(level) for level in sorted(set(copies), reverse=True)}
+    if len(counts) == 1:
+        return str(copies[0])
+    return ", ".join(f"{tasks} x {level}" for level, tasks in counts.items())
+
+
+def _measured_record(
+    problem: CloningProblem, measured: Measured, copies: Any, seed: int
+) -> dict[str, object]:
+    return {
+        "trials": measured.trials,
+        "seed": seed,
+        "copies": copies.tolist(),
+        "misses": measured.misses,
+        "miss_probability": measured.miss_probability,
+        "interval": list(measured.interval),
+        "confidence": measured.confidence,
+        "predicted_miss_probability": measured.predicted_miss,
+        "allowed_miss_probability": problem.miss_probability,
+        "machine_time": measured.machine_time,
+        "machine_time_error": _finite(measured.machine_time_error),
+        "predicted_machine_time": measured.predicted_machine_time,
+        "flowtime": measured.flowtime,
+        "flowtime_error": _finite(measured.flowtime_error),
+        "flowtime_percentiles": _percentiles(measured),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if value == value else None  # noqa: PLR0124 - nan is the one that differs
+
+
+def _percentiles(measured: Measured) -> dict[str, float]:
+    import numpy as np
+
+    values = np.quantile(measured.flowtimes, (0.5, 0.9, 0.99))
+    return {f"p{p}": float(v) for p, v in zip((50, 90, 99), values, strict=True)}
+
+
+def _print_measured(problem: CloningProblem, measured: Measured) -> None:
+    from rich.table import Table
+
+    low, high = measured.interval
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for name in ("", "measured", "", "formula"):
+        table.add_column(name, justify="left" if not name else "right")
+    table.add_row(
+        "misses the deadline", f"{measured.miss_probability:.4f}",
+        f"{measured.confidence:.0%} interval {low:.4f} to {high:.4f}",
+        f"{measured.predicted_miss:.4f}",
+    )  # fmt: skip
+    table.add_row(
+        "machine time", f"{measured.machine_time:.6g}s", f"+- {measured.machine_time_error:.2g}s",
+        f"{measured.predicted_machine_time:.6g}s",
+    )  # fmt: skip
+    p = _percentiles(measured)
+    table.add_row(
+        "flowtime", f"{measured.flowtime:.6g}s",
+        f"median {p['p50']:.4g}s, 99 % within {p['p99']:.4g}s", "",
+    )  # fmt: skip
+    console = stdout()
+    console.print(table)
+    console.print(
+        f"\n{measured.trials:,} runs of {problem.tasks} tasks; the deadline is "
+        f"{problem.deadline:g}s, to be missed with at most {problem.miss_probability:g}"
+    )

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.errors import InputError
+from shadowprice.policies.cloning.api import (
+    CloningProblem,
+    Constraint,
+    Distribution,
+    HyperExponential,
+    LogNormal,
+    Method,
+    Pareto,
+    Solution,
+    TaskGroup,
+    Weibull,
+    solve,
+)
+from shadowprice.policies.cloning.solver import expected_cost, miss_probability
+from tests.oracles.cloning import brute_force
+
+FAST = settings(
+    deadline=None,
+    max_examples=60,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+means = st.floats(1.0, 20.0)
+# Orders of 2 and above: a copy never pays for itself, as the paper assumes.
+dear = st.builds(Pareto.of_mean, st.floats(2.0, 4.0), means)
+paretos = st.builds(Pareto.of_mean, st.floats(1.1, 4.0), means)
+laws: st.SearchStrategy[Distribution] = st.one_of(
+    paretos,
+    st.builds(lambda k, m: Weibull(k, m, 0.1 * m), st.floats(0.4, 1.0), means),
+    st.builds(lambda p, m: HyperExponential((1 - p, p), (m, 9 * m)), st.floats(0.05, 0.5), means),
+    st.builds(LogNormal.of_mean, st.floats(0.6, 1.5), means),
+)
+
+
+def groups(law: st.SearchStrategy[Distribution]) -> st.SearchStrategy[list[TaskGroup]]:
+    return st.lists(st.builds(TaskGroup, st.integers(1, 6), law), min_size=1, max_size=5)
+
+
+def solved(
+    tasks: list[TaskGroup],
+    machines: int,
+    deadline: float,
+    epsilon: float,
+    constraint: Constraint = Constraint.EXACT,
+) -> Solution | None:
+    total = sum(group.count for group in tasks)
+    try:
+        problem = CloningProblem(tasks, total + machines, deadline, epsilon)
+        return solve(problem, constraint=constraint)
+    except InputError:
+        return None
+
+
+deadlines = st.floats(15.0, 120.0)
+epsilons = st.floats(0.005, 0.4)
+rooms = st.integers(0, 60)
+
+
+@FAST
+@given(groups(laws), rooms, deadlines, epsilons, st.sampled_from(Constraint))
+def test_solutions_are_feasible_proved_and_above_their_bounds(
+    tasks: list[TaskGroup], room: int, deadline: float, epsilon: float, constraint: Constraint
+) -> None:
+    found = solved(tasks, room, deadline, epsilon, constraint)
+    if found is None:
+        return
+    assert found.violation < 1e-7
+    assert found.proved
+    assert found.copies.min() >= 1
+    assert found.machines <= found.problem.machines
+    if constraint is Constraint.EXACT:
+        assert found.miss_probability <= epsilon * (1 + 1e-9)
+        assert found.continuous_miss <= epsilon * (1 + 1e-7)
+    assert found.continuous_cost <= found.expected_cost * (1 + 1e-9)
+    assert found.expected_cost == pytest.approx(expected_cost(found.problem, found.copies))
+    # No single step up or down is feasible and cheaper.
+    if constraint is Constraint.EXACT:
+        for task in range(len(found.copies)):
+            for step in (-1, 1):
+                other = found.copies.copy()
+                other[task] += step
+                if other[task] < 1 or other.sum() > found.problem.machines:
+                    continue
+                cheaper = expected_cost(found.problem, other) < found.expected_cost * (1 - 1e-9)
+                assert not cheaper or miss_probability(found.problem, other) > epsilon
+
+
+@FAST
+@given(groups(dear), rooms, deadlines, epsilons, st.floats(1.0, 3.0))
+def test_copies_do_not_grow_with_the_deadline(
+    tasks: list[TaskGroup], room: int, deadline: float, epsilon: float, later: float
+) -> None:
+    first = solved(tasks, room, deadline, epsilon)
+    if first is None:
+        return
+    second = solved(tasks, room, deadline * later, epsilon)
+    assert second is not None
+    # Each task's own number may shift to another; what is spent may not rise.
+    assert second.continuous_cost <= first.continuous_cost * (1 + 1e-7)
+    assert second.expected_cost <= first.expected_cost * (1 + 1e-9)
+    if len(tasks) == 1:
+        assert np.all(second.continuous <= first.continuous * (1 + 1e-7))
+
+
+@FAST
+@given(groups(laws), rooms, deadlines, epsilons, st.floats(0.1, 1.0))
+def test_cost_does_not_fall_with_epsilon(
+    tasks: list[TaskGroup], room: int, deadline: float, epsilon: float, share: float
+) -> None:
+    strict = solved(tasks, room, deadline, epsilon * share)
+    if strict is None:
+        return
+    loose = solved(tasks, room, deadline, epsilon)
+    assert loose is not None
+    assert loose.continuous_cost <= strict.continuous_cost * (1 + 1e-7)
+    assert loose.expected_cost <= strict.expected_cost * (1 + 1e-9)
+
+
+@FAST
+@given(groups(laws), rooms, deadlines, epsilons, st.integers(1, 20))
+def test_more_machines_never_cost_more(
+    tasks: list[TaskGroup], room: int, deadline: float, epsilon: float, more: int
+) -> None:
+    first = solved(tasks, room, deadline, epsilon)
+    if first is None:
+        return
+    second = solved(tasks, room + more, deadline, epsilon)
+    assert second is not None
+    assert second.continuous_cost <= first.continuous_cost * (1 + 1e-7)
+    assert second.expected_cost <= first.expected_cost * (1 + 1e-9)
+
+
+@FAST
+@given(groups(laws), deadlines, epsilons)
+def test_relaxing_lowers_the_cost_and_closed_form_raises_it(
+    tasks: list[TaskGroup], deadline: float, epsilon: float
+) -> None:
+    exact = solved(tasks, 200, deadline, epsilon)
+    relaxed = solved(tasks, 200, deadline, epsilon, Constraint.RELAXED)
+    if exact is None or relaxed is None:
+        return
+    assert relaxed.continuous_cost <= exact.continuous_cost * (1 + 1e-7)
+    assert relaxed.expected_cost <= exact.expected_cost * (1 + 1e-9)
+    try:
+        closed = solve(exact.problem, Method.CLOSED_FORM)
+    except InputError:
+        return
+    assert closed.continuous_cost >= relaxed.continuous_cost * (1 - 1e-7)
+    assert closed.expected_cost >= relaxed.expected_cost * (1 - 1e-9)
+
+
+@settings(parent=FAST, max_examples=25)
+@given(st.lists(laws, min_size=1, max_size=4), st.integers(0, 8), deadlines, st.floats(0.02, 0.4))
+def test_whole_copies_match_brute_force(
+    each: list[Distribution], room: int, deadline: float, epsilon: float
+) -> None:
+    found = solved([TaskGroup(1, law) for law in each], room, deadline, epsilon)
+    if found is None or room + 1 > 6:
+        return
+    best, _ = brute_force(found.problem, False, room + 1)
+    assert found.expected_cost == pytest.approx(best, rel=1e-9)
