@@ -282,6 +282,19 @@ def test_compare_runs_all_from_one_seed(call: Call) -> None:
     assert all("plan" not in line for line in queued)
 
 
+def test_compare_takes_variants_of_one_policy(call: Call) -> None:
+    variants = "flat-rate,flat-rate?price=1"
+    answer = call("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", variants, "--out", "both")
+    assert answer.status == 0, answer.err
+    assert Path("both/flat-rate-price=1/report.html").exists()
+    numbers = json.loads(Path("both/compare.json").read_text())["policies"]
+    assert numbers["flat-rate price=1"]["summary"]["total_utility"] == 16.0
+    assert numbers["flat-rate"]["parameters"] != numbers["flat-rate price=1"]["parameters"]
+    wrong = call("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "flat-rate?prize=1")
+    assert wrong.status == 2
+    assert "did you mean 'price'" in wrong.err
+
+
 def test_a_trace_brings_its_own_cluster(call: Call) -> None:
     rows = [
         f"2017-10-03 0{at}:00:00,{1800 * at + 600},{at % 2 + 1},0,vc{at % 2}" for at in range(6)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +33,8 @@ def compare(
         typer.Option(
             "--policy",
             "-p",
-            help="Policies with commas between them; `shadowprice policies` lists them.",
+            help="Policies with commas between them; `shadowprice policies` lists them. "
+            "oasis?lower=clearing is a variant with a parameter of its own.",
             rich_help_panel=o.HOW,
             autocompletion=o.complete_policy,
         ),
@@ -56,21 +59,25 @@ def compare(
     --out DIR keeps compare.html, and each policy's run in DIR/POLICY.
 
     A parameter that several policies share is set for all of them; oasis.prices=online for one.
+    A policy may stand several times, as variants with other parameters.
 
     [bold]Examples[/bold]
 
     shadowprice compare -c cluster.yaml -j jobs.yaml -p oasis,fifo,drf,rrh,dorm --out compared
 
     shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo
+
+    shadowprice compare -c cluster.yaml -j jobs.yaml -p 'oasis,oasis?lower=clearing,drf'
     """
     from shadowprice.cli.simulate import leave_if_partial
     from shadowprice.cli.tables import summary_table
     from shadowprice.simulator.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.record import build_policy, record_run
+    from shadowprice.simulator.results import folder_name
 
-    names = _names(policy)
-    settings = o.policy_settings(params, set_, names)
+    variants = _variants(policy)
+    settings = o.policy_settings(params, set_, sorted({v.policy for v in variants}))
     scenario, remarks = o.load_scenario(
         cluster=cluster,
         jobs=jobs,
@@ -90,17 +97,19 @@ def compare(
     place = PendingDirectory(out, _is_comparison) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:
         # All are built before any runs: a wrong parameter of the last must not cost the others.
-        built = {name: build_policy(scenario, name, settings[name]) for name in names}
+        built = {
+            v.label: build_policy(scenario, v.policy, v.over(settings[v.policy])) for v in variants
+        }
         mention_compiling(quiet)
         runs: list[Run] = []
-        for name in names:
+        for name in [v.label for v in variants]:
             with progress_bar(name, quiet) as progress:
                 policy_run = record_run(
                     scenario, name, built.pop(name), progress=progress, stop=stop
                 )
                 runs.append(policy_run)
             if pending is not None:
-                _keep(runs[-1], pending.path / name)
+                _keep(runs[-1], pending.path / folder_name(name))
             if runs[-1].info["partial"]:
                 break
         if pending is not None:
@@ -117,17 +126,40 @@ def compare(
     leave_if_partial(runs, out)
 
 
-def _names(text: str) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """A policy with parameters of its own, as ``oasis?lower=clearing`` names it."""
+
+    policy: str
+    pairs: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return " ".join((self.policy, *self.pairs))
+
+    def over(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of the call with this variant's own on top."""
+        merged = deepcopy(settings)
+        for pair in self.pairs:
+            o.merge(merged, o.setting(pair))
+        return merged
+
+
+def _variants(text: str) -> list[_Variant]:
     from shadowprice.policies.registry import policy_info
 
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
+    variants: list[_Variant] = []
+    for part in (part.strip() for part in text.split(",")):
+        name, _, pairs = part.partition("?")
+        if part:
+            policy_info(name)
+            variants.append(_Variant(name, tuple(pair for pair in pairs.split("&") if pair)))
+    if not variants:
         raise InputError(Fault("--policy", "names no policy", "write --policy oasis,fifo"))
-    for name in names:
-        policy_info(name)
-        if names.count(name) > 1:
-            raise InputError(Fault("--policy", f"{name!r} is given twice"))
-    return names
+    for variant in variants:
+        if variants.count(variant) > 1:
+            raise InputError(Fault("--policy", f"{variant.label!r} is given twice"))
+    return variants
 
 
 def _is_comparison(path: Path) -> bool:

@@ -287,12 +287,12 @@ def policy_settings(
         If a pair has no value, or no policy has the parameter.
     """
     from shadowprice.inputs import read_parameters
-    from shadowprice.policies.registry import nested, policies, policy_info
+    from shadowprice.policies.registry import policies, policy_info
 
     known = {name: policy_info(name).parameters.model_fields for name in names}
     result: dict[str, dict[str, Any]] = {name: {} for name in names}
     layers = [] if params is None else [(str(params), read_parameters(params))]
-    layers += [("--set", nested([_pair(text)])) for text in settings or ()]
+    layers += [("--set", setting(text)) for text in settings or ()]
     for place, layer in layers:
         for key, value in layer.items():
             if key in policies() and isinstance(value, dict):
@@ -308,7 +308,7 @@ def policy_settings(
                     fault = Fault(f"{place} {key}", f"no policy of {', '.join(names)} has it")
                     raise InputError(fault)
             for name in owners:
-                _merge(result[name], addition)
+                merge(result[name], addition)
     return result
 
 
@@ -325,13 +325,27 @@ def _pair(text: str) -> tuple[str, Any]:
     return key.strip(), value
 
 
-def _merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
+def setting(text: str) -> dict[str, Any]:
+    """Return one ``KEY=VALUE`` pair as nested mappings.
+
+    Raises
+    ------
+    InputError
+        If it has no value.
+    """
+    from shadowprice.policies.registry import nested
+
+    return nested([_pair(text)])
+
+
+def merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
+    """Lay nested settings over others, in place."""
     for key, value in addition.items():
         inner = target.get(key)
         if isinstance(inner, dict) and isinstance(value, Mapping):
-            _merge(inner, value)
+            merge(inner, value)
         elif isinstance(value, Mapping):
             target[key] = {}
-            _merge(target[key], value)
+            merge(target[key], value)
         else:
             target[key] = value

@@ -70,6 +70,11 @@ class Run:
         return [name for name, _ in self.info["cluster"]["servers"]]
 
 
+def folder_name(policy: str) -> str:
+    """Return the folder of a policy's run beside others: ``oasis lower=clearing`` has blanks."""
+    return "-".join(policy.split())
+
+
 def is_run(path: Path) -> bool:
     """Return whether a directory holds a run and nothing else."""
     names = {entry.name for entry in path.iterdir()}

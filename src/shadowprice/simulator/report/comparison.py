@@ -25,7 +25,7 @@ from shadowprice.simulator.report.scales import number, span
 from shadowprice.simulator.report.section_jobs import OUTCOMES
 from shadowprice.simulator.report.section_time import slot_label
 from shadowprice.simulator.report.sections import figure
-from shadowprice.simulator.results import Run
+from shadowprice.simulator.results import Run, folder_name
 
 Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
@@ -90,7 +90,8 @@ def _tiles(runs: Sequence[Run]) -> list[Tile]:
 
 def _table(runs: Sequence[Run], metrics: Table) -> str:
     heads = "".join(
-        f'<th class=num><a href="{escape(run.policy)}/report.html">{escape(run.policy)}</a></th>'
+        f'<th class=num><a href="{escape(folder_name(run.policy))}/report.html">'
+        f"{escape(run.policy)}</a></th>"
         for run in runs
     )
     rows = "".join(

@@ -34,7 +34,15 @@ def number(value: float) -> str:
 
 def span(seconds: float) -> str:
     """Write a span of time for a person: three digits in the largest unit that fits."""
-    units = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+    units = (
+        ("d", 86_400.0),
+        ("h", 3600.0),
+        ("min", 60.0),
+        ("s", 1.0),
+        ("ms", 1e-3),
+        ("µs", 1e-6),
+        ("ns", 1e-9),
+    )
     for unit, length in units:
         if seconds >= length * (1 - 1e-9):
             return f"{seconds / length:.3g} {unit}"
