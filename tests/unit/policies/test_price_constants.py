@@ -119,17 +119,20 @@ def test_a_job_that_is_worth_nothing_does_not_make_every_price_zero() -> None:
     assert learner.constants().ln_lower == lower
 
 
-def test_a_floor_passes_over_the_tail_of_a_utility() -> None:
-    on = cluster(2, 2)
-    one = job(on, utility=Sigmoid(50.0, 5.0, 3.0))
+def test_the_clearing_price_only_ever_raises_the_lower_price() -> None:
+    on = cluster(1, 1)
     pool = Pool.of(on, on.hosts_workers)
-    whole, cut = (ConstantsLearner(pool, "workers", 300, 300, floor) for floor in (0.0, 1e-3))
-    for learner in (whole, cut):
-        learner.learn([one])
-    ratio = cut.constants().ln_lower - whole.constants().ln_lower
-    # f(4) = 50 / (1 + e^5) is 0.0067 of the largest utility, f(5) less than a thousandth of it.
-    assert ratio == pytest.approx(5.0 * 296 - math.log1p(math.exp(5.0)), rel=1e-6)
-    assert list(cut.constants().ln_upper) == list(whole.constants().ln_upper)
+    steep = [job(on, f"job-{at}", utility=Sigmoid(50.0, 5.0, 3.0)) for at in range(40)]
+    theory, clearing = (ConstantsLearner(pool, "workers", 30, 30, on_) for on_ in (False, True))
+    for learner in (theory, clearing):
+        learner.learn(steep[:1])  # room for one: there is nothing to clear
+    assert clearing.constants().ln_lower == theory.constants().ln_lower
+    for learner in (theory, clearing):
+        learner.learn(steep[1:])  # 320 worker-slots; four at once fill the GPUs, 120 in 30 slots
+    density = math.log(50.0 / (1.0 + math.exp(5.0 * (2 - 3)))) - math.log(8 * 0.54)
+    assert clearing.constants().ln_lower == pytest.approx(density)
+    assert theory.constants().ln_lower < density - 100
+    assert list(clearing.constants().ln_upper) == list(theory.constants().ln_upper)
 
 
 def test_the_window_bounds_what_is_learnt() -> None:
