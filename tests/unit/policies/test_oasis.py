@@ -256,7 +256,17 @@ def test_a_job_past_its_deadline_has_no_value_left() -> None:
     assert refusal.reason is Reason.NO_VALUE
     assert refusal.value == 0.0
     assert refusal.completion == 1
-    assert "slot 1, the earliest it could end" in refusal.message
+    assert "needs 2 slots at full width" in refusal.message
+
+
+def test_a_job_that_others_keep_past_its_deadline_finds_no_room() -> None:
+    on = cluster(1, 1, horizon=6)
+    first = job(on, "first", utility=Constant(1e3))
+    refusal = refusal_of(run(on, [first, job(on, utility=Deadline(5.0, 1.0))], {}))
+    assert refusal.reason is Reason.NO_ROOM
+    assert "no room to complete by slot 1" in refusal.message
+    assert refusal.completion == 3
+    assert refusal.change == "a deadline or target past slot 3"
 
 
 def test_a_job_that_no_server_can_hold_never_reaches_the_prices() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from shadowprice.core.job import Job
 from shadowprice.core.policy import View
 from shadowprice.core.refusal import Reason, Refusal
@@ -35,14 +37,7 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
         return _no_schedule(quote, view, remaining)
     factor, nearest = least_factor(quote, job, offer)
     if nearest is None:
-        return Refusal(
-            Reason.NO_VALUE,
-            f"nothing is left of its utility by slot {offer.completion}, the earliest it could end",
-            value=0.0,
-            cost=offer.cost,
-            completion=offer.completion,
-            change="a later deadline or target",
-        )
+        return _no_value(quote, view, job, offer, remaining)
     return Refusal(
         Reason.PRICE,
         f"worth {nearest.utility:.4g} if completed in slot {nearest.completion}, but what it would "
@@ -53,6 +48,38 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
         bottleneck=_dearest(quote, nearest),
         change=f"a utility more than {factor:.4g} times as large",
         numbers={"payoff": offer.payoff, "utility_factor": factor},
+    )
+
+
+def _no_value(quote: Quote, view: View, job: Job, offer: Offer, work: int) -> Refusal:
+    """Return the refusal of a job that could only complete when nothing is left of its utility."""
+    durations = np.arange(view.slot - job.arrival, view.end - job.arrival)
+    useful = int(np.count_nonzero(job.utility.values(durations) > 0))
+    shortest = -(-work // max(quote.fastest(), 1))
+    numbers = {"slots_needed": shortest, "slots_with_value": useful}
+    change = f"a deadline or target past slot {offer.completion}"
+    if shortest > useful:
+        return Refusal(
+            Reason.NO_VALUE,
+            f"needs {shortest} slots at full width, and nothing is left of its utility after "
+            f"{useful}",
+            value=0.0,
+            cost=offer.cost,
+            completion=offer.completion,
+            change=f"{change}, or less work",
+            numbers=numbers,
+        )
+    scarce = quote.scarcest()
+    return Refusal(
+        Reason.NO_ROOM,
+        f"no room to complete by slot {view.slot + useful - 1}, after which nothing is left of its "
+        f"utility; planned for slot {offer.completion} at best",
+        value=0.0,
+        cost=offer.cost,
+        completion=offer.completion,
+        bottleneck=f"{scarce.resource} of {scarce.where}",
+        change=change,
+        numbers=numbers,
     )
 
 
