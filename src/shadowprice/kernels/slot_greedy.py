@@ -165,7 +165,8 @@ def repair(
 ) -> float:
     """Round a relaxed solution up where there is room, fill what lacks, shed what is too much.
 
-    The deterministic end of Algorithm 4 (papers' README, reading 11).
+    Kept where that is no dearer than `place_greedily`. The deterministic end of Algorithm 4
+    (papers' README, reading 11).
 
     Parameters
     ----------
@@ -210,9 +211,10 @@ def repair(
     done = fill(order_s, free, server, worker, out_s, out_w, servers) and fill(
         order_w, free, worker, server, out_w, out_s, workers
     )
-    if done:
-        return placement_cost(price_worker, price_server, out_w, out_s)
-    return place_greedily(
+    # Where machines are nearly full, what lacks may only fit at prices many times the cheapest: the
+    # relaxed solution is then a poor start, and filling from nothing a better one.
+    own_w, own_s = out_w.copy(), out_s.copy()
+    greedy = place_greedily(
         price_worker,
         price_server,
         order_w,
@@ -225,6 +227,13 @@ def repair(
         out_w,
         out_s,
     )
+    if done:
+        cost = placement_cost(price_worker, price_server, own_w, own_s)
+        if cost <= greedy:
+            out_w[:] = own_w
+            out_s[:] = own_s
+            return cost
+    return greedy
 
 
 @kernel
