@@ -1,0 +1,113 @@
+"""Fig. 5: the offline optimum over what OASiS earns."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from shadowprice.experiments.oasis.setting import (
+    CLEARING,
+    THEORY,
+    Scheme,
+    cluster,
+    run,
+    workload,
+)
+from shadowprice.experiments.style import PALETTE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from shadowprice.core.cluster import Cluster
+    from shadowprice.core.job import Job
+    from shadowprice.experiments.framework import Settings, Tables
+
+SLOTS: Final = 10
+JOBS: Final = 10
+LONGEST: Final = 6
+"""Slots that the longest job takes alone: with T = 10 it can still end if it arrives by slot 4."""
+
+SERVERS: Final = (3, 6, 9, 12)
+VALUES: Final = ((1.0, 100.0), (25.0, 100.0), (50.0, 100.0), (75.0, 100.0))
+
+
+def measure(settings: Settings) -> Tables:
+    """Solve problem (1) for 10 jobs in 10 slots, and run OASiS on the same."""
+    servers = SERVERS[:2] if settings.quick else SERVERS
+    values = (VALUES[0], VALUES[3]) if settings.quick else VALUES
+    seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
+    asked = [(count, value, seed) for value in values for count in servers for seed in seeds]
+    limit = 5.0 if settings.quick else 10.0
+    optimum = Scheme("optimum", "offline optimum", "optimum", {"time_limit": limit})
+    rows: list[dict[str, Any]] = []
+    for at, (count, value, seed) in enumerate(asked):
+        settings.progress(at, len(asked), f"{count} servers, values from {value[0]:g}")
+        on = cluster(count - count // 2, count // 2, SLOTS, seed)
+        jobs = _jobs(on, value, seed)
+        row: dict[str, Any] = {"servers": count, "least_value": value[0], "seed": seed}
+        for scheme in (optimum, CLEARING, THEORY):
+            outcomes, policy = run(scheme, on, jobs, SLOTS, seed)
+            row[scheme.key] = sum(outcome.utility for outcome in outcomes)
+            if scheme is optimum:
+                row["bound"] = policy.parameters_in_force()["bound"]
+        # Where the time limit ended the search, an online schedule may be the best one known.
+        row["best_known"] = max(row[scheme.key] for scheme in (optimum, CLEARING, THEORY))
+        rows.append(row)
+    return {"ratio": pl.DataFrame(rows)}
+
+
+def _jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
+    """Return 10 jobs, by arrival, of those in a long calibrated draw that could end within T."""
+    drawn = workload(on, "calibrated", 60 * JOBS, SLOTS, seed, value=value, arrival_share=0.5)
+    fitting = [job for job in drawn if _slots_alone(on, job) <= LONGEST]
+    chosen = np.random.default_rng(seed).choice(len(fitting), JOBS, replace=False)
+    return [fitting[at] for at in sorted(chosen.tolist())]
+
+
+def _slots_alone(on: Cluster, job: Job) -> float:
+    """Return the slots a job takes if it has all servers to itself."""
+    fits = job.worker_counts <= _places(on, on.hosts_workers, job.worker)
+    if job.ps is not None:
+        fits &= job.ps_counts <= _places(on, on.hosts_ps, job.ps)
+    gains = job.gains[fits]
+    return math.ceil(job.required / int(gains.max())) if len(gains) else math.inf
+
+
+def _places(on: Cluster, members: NDArray[np.bool_], demand: NDArray[np.int64]) -> int:
+    """Return how many of a demand the empty servers hold."""
+    asked = demand > 0
+    return int((on.capacity[members][:, asked] // demand[asked]).min(axis=1).sum())
+
+
+def draw(tables: Tables, figure: Figure) -> None:
+    """Draw one panel for each L, a curve a range of priorities.
+
+    A curve divides the best schedules known; its band reaches to the bound proved on the optimum.
+    """
+    table = tables["ratio"]
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, scheme in zip(panels, (CLEARING, THEORY), strict=True):
+        for colour, least in zip(PALETTE, table["least_value"].unique().sort(), strict=False):
+            over = (
+                table.filter(pl.col("least_value") == least)
+                .group_by("servers")
+                .agg(pl.col("best_known", "bound", scheme.key).sum())
+                .sort("servers")
+            )
+            count, earned = over["servers"].to_numpy(), over[scheme.key].to_numpy()
+            least_ratio, most_ratio = (
+                over[name].to_numpy() / earned for name in ("best_known", "bound")
+            )
+            panel.plot(count, least_ratio, marker="o", color=colour, label=f"[{least:g}, 100]")
+            panel.fill_between(count, least_ratio, most_ratio, color=colour, alpha=0.12, lw=0)
+        panel.set(xlabel="servers in total", title=scheme.label)
+        panel.set_xticks(table["servers"].unique().sort().to_list())
+        for edge in (1.1, 1.5):  # the range that the paper reports
+            panel.axhline(edge, color=PALETTE[6], lw=1, ls=":")
+    panels[0].set_ylabel("offline optimum / OASiS")
+    panels[0].set_ylim(bottom=1.0)
+    panels[0].legend(title="priority in", fontsize=9)

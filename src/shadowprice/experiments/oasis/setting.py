@@ -1,0 +1,142 @@
+"""OASiS's setting: servers, jobs, the schemes of its evaluation, and one run of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.core.utility import Sigmoid, utility_value
+from shadowprice.experiments.style import POLICY_COLOURS
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from shadowprice.traces.generator import GeneratorOptions, Preset, generate, paper_cluster
+
+if TYPE_CHECKING:
+    from shadowprice.core.cluster import Cluster
+    from shadowprice.core.job import Job
+    from shadowprice.core.policy import Policy
+    from shadowprice.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """One curve: a policy with its parameters.
+
+    Parameters
+    ----------
+    key : str
+        Name in tables.
+    label : str
+        Name in legends.
+    policy : str
+        Its policy.
+    parameters : mapping
+        What is set of it.
+    dashed : bool
+        Whether its curve is a variant of another one of the same policy.
+    """
+
+    key: str
+    label: str
+    policy: str
+    parameters: Mapping[str, Any]
+    dashed: bool = False
+
+    @property
+    def colour(self) -> str:
+        """Colour of its curve."""
+        return POLICY_COLOURS[self.policy]
+
+
+CLEARING: Final = Scheme("oasis", "OASiS (clearing L)", "oasis", {"lower": "clearing"})
+THEORY: Final = Scheme(
+    "oasis-theory", "OASiS (theory's L)", "oasis", {"lower": "theory"}, dashed=True
+)
+BASELINES: Final = (
+    Scheme("fifo", "FIFO", "fifo", {}),
+    Scheme("drf", "DRF", "drf", {}),
+    Scheme("rrh", "RRH", "rrh", {}),
+    Scheme("dorm", "Dorm", "dorm", {}),
+)
+SCHEMES: Final = (CLEARING, THEORY, *BASELINES)
+
+PRESETS: Final[Mapping[Preset, str]] = {
+    "calibrated": "calibrated ranges",
+    "paper": "the paper's ranges",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one job.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    completion : int or None
+        Slot in which it completed.
+    """
+
+    job: Job
+    completion: int | None
+
+    @property
+    def utility(self) -> float:
+        """What it earned."""
+        if self.completion is None:
+            return 0.0
+        return utility_value(self.job.utility, self.completion - self.job.arrival)
+
+    @property
+    def late(self) -> float | None:
+        """Actual minus target completion time in slots, None if it never completed."""
+        if self.completion is None or not isinstance(self.job.utility, Sigmoid):
+            return None
+        return self.completion - self.job.arrival - self.job.utility.target
+
+
+@cache
+def cluster(workers: int, parameter_servers: int, slots: int, seed: int) -> Cluster:
+    """Return the servers of a seed; the same for every scheme."""
+    document = paper_cluster(
+        workers=workers, parameter_servers=parameter_servers, horizon=slots, seed=seed
+    )
+    return ClusterSpec.model_validate(document).resolve("generated cluster")
+
+
+def workload(
+    on: Cluster,
+    preset: Preset,
+    jobs: int,
+    slots: int,
+    seed: int,
+    **changes: Any,
+) -> list[Job]:
+    """Return the jobs of a seed; they arrive throughout the timespan, as Poisson arrivals do."""
+    options = GeneratorOptions(
+        preset=preset, jobs=jobs, slots=slots, slot_seconds=on.slot_seconds, **changes
+    )
+    return generate(options, seed=seed).to_jobs(on)
+
+
+def merged(*workloads: Sequence[Job]) -> list[Job]:
+    """Return jobs of several workloads by arrival, renamed apart."""
+    renamed = [
+        replace(job, name=f"{at}-{job.name}") for at, jobs in enumerate(workloads) for job in jobs
+    ]
+    return sorted(renamed, key=lambda job: job.arrival)
+
+
+def run(
+    scheme: Scheme, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
+) -> tuple[list[Outcome], Policy]:
+    """Simulate a scheme on a workload; return every job's outcome, and the policy."""
+    policy = make_policy(scheme.policy, PolicyContext(on, jobs, slots, seed), scheme.parameters)
+    engine: Engine = Simulation(on, jobs, policy, until=slots).run()
+    done = {name: record.completion for name, record in engine.jobs.items()}
+    return [Outcome(job, done.get(job.name)) for job in jobs], policy

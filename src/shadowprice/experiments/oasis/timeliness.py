@@ -1,0 +1,107 @@
+"""Fig. 4: actual minus target completion time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from shadowprice.experiments.oasis.setting import SCHEMES, cluster, merged, run, workload
+from shadowprice.experiments.style import PALETTE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+SLOTS: Final = 100
+CLASSES: Final = ("time-sensitive", "time-critical")
+
+
+def measure(settings: Settings) -> Tables:
+    """Run 100 time-sensitive and 100 time-critical jobs (half of each when quick) in 100 slots."""
+    each, servers, runs = (50, 25, 1) if settings.quick else (100, 50, 5)
+    rows: list[dict[str, object]] = []
+    for at in range(runs):
+        seed = settings.seed + at
+        on = cluster(servers, servers, SLOTS, seed)
+        jobs = merged(
+            workload(on, "calibrated", each, SLOTS, 2 * seed, insensitive=0.0, sensitive=1.0),
+            workload(on, "calibrated", each, SLOTS, 2 * seed + 1, insensitive=0.0, sensitive=0.0),
+        )
+        for done, scheme in enumerate(SCHEMES):
+            settings.progress(at * len(SCHEMES) + done, runs * len(SCHEMES), scheme.key)
+            rows += [
+                {
+                    "policy": scheme.key,
+                    "seed": seed,
+                    "job": outcome.job.name,
+                    "class": outcome.job.labels["class"],
+                    "late": outcome.late,
+                    "utility": outcome.utility,
+                }
+                for outcome in run(scheme, on, jobs, SLOTS, seed)[0]
+            ]
+    table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64})
+    summary = (
+        table.group_by("policy", "class", maintain_order=True)
+        .agg(
+            pl.len().alias("jobs"),
+            pl.col("late").is_not_null().sum().alias("finished"),
+            (pl.col("late") <= 0).sum().alias("on_time"),
+            pl.col("late").mean().alias("mean_late"),
+            pl.col("late").median().alias("median_late"),
+            pl.col("late").std().alias("deviation"),
+            pl.col("utility").sum().alias("utility"),
+        )
+        .sort("class", maintain_order=True)
+    )
+    return {"completion": table, "summary": summary}
+
+
+def draw(tables: Tables, figure: Figure) -> None:
+    """Draw boxes, whiskers at 5 and 95 %, of the jobs that completed, and how many did."""
+    table = tables["completion"]
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, kind in zip(panels, CLASSES, strict=True):
+        for at, scheme in enumerate(SCHEMES):
+            mine = table.filter((pl.col("class") == kind) & (pl.col("policy") == scheme.key))
+            late = mine["late"].drop_nulls().to_numpy()
+            if len(late):
+                panel.boxplot(
+                    [late],
+                    positions=[at],
+                    widths=0.55,
+                    whis=(5, 95),
+                    showfliers=False,
+                    patch_artist=True,
+                    boxprops={
+                        "facecolor": "white" if scheme.dashed else scheme.colour,
+                        "edgecolor": scheme.colour,
+                        "alpha": 0.85,
+                    },
+                    medianprops={"color": "black"},
+                    whiskerprops={"color": scheme.colour},
+                    capprops={"color": scheme.colour},
+                )
+            share = len(late) / max(len(mine), 1)
+            met = float(np.mean(late <= 0)) * share if len(late) else 0.0
+            panel.annotate(
+                f"{share:.0%} done\n{met:.0%} on time",
+                (at, 1.0),
+                xycoords=("data", "axes fraction"),
+                ha="center",
+                va="top",
+                fontsize=7.5,
+            )
+        panel.axhline(0, color=PALETTE[6], lw=1)
+        panel.set_xticks(
+            range(len(SCHEMES)), [scheme.label.replace(" (", "\n(") for scheme in SCHEMES]
+        )
+        panel.tick_params(axis="x", labelsize=8)
+        panel.set(title=f"{kind.capitalize()} jobs")
+        panel.margins(y=0.12)
+    low, high = panels[0].get_ylim()
+    panels[0].set_ylim(low, high + 0.1 * (high - low))
+    panels[0].set_ylabel("completion minus target (slots)")
