@@ -27,7 +27,7 @@ STYLE: Final[dict[Any, Any]] = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.titlesize": 11.0,
-    "axes.titleweight": "semibold",
+    "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "grid.color": "#E4E4E4",
     "grid.linewidth": 0.8,
