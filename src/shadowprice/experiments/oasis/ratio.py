@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SLOTS: Final = 10
 JOBS: Final = 10
+DRAWN: Final = 600
 LONGEST: Final = 6
 """Slots that the longest job takes alone: with T = 10 it can still end if it arrives by slot 4."""
 
@@ -62,7 +63,7 @@ def measure(settings: Settings) -> Tables:
 
 def _jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
     """Return 10 jobs, by arrival, of those in a long calibrated draw that could end within T."""
-    drawn = workload(on, "calibrated", 60 * JOBS, SLOTS, seed, value=value, arrival_share=0.5)
+    drawn = workload(on, "calibrated", DRAWN, SLOTS, seed, value=value, arrival_share=0.5)
     fitting = [job for job in drawn if _slots_alone(on, job) <= LONGEST]
     chosen = np.random.default_rng(seed).choice(len(fitting), JOBS, replace=False)
     return [fitting[at] for at in sorted(chosen.tolist())]
