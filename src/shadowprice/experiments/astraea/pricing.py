@@ -1,0 +1,180 @@
+"""Figs. 9 to 12: time to decide, a wrong theta, and admission."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from shadowprice.experiments.astraea.efficiency import (
+    HORIZON,
+    JOBS,
+    PRESETS,
+    SERVERS,
+    USERS,
+    trials_of,
+)
+from shadowprice.experiments.astraea.runs import COLOURS, run
+from shadowprice.experiments.astraea.workload import draw_jobs, shared_cluster
+from shadowprice.experiments.framework import Settings, Tables
+from shadowprice.experiments.style import PALETTE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GREEN = COLOURS["astraea"]
+
+
+def _times(settings: Settings, points: list[tuple[int, int]]) -> pl.DataFrame:
+    """Return the time of whole runs, and of deciding per job, by (jobs, servers)."""
+    warm = shared_cluster(USERS, 20, 64)
+    run("astraea", warm, draw_jobs(warm, 20, settings.seed)[0])  # compiles
+    rows = []
+    for done, (count, servers) in enumerate(points):
+        settings.progress(done, len(points), f"{count} jobs, {servers} servers")
+        cluster = shared_cluster(USERS, servers, HORIZON)
+        for trial in range(trials_of(settings)):
+            drawn, source = draw_jobs(cluster, count, settings.seed + trial)
+            outcome = run("astraea", cluster, drawn)
+            rows.append(
+                {
+                    "jobs": count,
+                    "servers": servers,
+                    "seconds": outcome.seconds,
+                    "deciding_ms_per_job": 1000 * outcome.deciding / count,
+                    "arrivals": source,
+                }
+            )
+    keys = ("jobs", "servers", "arrivals")
+    return pl.DataFrame(rows).group_by(keys, maintain_order=True).mean()
+
+
+def measure_fig9(settings: Settings) -> Tables:
+    """Return running time by number of jobs."""
+    counts = (100, 300, 500) if settings.quick else (100, 200, 300, 400, 500, 1000)
+    return {"time": _times(settings, [(count, SERVERS) for count in counts])}
+
+
+def measure_fig10(settings: Settings) -> Tables:
+    """Return running time by number of servers."""
+    sizes = (60, 140) if settings.quick else (60, 80, 100, 120, 140, 300)
+    return {"time": _times(settings, [(JOBS, size) for size in sizes])}
+
+
+def _draw_times(tables: Tables, figure: Figure, axis: str) -> None:
+    left, right = figure.subplots(1, 2)
+    table = tables["time"].sort(axis)
+    left.plot(table[axis], table["seconds"], "o-", color=GREEN)
+    left.set(xlabel=axis, ylabel="seconds", title="Simulating the whole workload", ylim=(0, None))
+    right.plot(table[axis], table["deciding_ms_per_job"], "o-", color=GREEN)
+    right.set(xlabel=axis, ylabel="milliseconds", title="Deciding, per job", ylim=(0, None))
+
+
+def draw_fig9(tables: Tables, figure: Figure) -> None:
+    """Draw time over jobs."""
+    _draw_times(tables, figure, "jobs")
+
+
+def draw_fig10(tables: Tables, figure: Figure) -> None:
+    """Draw time over servers."""
+    _draw_times(tables, figure, "servers")
+
+
+def measure_fig11(settings: Settings) -> Tables:
+    """Return revenue with theta at percentages of its definition, for loads and presets."""
+    scales = (
+        (0.2, 0.8, 1.0, 2.0) if settings.quick else (0.05, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 5.0)
+    )
+    counts = (100, 500) if settings.quick else (100, 300, 500)
+    cases = list(product(PRESETS, counts, scales))
+    cluster = shared_cluster(USERS, SERVERS, HORIZON)
+    rows = []
+    for done, (preset, count, scale) in enumerate(cases):
+        settings.progress(done, len(cases), f"{preset}: {count} jobs, {scale:.0%}")
+        for trial in range(trials_of(settings)):
+            drawn, source = draw_jobs(cluster, count, settings.seed + trial, ranges=PRESETS[preset])
+            outcome = run("astraea", cluster, drawn, {"theta": {"scale": scale}})
+            rows.append((preset, count, scale, outcome.revenue, outcome.ideal, source))
+    schema = ["preset", "jobs", "scale", "revenue", "ideal_revenue", "arrivals"]
+    each = pl.DataFrame(rows, schema=schema, orient="row")
+    keys = ("preset", "jobs", "scale", "arrivals")
+    means = each.group_by(keys, maintain_order=True).mean()
+    exact = means.filter(pl.col("scale") == 1.0).select(
+        "preset", "jobs", base="revenue", ideal_base="ideal_revenue"
+    )
+    table = means.join(exact, on=["preset", "jobs"], maintain_order="left").with_columns(
+        (pl.col("revenue") / pl.col("base")).alias("relative"),
+        (pl.col("ideal_revenue") / pl.col("ideal_base")).alias("ideal_relative"),
+    )
+    return {"theta": table.drop("base", "ideal_base")}
+
+
+def draw_fig11(tables: Tables, figure: Figure) -> None:
+    """Draw revenue relative to the exact theta's, over the percentage."""
+    panels = figure.subplots(1, 2, sharey=True)
+    titles = {"paper": "the paper's ranges", "short": "a sixteenth of the work"}
+    for axes, (preset, title) in zip(panels, titles.items(), strict=True):
+        table = tables["theta"].filter(pl.col("preset") == preset)
+        for at, count in enumerate(sorted(table["jobs"].unique().to_list())):
+            mine = table.filter(pl.col("jobs") == count).sort("scale")
+            label = f"{count} jobs"
+            axes.plot(mine["scale"], mine["relative"], "o-", color=PALETTE[at], label=label)
+            axes.plot(mine["scale"], mine["ideal_relative"], ":", color=PALETTE[at])
+        axes.axvline(1.0, color="#6B6B6B", lw=1, ls="--")
+        axes.set_xscale("log")
+        ticks = [0.05, 0.2, 0.5, 1.0, 2.0, 5.0]
+        axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set(xlabel="theta in use, of its definition", title=title)
+    panels[0].set_ylabel("revenue over that at 100 %")
+    panels[0].legend(title="dotted: ideal clock")
+
+
+def measure_fig12(settings: Settings) -> Tables:
+    """Return ideal revenue and price of every admitted job."""
+    cluster = shared_cluster(USERS, SERVERS, HORIZON)
+    rows = []
+    for preset, ranges in PRESETS.items():
+        drawn, source = draw_jobs(cluster, JOBS, settings.seed, ranges=ranges)
+        outcome = run("astraea", cluster, drawn)
+        for name, commit in outcome.commits.items():
+            loan = name in outcome.borrowers
+            rows.append(
+                (
+                    preset,
+                    name,
+                    loan,
+                    commit.utility,
+                    commit.cost,
+                    outcome.earned.get(name, 0.0),
+                    source,
+                )
+            )
+    schema = ["preset", "job", "borrowed", "ideal_revenue", "cost", "revenue", "arrivals"]
+    return {"jobs": pl.DataFrame(rows, schema=schema, orient="row")}
+
+
+def draw_fig12(tables: Tables, figure: Figure) -> None:
+    """Draw a dot a job: price over ideal revenue, below the diagonal."""
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    titles = {"paper": "the paper's ranges", "short": "a sixteenth of the work"}
+    for axes, (preset, title) in zip(panels, titles.items(), strict=True):
+        table = tables["jobs"].filter(pl.col("preset") == preset)
+        for loan, colour, label in (
+            (False, GREEN, "own share: not paid"),
+            (True, PALETTE[1], "borrowed: paid"),
+        ):
+            mine = table.filter(pl.col("borrowed") == loan)
+            axes.plot(
+                mine["ideal_revenue"],
+                mine["cost"],
+                ".",
+                color=colour,
+                label=f"{label} ({len(mine)})",
+                alpha=0.7,
+            )
+        axes.plot([0, 1000], [0, 1000], color="black", lw=1, ls="--")
+        axes.set(xlabel="ideal revenue", title=title, xlim=(0, 1000), ylim=(-15, 1000))
+        axes.legend(loc="upper left")
+    panels[0].set_ylabel("price of its places")

@@ -1,0 +1,143 @@
+"""One run of a scheduler, and what the figures ask of it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Charge, Command, Commit, Completed, Decided, DriverEvent
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from shadowprice.policies.sharing.tenancy import tenancy_of
+from shadowprice.simulator.driver import Observer, Simulation
+
+POLICIES: Final = ("astraea", "gandiva_fair", "hived", "batchsche")
+COLOURS: Final[Mapping[str, str]] = {
+    "astraea": "#009E73",
+    "gandiva_fair": "#0072B2",
+    "hived": "#D55E00",
+    "batchsche": "#6B6B6B",
+}
+MICRO: Final = 1_000_000
+
+
+@dataclass(eq=False)
+class Outcome(Observer):
+    """What a run came to.
+
+    Attributes
+    ----------
+    earned : dict of str to float
+        Utility of each completed job, from its arrival.
+    commits : dict of str to Commit
+        Commitments of planners, with ideal utility and cost.
+    balance : Counter
+        Received less paid, by tenant, millionths.
+    borrowers : set of str
+        Jobs that paid.
+    busy : dict of int to int
+        Workers running in each slot.
+    """
+
+    cluster: Cluster
+    jobs: Sequence[Job]
+    earned: dict[str, float] = field(default_factory=dict)
+    commits: dict[str, Commit] = field(default_factory=dict)
+    balance: Counter[str] = field(default_factory=Counter)
+    borrowers: set[str] = field(default_factory=set)
+    busy: dict[int, int] = field(default_factory=dict)
+    decisions: int = 0
+    deciding: float = 0.0
+    seconds: float = 0.0
+
+    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+        """Take note of utilities, commitments and payments."""
+        del event
+        for command in commands:
+            if isinstance(command, Completed):
+                self.earned[command.job] = command.utility
+            elif isinstance(command, Decided):
+                decision = command.decision
+                if isinstance(decision, Commit):
+                    self.commits[decision.job] = decision
+                elif isinstance(decision, Charge):
+                    amount = sum(decision.amounts.values())
+                    self.balance[decision.payer] -= amount
+                    self.balance[decision.payee] += amount
+                    self.borrowers.add(decision.job)
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        """Take note of the workers that run."""
+        self.busy[slot] = sum(place.total_workers for place in engine.running.values())
+
+    def decided(self, seconds: float) -> None:
+        """Take note of the time that deciding takes."""
+        self.decisions += 1
+        self.deciding += seconds
+
+    @property
+    def revenue(self) -> float:
+        """Total utility, counted from arrivals."""
+        return sum(self.earned.values())
+
+    @property
+    def ideal(self) -> float:
+        """Total utility as the rounds count it (line 9 of Algorithm 3); real without rounds."""
+        if not self.commits:
+            return self.revenue
+        return sum(commit.utility for name, commit in self.commits.items() if name in self.earned)
+
+    @property
+    def makespan(self) -> int:
+        """Slots until the last job was done."""
+        return max((slot for slot, count in self.busy.items() if count), default=-1) + 1
+
+    def fairness(self, *, ideal: bool = False) -> dict[str, float]:
+        """Return the revenue fairness ratio of each tenant (section 5.1)."""
+        worth: Mapping[str, float] = self.earned
+        if ideal and self.commits:
+            worth = {name: self.commits[name].utility for name in self.earned}
+        total = sum(worth.values())
+        gains: dict[str, float] = dict.fromkeys((str(job.tenant) for job in self.jobs), 0.0)
+        for job in self.jobs:
+            gains[str(job.tenant)] += worth.get(job.name, 0.0)
+        tenancy = tenancy_of(self.cluster)
+        parts = sum(
+            shares.sum(axis=0) / shares.sum() / 2
+            for shares in (tenancy.worker_shares, tenancy.ps_shares)
+        )
+        return {
+            name: (gains.get(name, 0.0) + self.balance[name] / MICRO) / total / float(part)
+            if total
+            else 0.0
+            for name, part in zip(tenancy.tenants, parts, strict=True)
+        }
+
+
+def run(
+    policy: str,
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    settings: Mapping[str, Any] | None = None,
+    *,
+    until: int | None = None,
+) -> Outcome:
+    """Run jobs under a scheduler that knows them all, as theta's definition asks."""
+    made = make_policy(policy, PolicyContext(cluster, known_jobs=jobs, until=until), settings or {})
+    outcome = Outcome(cluster, jobs)
+    began = time.perf_counter()
+    Simulation(cluster, jobs, made, until).run([outcome])
+    outcome.seconds = time.perf_counter() - began
+    return outcome
+
+
+def variance(values: Sequence[float]) -> float:
+    """Return the population variance."""
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / len(values)

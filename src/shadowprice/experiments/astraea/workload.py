@@ -1,0 +1,224 @@
+"""The evaluation's cluster and jobs (section 5.1): arrivals of Philly's virtual clusters.
+
+Traced: when jobs arrive, and for which virtual cluster. Drawn, with the paper's ranges: epochs,
+chunks, mini-batches, times, gradients, bandwidths and utilities. The trace file at hand has eight
+virtual clusters, not fourteen: further users are made by dividing the busiest one among several,
+at random, as are its servers. Two clusters whose size is not published count as the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
+from shadowprice.core.cluster import Cluster, Role, Tenant, build_cluster
+from shadowprice.core.job import Job, StepModel, build_job
+from shadowprice.core.utility import Linear, Power, Utility
+from shadowprice.traces.locate import read_trace, traces_folder
+
+HOUR: Final = Fraction(3600)
+WORKERS_A_SERVER: Final = 8
+PS_A_SERVER: Final = 1
+TRACE: Final = "philly/philly.csv.gz"
+
+NODES: Final[Mapping[str, int]] = {
+    "6214e9": 64,
+    "b436b2": 64,
+    "103959": 8,
+    "0e4a51": 32,
+    "2869ce": 16,
+    "e13805": 16,
+    "23dbec": 8,
+    "51b7ef": 8,
+}
+"""Servers of each virtual cluster (philly_vc.csv); the last two are not published."""
+
+BUSIEST: Final = "6214e9"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """When jobs arrive, and whose they are.
+
+    Parameters
+    ----------
+    source : str
+        ``philly`` or ``generated`` (where the trace folder is absent).
+    slots : tuple of int
+        Arrival slots, ascending.
+    owners : tuple of str
+        Virtual cluster of each.
+    """
+
+    source: str
+    slots: tuple[int, ...]
+    owners: tuple[str, ...]
+
+
+@cache
+def _philly() -> tuple[np.ndarray, list[str]] | None:
+    if not (traces_folder() / TRACE).is_file():
+        return None
+    jobs = read_trace(f"philly:{TRACE}?duplicates=drop").jobs
+    return jobs["submit"].to_numpy(), jobs["tenant"].to_list()
+
+
+def arrivals(count: int, generator: np.random.Generator) -> Arrivals:
+    """Return a contiguous stretch of so many jobs, beginning anywhere in the trace."""
+    traced = _philly()
+    if traced is None:
+        gaps = generator.exponential(1 / 20.7, count) * generator.choice(
+            [0.05, 4.8], count, p=[0.8, 0.2]
+        )
+        weights = np.array([0.78, 0.14, 0.037, 0.027, 0.008, 0.007, 0.0005, 0.0005])
+        owners = generator.choice(list(NODES), count, p=weights / weights.sum())
+        slots = np.floor(np.cumsum(gaps)).astype(int)
+        return Arrivals("generated", tuple(slots.tolist()), tuple(owners.tolist()))
+    submit, names = traced
+    first = int(generator.integers(0, len(submit) - count))
+    hours = np.floor((submit[first : first + count] - submit[first]) / 3600).astype(int)
+    return Arrivals("philly", tuple(hours.tolist()), tuple(names[first : first + count]))
+
+
+def user_shares(users: int, servers: int) -> dict[str, int]:
+    """Return the users and their servers: all of them, at least one each.
+
+    Parameters
+    ----------
+    users : int
+        Up to eight: the virtual clusters with the most jobs; more: the busiest is divided.
+    servers : int
+        Servers to share out.
+    """
+    names = list(NODES)[: min(users, len(NODES))]
+    parts = max(1, users - len(NODES) + 1)
+    weights: dict[str, float] = {}
+    for name in names:
+        for part in range(parts if name == BUSIEST else 1):
+            label = f"{name}/{part}" if name == BUSIEST and parts > 1 else name
+            weights[label] = NODES[name] / (parts if name == BUSIEST else 1)
+    total = sum(weights.values())
+    spare = servers - len(weights)
+    exact = {name: spare * weight / total for name, weight in weights.items()}
+    shares = {name: 1 + int(part) for name, part in exact.items()}
+    by_rest = sorted(exact, key=lambda name: (int(exact[name]) - exact[name], name))
+    for name in by_rest[: servers - sum(shares.values())]:
+        shares[name] += 1
+    return shares
+
+
+def shared_cluster(users: int, servers: int, horizon: int) -> Cluster:
+    """Return servers of eight workers and a parameter server, owned in whole by users."""
+    shares = user_shares(users, servers)
+    capacity = {"worker": WORKERS_A_SERVER * MILLI, "ps": PS_A_SERVER * MILLI}
+    return build_cluster(
+        slot_seconds=HOUR,
+        horizon=horizon,
+        servers=[(f"s{at}", Role.ANY, capacity) for at in range(servers)],
+        dimensions=dict.fromkeys(capacity, Dimension.COUNT),
+        tenants=[
+            Tenant(name, {kind: count * amount for kind, amount in capacity.items()})
+            for name, count in shares.items()
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of the drawn quantities, uniform; the defaults are section 5.1's.
+
+    Parameters
+    ----------
+    epochs, chunks, minibatches : (int, int)
+        E, D and M.
+    minibatch_hours : (float, float)
+        m.
+    """
+
+    epochs: tuple[int, int] = (50, 100)
+    chunks: tuple[int, int] = (20, 50)
+    minibatches: tuple[int, int] = (10, 50)
+    minibatch_hours: tuple[float, float] = (0.001, 0.05)
+
+
+PAPER: Final = Ranges()
+SHORT: Final = Ranges(epochs=(3, 7))
+"""A sixteenth of the work: a median job fills a server for half a day, not for ten days."""
+TINY: Final = Ranges(epochs=(2, 5), minibatches=(4, 16))
+"""For the offline optimum, which needs small batches: a few hours on one server."""
+
+
+def draw_jobs(
+    cluster: Cluster, count: int, seed: int, *, ranges: Ranges = PAPER, convex: bool = False
+) -> tuple[list[Job], str]:
+    """Draw a workload.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        From `shared_cluster`.
+    count : int
+        Jobs.
+    seed : int
+        Seed; the same jobs come whatever the cluster, but for their users.
+    ranges : Ranges
+        Ranges of the work.
+    convex : bool
+        Utilities (e/d)^kappa instead of k d + g.
+
+    Returns
+    -------
+    (list of Job, str)
+        The jobs, and where their arrivals come from.
+    """
+    rng = np.random.default_rng(seed)
+    when = arrivals(count, rng)
+    names = [tenant.name for tenant in cluster.tenants]
+    demand = cluster.demand({"worker": MILLI})
+    ps_demand = cluster.demand({"ps": MILLI})
+    jobs = []
+    for number in range(count):
+        ps_bandwidth = int(rng.uniform(5, 20) * 1e9)
+        # (6) needs a parameter server at least as fast as a worker.
+        bandwidth = min(int(rng.uniform(100, 5 * 1024) * 1e6), ps_bandwidth)
+        minibatch = Fraction(int(3.6e9 * rng.uniform(*ranges.minibatch_hours)), 10**6)
+        update = Fraction(int(rng.integers(10, 101)), 1000)
+        gradient = int(rng.uniform(30, 575) * 1e6)
+        linear = Linear(float(rng.uniform(100, 1000)), float(rng.uniform(-2.0, -0.1)))
+        power = Power(float(rng.uniform(100, 1000)), float(rng.uniform(1.0, 2.0)))
+        utility: Utility = power if convex else linear
+        sizes = [
+            int(rng.integers(low, high + 1))
+            for low, high in (ranges.epochs, ranges.chunks, ranges.minibatches)
+        ]
+        jobs.append(
+            build_job(
+                name=f"{when.owners[number]}-{number:05}",
+                arrival=when.slots[number],
+                epochs=sizes[0],
+                chunks=sizes[1],
+                minibatches=sizes[2],
+                speed=StepModel(minibatch, update, gradient),
+                worker=demand,
+                ps=ps_demand,
+                utility=utility,
+                slot_seconds=cluster.slot_seconds,
+                worker_bandwidth=bandwidth,
+                ps_bandwidth=ps_bandwidth,
+                internal_bandwidth=UNLIMITED,
+                tenant=_owner(when.owners[number], names, rng),
+            )
+        )
+    return jobs, when.source
+
+
+def _owner(cluster: str, names: Sequence[str], rng: np.random.Generator) -> str:
+    mine = [name for name in names if name.partition("/")[0] == cluster]
+    # Jobs of virtual clusters beyond the chosen ones go to any user.
+    return str(rng.choice(mine or list(names)))

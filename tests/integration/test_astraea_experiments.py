@@ -1,0 +1,114 @@
+"""Astraea's experiments: their workload, their metrics, and that each measures and draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.experiments.astraea import efficiency, ratio, workload
+from shadowprice.experiments.astraea.runs import POLICIES, run, variance
+from shadowprice.experiments.framework import Settings, experiments, run_experiment
+from shadowprice.simulator.accounts import books_of
+from shadowprice.simulator.record import Scenario, build_policy, record_run
+
+
+@pytest.fixture(autouse=True)
+def untraced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Generate arrivals, so that tests do not depend on trace files."""
+    monkeypatch.setenv("SHADOWPRICE_TRACES", str(tmp_path / "absent"))
+    workload._philly.cache_clear()
+
+
+def test_all_figures_are_declared() -> None:
+    names = {f"astraea-fig{number}" for number in range(4, 14)} | {"astraea-table2"}
+    assert names <= experiments().keys()
+
+
+def test_users_own_all_servers() -> None:
+    for users, servers in ((5, 100), (8, 60), (11, 100), (14, 45)):
+        shares = workload.user_shares(users, servers)
+        assert len(shares) == users
+        assert sum(shares.values()) == servers
+        assert min(shares.values()) >= 1
+    assert {name.partition("/")[0] for name in workload.user_shares(14, 100)} == set(workload.NODES)
+
+
+def test_the_workload_is_the_paper_s_and_says_where_it_comes_from() -> None:
+    cluster = workload.shared_cluster(14, 20, 64)
+    jobs, source = workload.draw_jobs(cluster, 40, seed=3)
+    assert source == "generated"
+    assert [job.arrival for job in jobs] == sorted(job.arrival for job in jobs)
+    for job in jobs:
+        assert 50 <= job.epochs <= 100
+        assert 20 <= job.chunks <= 50
+        assert 10 <= job.minibatches <= 50
+        assert 100e6 <= job.worker_bandwidth <= min(5.12e9, job.ps_bandwidth)
+        assert job.utility.kind == "linear"
+        assert job.two_rates
+    again, _ = workload.draw_jobs(cluster, 40, seed=3)
+    assert [job.record() for job in again] == [job.record() for job in jobs]
+
+
+@pytest.mark.traces
+def test_arrivals_are_the_trace_s_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, traces: Path
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_TRACES", str(traces))
+    workload._philly.cache_clear()
+    cluster = workload.shared_cluster(14, 20, 64)
+    jobs, source = workload.draw_jobs(cluster, 30, seed=1)
+    assert source == "philly"
+    assert {str(job.tenant) for job in jobs} <= {tenant.name for tenant in cluster.tenants}
+    workload._philly.cache_clear()
+
+
+def test_a_run_s_fairness_is_the_books_one() -> None:
+    cluster = workload.shared_cluster(5, 8, 64)
+    jobs, _ = workload.draw_jobs(cluster, 25, seed=2, ranges=workload.TINY)
+    outcome = run("astraea", cluster, jobs)
+    scenario = Scenario(cluster, jobs)
+    books = books_of(record_run(scenario, "astraea", build_policy(scenario, "astraea", {})))
+    for name, value in outcome.fairness().items():
+        assert value == pytest.approx(books.accounts[name].fairness)
+    assert variance(list(outcome.fairness().values())) == pytest.approx(books.fairness_variance)
+    assert outcome.ideal >= outcome.revenue > 0
+
+
+def test_no_policy_beats_the_offline_bound() -> None:
+    cluster = workload.shared_cluster(2, 3, 64)
+    jobs, _ = workload.draw_jobs(cluster, 5, seed=4, ranges=workload.TINY, convex=True)
+    best = ratio.offline(cluster, jobs)
+    assert best.proved
+    for policy in POLICIES:
+        assert run(policy, cluster, jobs).revenue <= best.bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", [f"astraea-fig{n}" for n in (4, 7, 8, 11, 12, 13)] + ["astraea-table2"]
+)
+def test_experiments_measure_and_draw(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shadowprice.experiments.astraea import fairness, pricing
+
+    # The same code on a cluster and a workload small enough for a test.
+    for module in (efficiency, fairness, pricing):
+        for key, value in {"USERS": 3, "SERVERS": 4, "JOBS": 8, "HORIZON": 64}.items():
+            monkeypatch.setattr(module, key, value, raising=False)
+        monkeypatch.setattr(module, "PRESETS", dict.fromkeys(("paper", "short"), workload.TINY))
+
+    def small(*args: Any, **options: Any) -> Any:
+        return drawn(args[0], 8, *args[2:], **(options | {"ranges": workload.TINY}))
+
+    def few(users: int, servers: int, horizon: int) -> Any:
+        return clustered(min(users, 4), min(servers, 6), horizon)
+
+    drawn, clustered = workload.draw_jobs, workload.shared_cluster
+    for module in (efficiency, fairness, pricing):
+        monkeypatch.setattr(module, "draw_jobs", small)
+        monkeypatch.setattr(module, "shared_cluster", few)
+    figure = run_experiment(experiments()[name], tmp_path / "out", Settings(quick=True))
+    assert figure.stat().st_size > 5_000
+    assert len(list((tmp_path / "out").glob("*.csv"))) >= 1
