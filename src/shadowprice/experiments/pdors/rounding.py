@@ -1,0 +1,221 @@
+"""Figs. 3.13 and 3.14: how often Algorithm 4 rounds, and what its roundings cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from shadowprice.core.events import Decision, JobsArrived, PolicyEvent
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, View
+from shadowprice.experiments.pdors.setting import SLOT, cluster, workload
+from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.kernels.slot_placement import EXACT, RANDOMISED, place_external
+from shadowprice.policies.pdors.parameters import PdorsParameters
+from shadowprice.policies.pdors.planner import Planner
+from shadowprice.policies.pdors.policy import Pdors
+from shadowprice.policies.pdors.quotes import Choices
+from shadowprice.simulator.driver import Simulation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+MACHINES: Final = 50
+SLOTS: Final = 100
+JOBS: Final = 150
+TRIES: Final = 1000
+SHOWN: Final = 0.01
+"""Largest G - 1 of the thesis."""
+SURPLUS: Final = (
+    *(1e-6, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01),
+    *(0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.4),
+)
+"""G - 1. Lemma 1 wants G above 1: the least value stands for the thesis's 1. The largest is what
+Theorem 2 asks for at delta = 1 where one parameter server is enough."""
+
+
+OURS: Final = POLICY_COLOURS["pdors"]
+
+
+class Probe(Pdors):
+    """PD-ORS that has the external placements of every decision found at every G.
+
+    Parameters
+    ----------
+    context, parameters
+        As for `Pdors`.
+    states : int
+        Most states of slots looked at for each job, evenly over its window.
+    """
+
+    def __init__(self, context: PolicyContext, parameters: PdorsParameters, states: int) -> None:
+        super().__init__(context, parameters)
+        self._states = states
+        self.found: list[pl.DataFrame] = []
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Look at each job's placements, then decide as ever."""
+        if not isinstance(event, JobsArrived):
+            yield from super().decide(view, event)
+            return
+        planner = self._planner
+        assert isinstance(planner, Planner)
+        for job in event.jobs:
+            planner.follow(view.ledger)
+            choices = planner.choices(job, view)
+            count = len(choices.price_worker)
+            for state in np.unique(np.linspace(0, count - 1, self._states).astype(int)):
+                self.found.append(_placements(job, choices, int(state)))
+            yield from super().decide(view, JobsArrived(event.slot, (job,)))
+
+
+def _placements(job: Job, choices: Choices, state: int) -> pl.DataFrame:
+    """Place every number of workers in one state at the external rate, at every G."""
+    optimum, _, _ = _place(job, choices, state, EXACT, 2.0)
+    frames = []
+    for surplus in SURPLUS:
+        cost, relaxed, rounds = _place(job, choices, state, RANDOMISED, 1.0 + surplus)
+        fits = np.isfinite(optimum) & (optimum > 0)
+        frames.append(
+            pl.DataFrame(
+                {
+                    "surplus": np.full(int(fits.sum()), surplus),
+                    "workers": job.worker_counts[fits],
+                    "rounds": rounds[fits],
+                    "over_relaxation": cost[fits] / relaxed[fits],
+                    "over_optimum": cost[fits] / optimum[fits],
+                }
+            )
+        )
+    return pl.concat(frames)
+
+
+def _place(
+    job: Job, choices: Choices, state: int, method: int, gain: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    machines = choices.price_worker.shape[1]
+    return place_external(
+        choices.price_worker[state],
+        choices.price_server[state],
+        choices.room[state],
+        choices.worker,
+        choices.server,
+        job.worker_counts,
+        job.ps_counts,
+        np.full(len(job.worker_counts), np.inf),
+        method,
+        False,
+        gain,
+        1.0,
+        TRIES,
+        choices.streams[state],
+        -1,
+        np.zeros(machines, dtype=np.int64),
+        np.zeros(machines, dtype=np.int64),
+    )
+
+
+def measure(settings: Settings) -> Tables:
+    """Round placements that come up on 50 machines over 100 slots, at G from 1 to 5.4.
+
+    Internal links are no faster than external ones here: where they are, nearly every job stands on
+    one machine, the cluster stays empty, and there is little to round.
+    """
+    seeds = 2 if settings.quick else 10
+    found = []
+    for at in range(seeds):
+        settings.progress(at, seeds, f"seed {settings.seed + at}")
+        seed = settings.seed + at
+        on = cluster(MACHINES, SLOTS, SLOT, seed)
+        jobs = workload(on, JOBS, SLOTS, ratio=1.0, seed=seed)
+        probe = Probe(PolicyContext(on, jobs, SLOTS, seed), PdorsParameters(), 4)
+        Simulation(on, jobs, probe, until=SLOTS).run()
+        found += probe.found
+    placements = pl.concat(found)
+    rounded = pl.col("rounds") > 0
+    table = (
+        placements.group_by("surplus")
+        .agg(
+            pl.len().alias("placements"),
+            rounded.mean().alias("share_rounded"),
+            pl.col("rounds").filter(rounded).mean().alias("mean_rounds"),
+            pl.col("rounds").filter(rounded).median().alias("median_rounds"),
+            pl.col("rounds").filter(rounded).quantile(0.99).alias("rounds_99"),
+            # As the thesis counts them: a placement that never comes out has used all its tries.
+            pl.when(rounded).then(pl.col("rounds")).otherwise(TRIES).mean().alias("mean_tries"),
+            pl.col("over_relaxation").mean(),
+            pl.col("over_relaxation").filter(rounded).mean().alias("over_relaxation_rounded"),
+            pl.col("over_optimum").mean(),
+            pl.col("over_optimum").filter(rounded).mean().alias("over_optimum_rounded"),
+            pl.col("over_optimum").quantile(0.99).alias("over_optimum_99"),
+            pl.col("over_optimum").max().alias("over_optimum_worst"),
+        )
+        .sort("surplus")
+    )
+    return {"rounding": table}
+
+
+def draw_rounds(tables: Tables, figure: Figure) -> None:
+    """Draw rounds, and how many placements come out at all."""
+    left, right = figure.subplots(1, 2)
+    every = tables["rounding"]
+    table = every.filter(pl.col("surplus") <= SHOWN)
+    gain = 1 + table["surplus"].to_numpy()
+    for name, label, style in (
+        ("mean_tries", "mean, hopeless ones counted as 1,000", {"marker": "o", "color": OURS}),
+        ("rounds_99", "99 % quantile of those that come out", {"color": PALETTE[0], "ls": ":"}),
+        ("mean_rounds", "their mean", {"marker": "s", "color": PALETTE[0]}),
+    ):
+        left.plot(gain, table[name].to_numpy(), label=label, **style)
+    left.plot([1.006], [570], marker="*", markersize=12, color=PALETTE[6], linestyle="none")
+    left.annotate(
+        "thesis: 570 at 1.006", (1.006, 570), textcoords="offset points", xytext=(0, 9),
+        ha="center", fontsize=9, color=PALETTE[6],
+    )  # fmt: skip
+    left.set_yscale("log")
+    left.set_ylim(1, 20_000)
+    left.set(xlabel="gain factor G", ylabel="rounds of rounding", title="50 machines, 100 slots")
+    left.legend(loc="upper left")
+    right.plot(
+        every["surplus"].to_numpy(), every["share_rounded"].to_numpy(), marker="o", color=OURS
+    )
+    right.axvspan(1e-6, SHOWN, color=PALETTE[6], alpha=0.12, linewidth=0)
+    right.text(3e-6, 0.05, "range of the thesis", fontsize=9, color=PALETTE[6])
+    right.set_xscale("log")
+    right.set(
+        xlabel="G - 1",
+        ylabel="share of placements",
+        title="Some round of 1,000 is feasible; the rest are mended",
+    )
+    right.set_ylim(0, 1)
+
+
+def draw_ratios(tables: Tables, figure: Figure) -> None:
+    """Draw costs over the relaxation and over the optimum."""
+    left, right = figure.subplots(1, 2, sharex=True)
+    table = tables["rounding"].filter(pl.col("surplus") <= SHOWN)
+    gain = 1 + table["surplus"].to_numpy()
+    for axes, what, title in (
+        (left, "over_relaxation", "Over the relaxation of (3.22)"),
+        (right, "over_optimum", "Over the cheapest placement there is"),
+    ):
+        for name, label, marker, colour in (
+            (what, "all placements, mended ones included", "o", OURS),
+            (f"{what}_rounded", "those that rounding finds", "s", PALETTE[0]),
+        ):
+            axes.plot(gain, table[name].to_numpy(), marker=marker, color=colour, label=label)
+        axes.axhline(1.0025, color=PALETTE[6], linestyle="--", linewidth=1)
+        axes.set(xlabel="gain factor G", ylabel="mean ratio of costs", title=title)
+        axes.ticklabel_format(axis="y", useOffset=False)
+        axes.set_ylim(bottom=1.0)
+    right.annotate(
+        "thesis: at most 1.0025", (1.01, 1.0025), textcoords="offset points", xytext=(0, -12),
+        ha="right", fontsize=9, color=PALETTE[6],
+    )  # fmt: skip
+    left.legend(loc="center")

@@ -1,0 +1,112 @@
+"""The thesis's setting: machines, jobs, the policies compared, and one run of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.core.utility import utility_value
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from shadowprice.traces.colocation import colocated_cluster
+from shadowprice.traces.generator import GeneratorOptions, generate
+
+SLOT: Final = Fraction(60)
+"""The thesis names no slot length; a minute spreads its jobs over 2 to 40 slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One curve: a policy with its parameters.
+
+    Parameters
+    ----------
+    key : str
+        Name in tables.
+    label : str
+        Name in legends.
+    policy : str
+        Its policy.
+    parameters : mapping
+        What is set of it.
+    """
+
+    key: str
+    label: str
+    policy: str
+    parameters: Mapping[str, Any]
+
+
+PDORS: Final = Contender("pdors", "PD-ORS", "pdors", {})
+EXACT: Final = Contender("pdors-exact", "PD-ORS, exact placement", "pdors", {"placement": "exact"})
+LITERAL: Final = Contender(
+    "pdors-literal", "PD-ORS, (3.4) to the letter", "pdors", {"bandwidth": "literal"}
+)
+OASIS: Final = Contender("oasis", "OASiS, half of the machines each", "oasis", {"split": "half"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run.
+
+    Parameters
+    ----------
+    utility : float
+        Earned in all.
+    finished : int
+        Jobs that completed.
+    colocated : float
+        Share of the slots that finished jobs ran in, in which they stood on one machine.
+    """
+
+    utility: float
+    finished: int
+    colocated: float
+
+
+@cache
+def cluster(machines: int, slots: int, slot_seconds: Fraction, seed: int) -> Cluster:
+    """Return the machines of a seed."""
+    document = colocated_cluster(
+        machines=machines, slot_seconds=slot_seconds, horizon=slots, seed=seed
+    )
+    return ClusterSpec.model_validate(document).resolve()
+
+
+def workload(
+    on: Cluster, jobs: int, slots: int, *, ratio: float = 40.0, seed: int = 0
+) -> Sequence[Job]:
+    """Return the jobs of a seed; the ratio changes nothing but their internal rate."""
+    options = GeneratorOptions(
+        preset="pdors",
+        jobs=jobs,
+        slots=slots,
+        slot_seconds=on.slot_seconds,
+        internal_ratio=ratio,
+    )
+    return generate(options, seed=seed).to_jobs(on)
+
+
+def run(contender: Contender, on: Cluster, jobs: Sequence[Job], slots: int, seed: int) -> Outcome:
+    """Simulate one contender on a workload."""
+    context = PolicyContext(on, jobs, slots, seed)
+    policy = make_policy(contender.policy, context, contender.parameters)
+    engine = Simulation(on, jobs, policy, until=slots).run()
+    earned, finished = 0.0, 0
+    alone: list[np.ndarray[Any, Any]] = []
+    for record in engine.jobs.values():
+        if record.completion is not None:
+            earned += utility_value(record.job.utility, record.completion - record.job.arrival)
+            finished += 1
+            alone.append(record.plan.totals()[2])
+    together = float(np.concatenate(alone).mean()) if alone else float("nan")
+    return Outcome(earned, finished, together)

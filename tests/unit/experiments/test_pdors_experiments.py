@@ -1,0 +1,61 @@
+"""PD-ORS's experiments in small: their tables say what the figures claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.pdors import rounding, utility
+
+
+def test_co_location_earns_more_the_faster_the_links_inside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(utility, "RATIOS", (1, 40))
+    figure = run_experiment(find_experiment("pdors-fig3.12"), tmp_path, Settings(quick=True))
+    assert figure.stat().st_size > 10_000
+    table = pl.read_csv(tmp_path / "utility.csv")
+    earned = {
+        (ratio, policy): value
+        for ratio, policy, value in table.group_by("ratio", "policy")
+        .agg(pl.col("utility").sum())
+        .iter_rows()
+    }
+    assert earned[40.0, "pdors"] > 5 * earned[1.0, "pdors"]
+    # With links of one speed the readings of (3.4) are one, and OASiS never co-locates.
+    assert earned[1.0, "pdors-literal"] == earned[1.0, "pdors"]
+    assert earned[40.0, "oasis"] == earned[1.0, "oasis"]
+    assert earned[40.0, "pdors-literal"] < earned[40.0, "pdors"] / 4
+
+
+def test_pdors_earns_more_than_oasis_on_the_same_machines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(utility, "JOBS", (10, 15))
+    monkeypatch.setattr(utility, "SLOT_SECONDS", (60, 1200))
+    run_experiment(find_experiment("pdors-fig3.11"), tmp_path, Settings(quick=True))
+    table = pl.read_csv(tmp_path / "utility.csv")
+    earned = dict(table.group_by("policy").agg(pl.col("utility").sum()).iter_rows())
+    assert earned["pdors"] > 5 * earned["oasis"]
+    assert earned["pdors-exact"] == pytest.approx(earned["pdors"], rel=0.05)
+
+
+def test_rounding_succeeds_more_rarely_at_large_gains_and_never_beats_the_optimum(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in (("MACHINES", 10), ("SLOTS", 40), ("JOBS", 40), ("SURPLUS", (1e-6, 4.4))):
+        monkeypatch.setattr(rounding, name, value)
+    for name in ("pdors-fig3.13", "pdors-fig3.14"):
+        run_experiment(find_experiment(name), tmp_path / name, Settings(quick=True))
+    table = pl.read_csv(tmp_path / "pdors-fig3.13" / "rounding.csv")
+    assert table.equals(pl.read_csv(tmp_path / "pdors-fig3.14" / "rounding.csv"))
+    small, large = table.sort("surplus").iter_rows(named=True)
+    assert small["placements"] == large["placements"] > 100
+    assert small["share_rounded"] > large["share_rounded"]
+    for row in (small, large):
+        assert row["over_optimum"] >= 1 - 1e-9
+        assert row["over_relaxation"] >= row["over_optimum"] - 1e-9
+        assert row["mean_rounds"] <= row["mean_tries"] <= 1000
