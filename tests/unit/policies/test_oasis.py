@@ -486,3 +486,14 @@ def test_a_learnt_price_is_in_force_for_the_job_that_taught_it() -> None:
     first = policy.parameters_in_force()["worker"]
     engine.handle(SlotBegan(0))
     assert first["ln_U"]["gpu"] == pytest.approx(math.log(10.0 / 0.25))
+
+
+def test_after_a_loss_the_job_that_has_most_to_lose_chooses_first() -> None:
+    on = cluster(2, 1, horizon=10)
+    shape = {"chunks": 8, "worker_range": (4, 8), "ps_amounts": None}
+    patient = job(on, "patient", utility=Constant(1.0), **shape)
+    urgent = job(on, "urgent", utility=Deadline(50.0, 4.0), **shape)
+    engine = run(on, [patient, urgent], {}, incidents=[ServerLost(1, 0)])
+    # With one server left, the urgent job needs every slot from 1 to 4 to be in time.
+    assert engine.jobs["urgent"].completion == 4
+    assert engine.jobs["patient"].completion == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
 
 
-class PricedAdmission:
+class PricedAdmission(ABC):
     """Decides every job once, on arrival, by the best schedule at the prices of the moment.
 
     Parameters
@@ -71,14 +72,14 @@ class PricedAdmission:
                         self._learn(job, view.ledger)
                     yield self._admit(view, job)
             case JobsDisplaced(_, names, server):
-                for name in names:
+                for name in self._dearest_first(view, names):
                     yield self._keep(view, view.open_jobs[name], server)
             case _:
                 return
 
+    @abstractmethod
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""
-        raise NotImplementedError
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
         """Return the price of all of each server's resources in the coming slot."""
@@ -94,6 +95,20 @@ class PricedAdmission:
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             return Reject(job.name, explain(quote, view, job, offer, job.required))
         return Commit(job.name, quote.schedule(offer), offer.payoff, offer.utility, offer.cost)
+
+    def _dearest_first(self, view: View, names: Sequence[str]) -> list[str]:
+        """Return displaced jobs by what each would still earn, the most first.
+
+        All of them were admitted, but there may be room for some only: those that lose most by
+        waiting choose first.
+        """
+        self._planner.follow(view.ledger)
+        payoffs: dict[str, float] = {}
+        for name in names:
+            state = view.open_jobs[name]
+            offer = self._planner.quote(view, state.job, state.remaining).best()
+            payoffs[name] = -np.inf if offer is None else offer.payoff
+        return sorted(names, key=lambda name: -payoffs[name])
 
     def _keep(self, view: View, state: JobState, server: int | None) -> Decision:
         """Plan the work that remains of an admitted job: kept whatever it costs, if it fits."""
