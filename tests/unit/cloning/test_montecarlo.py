@@ -3,10 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import ndtri
 
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.cloning_draws import normal_quantile
 from shadowprice.policies.cloning.api import CloningProblem, Draw, TaskGroup, simulate, solve
 from shadowprice.policies.cloning.montecarlo import clopper_pearson
 from tests.unit.cloning.test_laws import LAWS
@@ -88,11 +86,6 @@ def test_interval_is_exact() -> None:
     low, high = clopper_pearson(7, 50, 0.9)
     assert stats.binom.sf(6, 50, low) == pytest.approx(0.05)
     assert stats.binom.cdf(7, 50, high) == pytest.approx(0.05)
-
-
-def test_normal_quantile_agrees_with_scipy() -> None:
-    for probability in (1e-300, 1e-20, 1e-5, 0.02, 0.074, 0.076, 0.3, 0.5, 0.8, 0.95, 1 - 1e-12):
-        assert normal_quantile(probability) == pytest.approx(ndtri(probability), rel=1e-13, abs=0)
 
 
 def test_nothing_to_run_is_refused() -> None:

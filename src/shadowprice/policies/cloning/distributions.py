@@ -314,6 +314,17 @@ class HyperExponential(Distribution):
                 break
         return np.asarray(self.minimum + 0.5 * (low + high))
 
+    def from_uniform(self, uniform: Floats) -> Floats:
+        """Return durations from numbers in [0, 1): each picks a phase, its rest the time in it."""
+        upto = np.cumsum(self.shares)
+        upto[-1] = 1.0
+        below = np.concatenate([[0.0], upto[:-1]])
+        phase = np.searchsorted(upto, uniform, side="right")
+        rest = (uniform - below[phase]) / (upto - below)[phase]
+        # The division may round to 1, whose time is infinite.
+        rest = np.minimum(rest, 1.0 - 2.0**-53)
+        return np.asarray(self.minimum - np.asarray(self.means)[phase] * np.log1p(-rest))
+
     def quadrature(self, most: float) -> tuple[Floats, Floats]:
         rates = self.scale / np.asarray(self.means)
         first = 0.25 / (most * rates.max())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -12,30 +11,16 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning_draws import (
-    DRAW_LOG_NORMAL,
-    DRAW_PARETO,
-    DRAW_PHASES,
-    DRAW_STEPS,
-    DRAW_WEIBULL,
-    run_trials,
-)
-from shadowprice.policies.cloning.distributions import (
-    Distribution,
-    HyperExponential,
-    LogNormal,
-    Pareto,
-    Weibull,
-)
-from shadowprice.policies.cloning.empirical import Empirical
+from shadowprice.kernels.cloning_draws import least_of_copies
+from shadowprice.policies.cloning.draws import Sampler
 from shadowprice.policies.cloning.problem import CloningProblem
 from shadowprice.policies.cloning.solver import expected_cost, miss_probability
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_BLOCK = 2_000_000
-"""Uniform numbers drawn at a time (16 MB)."""
+_BLOCK = 250_000
+"""Uniform numbers drawn at a time: 2 MB, which stay in the cache."""
 
 
 class Draw(Enum):
@@ -46,59 +31,6 @@ class Draw(Enum):
     WINNER = "winner"
     """Draw the first one itself: the least of r draws has survival S^r, and its inverse is known
     (except for hyper-exponential tasks, whose copies are drawn). The same law, fewer draws."""
-
-
-@dataclass(frozen=True)
-class Laws:
-    """Laws as flat arrays for the kernels that draw from them."""
-
-    kinds: Integers
-    parameters: Floats
-    begins: Integers
-    ends: Integers
-    first: Floats
-    second: Floats
-
-    @classmethod
-    def of(cls, laws: Sequence[Distribution]) -> Laws:
-        """Lay out laws in their order."""
-        count = len(laws)
-        kinds, begins, ends = (np.zeros(count, dtype=np.int64) for _ in range(3))
-        parameters = np.zeros((count, 3))
-        first: list[Floats] = []
-        second: list[Floats] = []
-        size = 0
-        for row, law in enumerate(laws):
-            kinds[row], parameters[row], steps, heights = _flat(law)
-            begins[row], ends[row] = size, size + len(steps)
-            size += len(steps)
-            first.append(steps)
-            second.append(heights)
-        return cls(
-            kinds, parameters, begins, ends, np.concatenate(first), np.concatenate(second)
-        )  # fmt: skip
-
-    @property
-    def columns(self) -> tuple[Integers, Floats, Integers, Integers, Floats, Floats]:
-        """The arrays in the order in which kernels take them."""
-        return self.kinds, self.parameters, self.begins, self.ends, self.first, self.second
-
-
-def _flat(law: Distribution) -> tuple[int, tuple[float, float, float], Floats, Floats]:
-    none = np.zeros(0)
-    if isinstance(law, Pareto):
-        return DRAW_PARETO, (law.shape, law.minimum, 0.0), none, none
-    if isinstance(law, Weibull):
-        return DRAW_WEIBULL, (law.shape, law.time_scale, law.minimum), none, none
-    if isinstance(law, LogNormal):
-        return DRAW_LOG_NORMAL, (law.sigma, law.median, law.minimum), none, none
-    if isinstance(law, HyperExponential):
-        upto = np.cumsum(law.shares)
-        return DRAW_PHASES, (law.minimum, 0.0, 0.0), upto, np.asarray(law.means, dtype=float)
-    if isinstance(law, Empirical):
-        order, threshold = (law.tail.order, law.tail.threshold) if law.tail else (0.0, 0.0)
-        return DRAW_STEPS, (law.factor, order, threshold), *law.steps
-    raise TypeError(f"no way to draw from {type(law).__name__}")
 
 
 @dataclass(frozen=True)
@@ -186,22 +118,19 @@ def simulate(
     copies = np.asarray(copies, dtype=np.int64)
     if copies.shape != (problem.tasks,) or copies.min() < 1:
         raise InputError(Fault("copies", "every task needs one copy or more"))
-    laws = Laws.of([group.duration for group in problem.groups])
-    owner = np.repeat(
-        np.arange(len(problem.groups)), [group.count for group in problem.groups]
-    ).astype(np.int64)
+    sampler = Sampler(problem.groups)
     winners = draw is Draw.WINNER
-    drawn = np.where(laws.kinds[owner] == DRAW_PHASES, copies, 1) if winners else copies
+    drawn = np.where(sampler.by_copy, copies, 1) if winners else copies
     width = int(drawn.sum())
     block = max(_BLOCK // width, 1)
     rng = np.random.default_rng(seed)
     flowtimes, machine_times = np.empty(trials), np.empty(trials)
     for begin in range(0, trials, block):
         part = slice(begin, min(begin + block, trials))
-        uniforms = rng.random((part.stop - part.start, width))
-        run_trials(
-            owner, copies, *laws.columns, uniforms, winners, flowtimes[part], machine_times[part]
-        )
+        numbers = rng.random((part.stop - part.start, width))
+        times = _first_to_finish(sampler, numbers, drawn, copies if winners else None)
+        flowtimes[part] = times.max(axis=1)
+        machine_times[part] = times @ copies
     misses = int((flowtimes > problem.deadline).sum())
     return Measured(
         trials=trials,
@@ -218,6 +147,20 @@ def simulate(
         flowtimes=flowtimes,
         machine_times=machine_times,
     )
+
+
+def _first_to_finish(
+    sampler: Sampler, numbers: Floats, drawn: Integers, exponents: Integers | None
+) -> Floats:
+    """Return every task's duration, shape (trials, tasks), from a uniform number a draw."""
+    # A hyper-exponential copy becomes a time at once: two numbers say phase and rest of one draw.
+    for begin, end, law in sampler.phases(drawn):
+        numbers[:, begin:end] = law.from_uniform(numbers[:, begin:end])
+    least = np.empty((len(numbers), len(drawn)))
+    least_of_copies(numbers, drawn, least)
+    # Elsewhere S^-1 falls, so the least time is that of the least number: turned into a time
+    # once, with the same result as turning every copy.
+    return sampler.times(least, exponents)
 
 
 def _error(sample: Floats) -> float:

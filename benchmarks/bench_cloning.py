@@ -1,0 +1,168 @@
+"""CSD: solving and simulating, each beside a slower way to the same answer.
+
+Run ``python benchmarks/bench_cloning.py``. Times are medians after a warm-up; building the
+problem (laws to arrays) is its own line.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.optimize import minimize
+
+from shadowprice.policies.cloning.api import (
+    CloningProblem,
+    Constraint,
+    Draw,
+    HyperExponential,
+    LogNormal,
+    Method,
+    Pareto,
+    TaskGroup,
+    Weibull,
+    simulate,
+    solve,
+)
+from shadowprice.policies.cloning.feasible import check_feasible
+from shadowprice.policies.cloning.solver import _algorithm_1, _continuous, expected_cost
+
+
+def different(tasks: int, machines: int, deadline: float, seed: int = 0) -> CloningProblem:
+    rng = np.random.default_rng(seed)
+    orders, means = rng.uniform(1.2, 3.0, tasks), rng.uniform(5.0, 20.0, tasks)
+    groups = [
+        TaskGroup(1, Pareto.of_mean(float(o), float(m))) for o, m in zip(orders, means, strict=True)
+    ]
+    return CloningProblem(groups, machines, deadline, 0.05)
+
+
+def grouped(tasks: int) -> CloningProblem:
+    each = tasks // 5
+    laws = [
+        Pareto.of_mean(1.5, 10.0), Weibull(0.6, 10.0, 2.0), LogNormal.of_mean(1.0, 12.0),
+        HyperExponential((0.9, 0.1), (5.0, 40.0), 1.0), Pareto.of_mean(2.5, 20.0),
+    ]  # fmt: skip
+    return CloningProblem([TaskGroup(each, law) for law in laws], 50 * tasks, 100.0, 0.05)
+
+
+def scaled_log_normal(tasks: int) -> CloningProblem:
+    rng = np.random.default_rng(1)
+    laws = [LogNormal.of_mean(1.0, float(mean)) for mean in rng.uniform(5.0, 20.0, tasks)]
+    return CloningProblem([TaskGroup(1, law) for law in laws], 50 * tasks, 200.0, 0.05)
+
+
+def median(work: Callable[[], object], repeats: int) -> float:
+    work()
+    spans = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        spans.append(time.perf_counter() - begin)
+    return statistics.median(spans)
+
+
+def slsqp(problem: CloningProblem) -> float:
+    """Solve the continuous problem by scipy, with exact gradients; return the cost."""
+    arrays = problem.arrays
+    decay = arrays.decay[problem.member]
+
+    def cost(r: np.ndarray) -> float:
+        return expected_cost(problem, r) / problem.tasks
+
+    def slope(r: np.ndarray) -> np.ndarray:
+        order, low = arrays.shape[problem.member], arrays.scale[problem.member]
+        return np.asarray(low * (1.0 - 1.0 / (order * r - 1.0) ** 2)) / problem.tasks
+
+    def slack(r: np.ndarray) -> float:
+        return float(1.0 + np.log1p(-np.exp(-decay * r)).sum() / problem.budget)
+
+    def slack_slope(r: np.ndarray) -> np.ndarray:
+        h = np.exp(-decay * r)
+        return np.asarray(decay * h / (1.0 - h)) / problem.budget
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = minimize(
+            cost, np.full(problem.tasks, 4.0), jac=slope, method="SLSQP",
+            bounds=[(1.0, None)] * problem.tasks,
+            constraints=[{"type": "ineq", "fun": slack, "jac": slack_slope}],
+            options={"maxiter": 500, "ftol": 1e-12},
+        )  # fmt: skip
+    return float(found.fun) * problem.tasks
+
+
+def literal(problem: CloningProblem, copies: np.ndarray, trials: int) -> float:
+    """Draw every copy with numpy, task by task; return the miss probability."""
+    rng = np.random.default_rng(0)
+    law = [group.duration for group in problem.groups for _ in range(group.count)]
+    flow = np.zeros(trials)
+    for task, number in enumerate(copies):
+        times = law[task].inverse_survival(1.0 - rng.random((trials, int(number))))
+        flow = np.maximum(flow, times.min(axis=1))
+    return float((flow > problem.deadline).mean())
+
+
+def main() -> None:
+    table = Table("work", "time", "aim", "beside it", "time", title="CSD")
+
+    def row(work: str, span: float, aim: str = "", twin: str = "", other: float = 0.0) -> None:
+        table.add_row(
+            work, f"{span * 1e3:.2f} ms", aim, twin, f"{other * 1e3:.1f} ms" if other else ""
+        )
+
+    tiny = different(3, 30, 60.0)
+    _algorithm_1(tiny, False, tiny.most_copies, 10, 1e-6)  # compiles
+    big = different(10_000, 50_000, 100.0)
+    tight = different(10_000, 23_300, 100.0)
+    pooled, scaled = grouped(10_000), scaled_log_normal(10_000)
+    for name, problem in (
+        ("10,000 different Pareto tasks", big),
+        ("10,000 different, machines bind", tight),
+        ("10,000 tasks in 5 groups of 4 laws", pooled),
+        ("10,000 log-normal tasks of different scale", scaled),
+    ):
+        assert problem.arrays is not None
+        most = problem.most_copies
+        check_feasible(problem, Constraint.EXACT)
+        exact = median(lambda p=problem, m=most: _continuous(p, False, m), 9)  # type: ignore[misc]
+        begin = time.perf_counter()
+        _, _, iterations, off = _algorithm_1(problem, False, most, 2000, 1e-6)
+        paper = time.perf_counter() - begin
+        twin = f"Algorithm 1, {iterations} iterations, then off by {off:.0e}"
+        row(f"continuous: {name}", exact, "20 ms", twin, paper)
+        whole = median(lambda p=problem: solve(p), 5)  # type: ignore[misc]
+        proved = solve(problem).proved
+        row(f"feasibility + continuous + whole ({'proved' if proved else 'gap'}): {name}", whole)
+    row(
+        "build: 10,000 different laws to arrays",
+        median(lambda: different(10_000, 50_000, 100.0).arrays, 3),
+    )
+    small = different(200, 2000, 80.0)
+    exact = median(lambda: solve(small), 9)
+    general = median(lambda: slsqp(small), 1)
+    apart = abs(slsqp(small) / solve(small).continuous_cost - 1.0)
+    row("200 different tasks", exact, "", f"SLSQP, relative difference {apart:.0e}", general)
+    closed = median(lambda: solve(big, Method.CLOSED_FORM), 5)
+    row("Theorem 1, 10,000 tasks", closed)
+    run = different(1000, 10_000, 100.0)
+    copies = solve(run).copies
+    row(
+        f"Monte-Carlo, 10,000 trials x 1,000 tasks ({copies.mean():.2f} copies a task)",
+        median(lambda: simulate(run, copies, trials=10_000), 3), "1 s",
+        "numpy, task by task", median(lambda: literal(run, copies, 10_000), 1),
+    )  # fmt: skip
+    row(
+        "the same, winners drawn",
+        median(lambda: simulate(run, copies, trials=10_000, draw=Draw.WINNER), 3), "1 s",
+    )  # fmt: skip
+    Console(width=150).print(table)
+
+
+if __name__ == "__main__":
+    main()
