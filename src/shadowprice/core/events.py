@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shadowprice.core.bag import TaskCopies
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement, Schedule
@@ -65,10 +66,14 @@ class SlotEnded:
         The slot.
     progress : mapping of str to int
         Progress units by job.
+    finished : mapping of str to tuple of int
+        For every running bag, the tasks that finished in the slot, by entry of the copies that
+        its plan gave them; their sum is its progress.
     """
 
     slot: int
     progress: Mapping[str, int]
+    finished: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 DriverEvent = ServerLost | ServerBack | JobCancelled | JobsArrived | SlotBegan | SlotEnded
@@ -122,6 +127,8 @@ class Commit:
         All of its future; completes the work that remains.
     payoff, utility, cost : float
         The planner's numbers: ``payoff = utility - cost``.
+    copies : tuple of TaskCopies
+        For a bag, the copies of every task that remains; all start in the schedule's first slot.
     """
 
     job: str
@@ -129,6 +136,7 @@ class Commit:
     payoff: float
     utility: float
     cost: float
+    copies: tuple[TaskCopies, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

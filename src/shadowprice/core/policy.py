@@ -66,6 +66,11 @@ class JobState(Protocol):
         ...
 
     @property
+    def tasks_left(self) -> tuple[int, ...]:
+        """Tasks of a bag that are not finished, by group; empty for other jobs."""
+        ...
+
+    @property
     def plan(self) -> Schedule:
         """Its committed schedule, past slots included."""
         ...
@@ -133,6 +138,8 @@ class Capabilities:
     local_traffic_is_free : bool
         Parameter servers serve the workers on other servers alone (Astraea (3i)), so their number
         is checked against these, server by server, instead of OASiS (6).
+    runs_bags : bool
+        Plans bags of tasks, with copies; the engine refuses them for every other policy.
     patience : int or None
         Slots of standstill, nothing running and nothing to come, after which a driver may conclude
         that what is queued will never run; None: a horizon.
@@ -144,6 +151,7 @@ class Capabilities:
     prices: bool = False
     wakes_every_slot: bool = False
     local_traffic_is_free: bool = False
+    runs_bags: bool = False
     patience: int | None = None
 
 

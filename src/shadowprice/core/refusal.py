@@ -20,6 +20,8 @@ class Reason(Enum):
     """The job is worth less than the resources it would use."""
     NO_VALUE = "no-value"
     """Nothing is left of the job's utility by the time it could complete."""
+    DEADLINE = "deadline"
+    """No number of copies meets the deadline of a bag often enough, or it has passed."""
     POLICY = "policy"
     """A rule of the policy, told in the message."""
     SERVER_LOST = "server-lost"

@@ -36,11 +36,13 @@ from shadowprice.core.events import (
     Start,
     Stop,
 )
+from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.policy import JobState, Policy, Status
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import EMPTY, Placement
 from shadowprice.core.utility import utility_value
+from shadowprice.engine.bags import check_bag, count_finished, narrowed
 from shadowprice.engine.state import JobRecord
 from shadowprice.engine.validation import (
     EmptyClusterCheck,
@@ -176,8 +178,8 @@ class Engine:
         match event:
             case SlotBegan(slot):
                 return self._begin_slot(slot)
-            case SlotEnded(slot, progress):
-                return self._end_slot(slot, progress)
+            case SlotEnded(slot, progress, done):
+                return self._end_slot(slot, progress, done)
             case JobsArrived(slot, jobs):
                 return self._arrive(slot, jobs)
             case ServerLost(slot, server):
@@ -200,6 +202,7 @@ class Engine:
                     r.started,
                     r.completion,
                     None if r.refusal is None else r.refusal.record(),
+                    *([r.finished, r.left] if r.job.bag is not None else []),
                 ]
                 for name, r in sorted(self.jobs.items())
             },
@@ -268,7 +271,9 @@ class Engine:
         else:
             commands.append(Resize(slot, name, placement))
 
-    def _end_slot(self, slot: int, progress: Mapping[str, int]) -> list[Command]:
+    def _end_slot(
+        self, slot: int, progress: Mapping[str, int], done: Mapping[str, tuple[int, ...]]
+    ) -> list[Command]:
         self._in_slot = False
         self.ledger.advance(slot + 1)
         self._position = (slot + 1, -1)
@@ -280,8 +285,12 @@ class Engine:
                 raise ShadowpriceError(f"job {name!r} made progress in slot {slot} without running")
             record = jobs[name]
             record.progress += gained
+            if record.job.bag is not None:
+                count_finished(record, slot, gained, done.get(name))
             if record.progress >= record.job.required:
                 finished.append(name)
+            elif record.job.bag is not None:
+                self._give_back(record)
         for name in finished:
             record = self._close(name, Status.FINISHED)
             record.completion = slot
@@ -295,18 +304,31 @@ class Engine:
             commands += self._consult(JobsDisplaced(slot + 1, self._displaced(short), None))
         return commands
 
+    def _give_back(self, record: JobRecord) -> None:
+        """Release the places of a bag that no copy can need any more."""
+        name, job = record.job.name, record.job
+        smaller = narrowed(record, self.ledger.start)
+        if smaller is None:
+            return
+        self.ledger.release(name)
+        self.ledger.reserve(name, smaller.from_slot(self.ledger.start), job.worker, None)
+        for slot, placement in smaller.placements():
+            if slot >= self.ledger.start:
+                self._agenda[slot][name] = placement
+        record.plan = smaller
+
     def _fell_short(self, name: str, slot: int) -> bool:
         record = self.open_jobs.get(name)
         return record is not None and len(record.plan) > 0 and record.plan.completion <= slot
 
-    def _arrive(self, slot: int, jobs: Iterable[Any]) -> list[Command]:
+    def _arrive(self, slot: int, jobs: Iterable[Job]) -> list[Command]:
         commands: list[Command] = []
         considered = []
         for job in jobs:
             if job.name in self.jobs:
                 raise ShadowpriceError(f"job {job.name!r} arrived twice")
             self.jobs[job.name] = self.open_jobs[job.name] = JobRecord(job, len(self.jobs))
-            refusal = self._never_fits(job)
+            refusal = self._runs_no_bags(job) or self._never_fits(job)
             if refusal is None:
                 considered.append(job)
             else:
@@ -317,6 +339,15 @@ class Engine:
             if self.jobs[job.name].status is Status.ARRIVED:
                 raise PolicyError(f"{self.jobs[job.name].story()}: the policy decided nothing")
         return commands
+
+    def _runs_no_bags(self, job: Job) -> Refusal | None:
+        if job.bag is None or self.capabilities.runs_bags:
+            return None
+        return Refusal(
+            Reason.POLICY,
+            "a bag of tasks needs a policy that plans copies, and this one runs training jobs only",
+            change="a policy that runs bags; `shadowprice policies` tells which do",
+        )
 
     def _lose(self, slot: int, server: int) -> list[Command]:
         self.lost.add(server)
@@ -377,10 +408,16 @@ class Engine:
         plan = decision.schedule
         if len(plan) and plan.start < self.ledger.start:
             raise PolicyError(f"{record.story()}: planned for slot {plan.start}, which is over")
-        check_commitment(record, plan, self.cluster, self.end, local_free=self._local_free)
+        if record.job.bag is None and not decision.copies:
+            check_commitment(record, plan, self.cluster, self.end, local_free=self._local_free)
+        else:
+            check_bag(record, plan, decision.copies, self.cluster, self.end)
         job = record.job
         self._let_go(job.name)
         self.ledger.reserve(job.name, plan, job.worker, job.ps)
+        record.plans += 1
+        record.copies = decision.copies
+        record.left = [entry.tasks for entry in decision.copies]
         for slot, placement in plan.placements():
             self._agenda.setdefault(slot, {})[job.name] = placement
         record.plan = plan
@@ -389,6 +426,8 @@ class Engine:
     def _place(self, record: JobRecord, decision: Place) -> None:
         if len(record.plan):
             raise PolicyError(f"{record.story()}: placed, although it follows a plan")
+        if record.job.bag is not None:
+            raise PolicyError(f"{record.story()}: placed, but copies of tasks follow a plan")
         check_placement(record, decision.placement, self.cluster, local_free=self._local_free)
         job = record.job
         self.ledger.stand(job.name, decision.placement, job.worker, job.ps)

@@ -43,6 +43,8 @@ def encode(event: DriverEvent) -> str:
             record["jobs"] = [job.record() for job in event.jobs]
         case SlotEnded():
             record["progress"] = dict(event.progress)
+            if event.finished:
+                record["finished"] = dict(event.finished)
         case SlotBegan():
             pass
     return _ENCODE(record)
@@ -68,6 +70,8 @@ def decode(line: str, place: str = "journal") -> DriverEvent:
         kind = _EVENTS[record.pop("event")]
         if kind is JobsArrived:
             record["jobs"] = tuple(Job.from_record(job) for job in record["jobs"])
+        if "finished" in record:
+            record["finished"] = {job: tuple(done) for job, done in record["finished"].items()}
         return kind(**record)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(Fault(place, "is no event of a journal")) from error

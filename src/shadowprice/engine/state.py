@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from shadowprice.core.bag import TaskCopies
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Refusal
@@ -32,6 +33,14 @@ class JobRecord:
         Why it was rejected, dropped or cancelled.
     order : int
         Position among all arrivals.
+    plans : int
+        Times that it was committed.
+    copies : tuple of TaskCopies
+        Of a bag: the copies that the plan in force gave to the tasks that remained then.
+    left : list of int
+        Of a bag: tasks that are not finished, by entry of ``copies``.
+    finished : list of int
+        Of a bag: finished tasks by group.
     """
 
     job: Job
@@ -43,6 +52,20 @@ class JobRecord:
     plan: Schedule = EMPTY
     placement: Placement | None = None
     refusal: Refusal | None = None
+    plans: int = 0
+    copies: tuple[TaskCopies, ...] = ()
+    left: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+
+    @property
+    def tasks_left(self) -> tuple[int, ...]:
+        """Tasks of a bag that are not finished, by group; empty for other jobs."""
+        if self.job.bag is None:
+            return ()
+        done = self.finished or [0] * len(self.job.bag.groups)
+        return tuple(
+            group.count - number for group, number in zip(self.job.bag.groups, done, strict=True)
+        )
 
     @property
     def remaining(self) -> int:

@@ -49,7 +49,7 @@ def check_commitment(
             f"{record.story()}: planned for slot {plan.completion}, but no plan may use "
             f"slot {end} or later"
         )
-    _check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
+    check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
     workers, ps, colocated = plan.totals()
     choices = _check_counts(record, workers, ps, local_free=local_free)
     if local_free:
@@ -168,13 +168,29 @@ def _scarcest(cluster: Cluster, members: NDArray[np.bool_], demand: Amounts) -> 
     return cluster.resources[int(columns[int(np.argmin(fits))])]
 
 
-def _check_roles(
+def check_roles(
     record: JobRecord,
     servers: NDArray[np.int64],
     workers: NDArray[np.int64],
     ps: NDArray[np.int64],
     cluster: Cluster,
 ) -> None:
+    """Check that workers and parameter servers stand where the roles of servers allow them.
+
+    Parameters
+    ----------
+    record : JobRecord
+        The job, for its story.
+    servers, workers, ps : ndarray of int64, shape (entries,)
+        Server and counts of each entry of a plan.
+    cluster : Cluster
+        The servers.
+
+    Raises
+    ------
+    PolicyError
+        If a count is negative or a server does not carry its kind.
+    """
     wrong = (workers < 0) | (ps < 0)
     wrong |= (workers > 0) & ~cluster.hosts_workers[servers]
     wrong |= (ps > 0) & ~cluster.hosts_ps[servers]

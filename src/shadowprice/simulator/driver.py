@@ -24,6 +24,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
+from shadowprice.simulator.bags import BagExecution
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 
 Incident = ServerLost | ServerBack | JobCancelled
@@ -66,6 +67,8 @@ class Simulation:
         How fast placed jobs run.
     incidents : sequence of ServerLost, ServerBack or JobCancelled
         What else happens, in any order.
+    seed : int
+        Seed of the durations of tasks.
     """
 
     cluster: Cluster
@@ -74,6 +77,7 @@ class Simulation:
     until: int | None = None
     execution: ExecutionModel = field(default_factory=ExactExecution)
     incidents: Sequence[Incident] = ()
+    seed: int = 0
 
     def run(
         self,
@@ -99,6 +103,7 @@ class Simulation:
         for observer in observers:
             observer.began(engine)
         agenda = _agenda(self.jobs, self.incidents)
+        bags = BagExecution(self.seed)
         arrived = slot = still = 0
         upcoming = next(agenda, None)
         while upcoming is not None or not engine.idle or _waits(engine):
@@ -114,7 +119,7 @@ class Simulation:
                 upcoming = next(agenda, None)
                 if progress is not None:
                     progress(arrived, len(self.jobs))
-            self._run_slot(engine, slot, observers)
+            self._run_slot(engine, slot, bags, observers)
             slot += 1
             # A policy may leave jobs queued for ever; a whole horizon of standstill with nothing
             # left to come, or as long as the policy says, is the end.
@@ -125,15 +130,22 @@ class Simulation:
             observer.finished(engine)
         return engine
 
-    def _run_slot(self, engine: Engine, slot: int, observers: Sequence[Observer]) -> None:
+    def _run_slot(
+        self, engine: Engine, slot: int, bags: BagExecution, observers: Sequence[Observer]
+    ) -> None:
         _send(engine, SlotBegan(slot), observers)
         for observer in observers:
             observer.slot_running(engine, slot)
-        gained: Mapping[str, int] = {
-            name: self.execution.progress(engine.jobs[name].job, placement, slot)
-            for name, placement in engine.running.items()
-        }
-        _send(engine, SlotEnded(slot, gained), observers)
+        gained: dict[str, int] = {}
+        finished: dict[str, tuple[int, ...]] = {}
+        for name, placement in engine.running.items():
+            record = engine.jobs[name]
+            if record.job.bag is None:
+                gained[name] = self.execution.progress(record.job, placement, slot)
+            else:
+                finished[name] = bags.run(record, placement.total_workers, slot)
+                gained[name] = sum(finished[name])
+        _send(engine, SlotEnded(slot, gained, finished), observers)
 
 
 def _waits(engine: Engine) -> bool:

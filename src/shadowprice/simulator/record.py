@@ -149,6 +149,7 @@ def record_run(
         until=scenario.until,
         execution=scenario.execution,
         incidents=scenario.incidents,
+        seed=scenario.seed,
     )
     partial = False
     began = time.perf_counter()

@@ -1,0 +1,126 @@
+"""How the copies of a bag's tasks run in the simulator: the first to finish wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.bag import Bag
+from shadowprice.engine.state import JobRecord
+from shadowprice.policies.bags.laws import law_of
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """The copies of one plan of a bag.
+
+    Attributes
+    ----------
+    plan : int
+        Which of the bag's plans it is.
+    entry : ndarray of int64, shape (tasks,)
+        Entry of the plan's copies that each task belongs to.
+    ends : ndarray, shape (tasks, most copies)
+        Slots after the start at which each copy would end; inf beyond a task's copies.
+    alive : ndarray of int64, shape (tasks,)
+        Copies that run, the first so many of the task's; 0 for a finished task.
+    """
+
+    plan: int
+    entry: Integers
+    ends: Floats
+    alive: Integers
+
+
+class BagExecution:
+    """Draws how long copies last, and lets tasks finish.
+
+    A copy that runs when a slot begins holds a worker for the slot. Where a slot has fewer workers
+    than copies still run, copies of the tasks that have most are stopped first, so that no task
+    loses its last copy before every task is down to one. A task that lost its last copy, and a task
+    that has not ended when its plan does, begins anew if it is planned again.
+
+    Parameters
+    ----------
+    seed : int
+        Seed; what a bag draws depends on the seed, its name and the number of its plan, and on no
+        other job.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._attempts: dict[str, _Attempt] = {}
+
+    def run(self, record: JobRecord, workers: int, slot: int) -> tuple[int, ...]:
+        """Run a bag through one slot.
+
+        Parameters
+        ----------
+        record : JobRecord
+            The bag, as the engine knows it.
+        workers : int
+            Workers that it has in the slot.
+        slot : int
+            The slot.
+
+        Returns
+        -------
+        tuple of int
+            Tasks that finished in the slot and by the deadline, by entry of ``record.copies``.
+        """
+        job, bag = record.job, record.job.bag
+        assert bag is not None
+        attempt = self._attempts.get(job.name)
+        if attempt is None or attempt.plan != record.plans:
+            attempt = self._attempts[job.name] = self._begin(record, bag)
+        _stop_redundant(attempt.alive, workers)
+        passed = slot + 1 - record.plan.start
+        until = min(passed, job.arrival + bag.deadline - record.plan.start)
+        columns = np.arange(attempt.ends.shape[1])
+        running = columns < attempt.alive[:, None]
+        first = np.where(running, attempt.ends, np.inf).min(axis=1, initial=np.inf)
+        done = first <= until
+        attempt.alive[done] = 0
+        finished = np.bincount(attempt.entry[done], minlength=len(record.copies))
+        if record.progress + int(done.sum()) >= job.required:
+            del self._attempts[job.name]
+        return tuple(finished.tolist())
+
+    def _begin(self, record: JobRecord, bag: Bag) -> _Attempt:
+        rng = np.random.default_rng([self.seed, record.plans, *record.job.name.encode()])
+        most = max(entry.copies for entry in record.copies)
+        tasks = sum(entry.tasks for entry in record.copies)
+        ends = np.full((tasks, most), np.inf)
+        at = 0
+        for entry in record.copies:
+            law = law_of(bag.groups[entry.group])
+            # In (0, 1]: a law's inverse survival is finite there.
+            survival = 1.0 - rng.random((entry.tasks, entry.copies))
+            seconds = law.inverse_survival(survival)
+            ends[at : at + entry.tasks, : entry.copies] = seconds / bag.slot_seconds
+            at += entry.tasks
+        return _Attempt(
+            plan=record.plans,
+            entry=np.repeat(np.arange(len(record.copies)), [e.tasks for e in record.copies]),
+            ends=ends,
+            alive=np.repeat(
+                np.array([e.copies for e in record.copies]), [e.tasks for e in record.copies]
+            ),
+        )
+
+
+def _stop_redundant(alive: Integers, workers: int) -> None:
+    """Stop copies until no more run than there are workers: those of tasks with most of them."""
+    excess = int(alive.sum()) - workers
+    while excess > 0:
+        most = int(alive.max())
+        widest = np.flatnonzero(alive == most)
+        # From the last task on; a level at a time.
+        stopped = widest[max(len(widest) - excess, 0) :]
+        alive[stopped] -= 1
+        excess -= len(stopped)
