@@ -76,10 +76,12 @@ def test_total_utility_is_what_the_jobs_earned() -> None:
 
 def test_scaled_prices_run_from_either_lower_price() -> None:
     tables = utility.measure_scales(QUICK)
-    table = tables["scales"]
-    assert len(table) == 2 * 2 * 3
+    table, wide = tables["scales"], tables["wide"]
+    assert len(table) == 2 * 3
     assert sorted(table["scale"].unique()) == [0.2, 1.0, 10.0]
-    assert set(table["policy"]) == {"oasis", "oasis-theory"}
+    assert len(wide) == 2 * len(utility.WIDE)
+    assert set(wide["policy"]) == {"oasis", "oasis-theory"}
+    assert set(wide["jobs"]) == {10}
     assert drawn("oasis-fig6", tables) == 2
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SCALES: Final = (0.2, 0.5, 1.0, 3.0, 5.0, 10.0)
 """Estimates of U / L as a share of the actual ratio, those of the paper's Fig. 6."""
 
+WIDE: Final = (1e-6, 1e-4, 1e-2, 1.0, 1e2, 1e4, 1e6)
+"""Estimates that are off by orders of magnitude."""
+
 
 def _size(settings: Settings) -> tuple[int, int, tuple[int, ...], range]:
     """Return servers of each kind, slots, numbers of jobs and seeds."""
@@ -89,54 +92,84 @@ def draw_schemes(tables: Tables, figure: Figure) -> None:
 
 
 def measure_scales(settings: Settings) -> Tables:
-    """Run OASiS with U / L at 20 % to 1000 % of what it is, from either L (Fig. 6)."""
+    """Run OASiS with U / L estimated too low and too high (Fig. 6).
+
+    The paper's estimates go with every number of jobs; estimates off by orders of magnitude with
+    the largest, from either L.
+    """
     servers, slots, numbers, seeds = _size(settings)
     scales = (0.2, 1.0, 10.0) if settings.quick else SCALES
     asked = [
-        (base, scale, jobs, seed)
-        for base in (CLEARING, THEORY)
+        ("scales", CLEARING, scale, jobs, seed)
         for jobs in numbers
         for seed in seeds
         for scale in scales
     ]
-    rows = []
-    for at, (base, scale, jobs, seed) in enumerate(asked):
-        settings.progress(at, len(asked), f"{jobs} jobs, {base.key}, {scale:.0%}")
+    asked += [
+        ("wide", base, scale, numbers[-1], seed)
+        for base in (CLEARING, THEORY)
+        for seed in seeds
+        for scale in WIDE
+    ]
+    tables: dict[str, list[dict[str, Any]]] = {"scales": [], "wide": []}
+    for at, (table, base, scale, jobs, seed) in enumerate(asked):
+        settings.progress(at, len(asked), f"{jobs} jobs, {base.key}, {scale:.6g}")
         parameters = {**base.parameters, "price_scale": scale}
         scheme = Scheme(base.key, base.label, base.policy, parameters)
         row = _row(scheme, "calibrated", servers, slots, jobs, seed)
-        rows.append({**row, "scale": scale})
-    return {"scales": pl.DataFrame(rows)}
+        tables[table].append({**row, "scale": scale})
+    return {name: pl.DataFrame(rows) for name, rows in tables.items()}
 
 
 def draw_scales(tables: Tables, figure: Figure) -> None:
-    """Draw one panel for each L."""
-    table = tables["scales"]
-    panels = figure.subplots(1, 2)
-    scales = table["scale"].unique().sort().to_list()
-    for panel, base in zip(panels, (CLEARING, THEORY), strict=True):
-        mine = table.filter(pl.col("policy") == base.key)
-        for colour, scale in zip(PALETTE, scales, strict=False):
-            _curve(panel, mine.filter(pl.col("scale") == scale), f"{scale:.0%}", colour, "-")
-        panel.set(xlabel="jobs", ylabel="total utility", title=base.label)
-        panel.set_xticks(mine["jobs"].unique().sort().to_list())
-        panel.set_ylim(bottom=0)
-    panels[0].legend(title="U/L estimated at", fontsize=9)
+    """Draw what the paper's estimates change, and what far wronger ones do."""
+    left, right = figure.subplots(1, 2)
+    mean = tables["scales"].group_by("jobs", "scale").agg(pl.col("utility").mean()).sort("jobs")
+    exact = mean.filter(pl.col("scale") == 1.0)["utility"].to_numpy()
+    for colour, scale in zip(PALETTE, mean["scale"].unique().sort(), strict=False):
+        mine = mean.filter(pl.col("scale") == scale)
+        left.plot(
+            mine["jobs"].to_numpy(),
+            100.0 * (mine["utility"].to_numpy() / exact - 1.0),
+            marker="o",
+            color=colour,
+            label=f"{scale:.0%}",
+        )
+    left.set(xlabel="jobs", ylabel="change of total utility (%)", title="U/L estimated at")
+    left.set_xticks(mean["jobs"].unique().sort().to_list())
+    left.legend(ncols=2, fontsize=9)
+    wide = tables["wide"]
+    for base in (CLEARING, THEORY):
+        _curve(
+            right,
+            wide.filter(pl.col("policy") == base.key),
+            base.label,
+            base.colour,
+            "--" if base.dashed else "-",
+            over="scale",
+        )
+    jobs = int(wide["jobs"][0])
+    right.set(xlabel="estimate of U/L over its value", ylabel="total utility", title=f"{jobs} jobs")
+    right.set_xscale("log")
+    right.set_ylim(bottom=0)
+    right.legend(fontsize=9)
 
 
-def _curve(panel: Axes, rows: pl.DataFrame, label: str, colour: str, line: str) -> None:
+def _curve(
+    panel: Axes, rows: pl.DataFrame, label: str, colour: str, line: str, *, over: str = "jobs"
+) -> None:
     """Draw the mean over seeds, and the range between the least and the largest."""
-    over = (
-        rows.group_by("jobs")
+    found = (
+        rows.group_by(over)
         .agg(
             pl.col("utility").mean().alias("mean"),
             pl.col("utility").min().alias("least"),
             pl.col("utility").max().alias("most"),
         )
-        .sort("jobs")
+        .sort(over)
     )
-    jobs = over["jobs"].to_numpy()
-    panel.plot(jobs, over["mean"].to_numpy(), line, marker="o", color=colour, label=label)
+    x = found[over].to_numpy()
+    panel.plot(x, found["mean"].to_numpy(), line, marker="o", color=colour, label=label)
     panel.fill_between(
-        jobs, over["least"].to_numpy(), over["most"].to_numpy(), color=colour, alpha=0.12, lw=0
+        x, found["least"].to_numpy(), found["most"].to_numpy(), color=colour, alpha=0.12, lw=0
     )
