@@ -1,0 +1,56 @@
+"""How Astraea grows: whole workloads of 14 users on 100 to 1,000 servers, 300 to 10,000 jobs.
+
+Arrivals are Philly's where the trace is found, else generated; the rest is drawn with the paper's
+ranges at a sixteenth of the work (a job fills a server for half a day), so that rounds stay within
+512 slots. FIFO on the same places, jobs and engine stands beside, as what the engine alone costs;
+the paper gives 1.56 s a job.
+
+Run: ``python -m benchmarks.astraea_growth [MOST_JOBS]``
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+
+from shadowprice.experiments.astraea.runs import run
+from shadowprice.experiments.astraea.workload import SHORT, draw_jobs, shared_cluster
+
+ROWS = (
+    (100, 300),
+    (100, 1000),
+    (100, 3000),
+    (300, 3000),
+    (1000, 300),
+    (1000, 3000),
+    (1000, 10000),
+)
+
+
+def main() -> None:
+    most = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS[-1][1]
+    warm = shared_cluster(14, 20, 64)
+    for policy in ("astraea", "fifo"):
+        run(policy, warm, draw_jobs(warm, 20, 0, ranges=SHORT)[0], {})
+    print("servers   jobs  done  loans  total s  deciding s  ms/job  fifo total s  peak MiB")
+    for servers, count in ROWS:
+        if count > most:
+            continue
+        cluster = shared_cluster(14, servers, 512)
+        jobs, _ = draw_jobs(cluster, count, 1, ranges=SHORT)
+        outcome = run("astraea", cluster, jobs)
+        began = time.perf_counter()
+        run("fifo", cluster, jobs, {"workers": "fewest"})
+        fifo = time.perf_counter() - began
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(
+            f"{servers:>7} {count:>6} {len(outcome.earned):>5} {len(outcome.borrowers):>6} "
+            f"{outcome.seconds:8.2f} {outcome.deciding:11.2f} "
+            f"{1000 * outcome.deciding / count:7.2f} {fifo:13.2f} {peak:9.0f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

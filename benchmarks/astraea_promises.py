@@ -1,0 +1,110 @@
+"""How often Astraea's promises hold: truthfulness, sharing incentive, Pareto efficiency.
+
+- Truthfulness and sharing incentive: 5 users, 20 servers, 60 jobs with Philly's arrivals where the
+  trace is found, drawn with the paper's ranges at a sixteenth of the work; each user's jobs are
+  misstated in many ways (`shadowprice audit truthfulness` does the same for any workload).
+- Pareto efficiency: small random batches of two tenants (3 servers of 2 workers and a parameter
+  server, 4 slots, 4 jobs); for each round an exact program looks for a schedule that is better for
+  somebody and worse for nobody, by ideal utility.
+
+Run: ``python -m benchmarks.astraea_promises [MISREPORTS_A_USER]``
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from shadowprice.core.policy import PolicyContext
+from shadowprice.experiments.astraea.workload import SHORT, draw_jobs, shared_cluster
+from shadowprice.policies.astraea.market import MICRO, GangJob, Market, Places, reach_of
+from shadowprice.policies.astraea.optimum import Batch, dominating
+from shadowprice.policies.astraea.prices import price_table, theta_of
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
+from shadowprice.simulator.record import Scenario
+
+BATCHES = 200
+SEED = 13  # a stretch of the trace in which several users have jobs
+
+
+def random_batch(seed: int) -> Batch:
+    rng = np.random.default_rng(seed)
+    jobs = []
+    for number in range(4):
+        counts = np.arange(1, int(rng.integers(2, 6)))
+        work = int(rng.integers(1, 9))
+        value, slope = float(rng.integers(5, 60)), -float(rng.integers(0, 5))
+        jobs.append(
+            GangJob(
+                name=f"j{number}",
+                tenant=number % 2,
+                arrival=0,
+                worker_type=0,
+                ps_type=0,
+                counts=counts,
+                spread_slots=-(-2 * work // counts),
+                colocated_slots=-(-work // counts),
+                reach=reach_of(1, 1, int(rng.integers(1, 4)), served=True),
+                utility=lambda d, v=value, s=slope: np.maximum(v + s * d, 0.0),
+            )
+        )
+    return Batch(jobs, np.full(3, 2), np.full(3, 1), 4)
+
+
+def dominated(batch: Batch, scale: float) -> tuple[bool, float]:
+    """Return whether a round is dominated, and by how much of its utility."""
+    kinds = []
+    thetas = theta_of(batch.jobs, 2)
+    for capacity, theta in ((batch.workers, thetas[0]), (batch.ps, thetas[1])):
+        total = int(capacity.sum())
+        shares = np.array([total - total // 2, total // 2])
+        prices = price_table(max(scale * theta, 1.001), total)
+        kinds.append(Places(capacity, shares, prices, batch.slots))
+    earned = {0: 0.0, 1: 0.0}
+    for award in Market([kinds[0]], [kinds[1]]).hold(batch.jobs):
+        earned[award.job.tenant] += award.gang.value / MICRO
+    better = dominating(batch, earned)
+    before = sum(earned.values())
+    return better is not None, (better.value / before - 1 if better and before else 0.0)
+
+
+def main() -> None:
+    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    cluster = shared_cluster(5, 20, 128)
+    jobs, source = draw_jobs(cluster, 60, SEED, ranges=SHORT)
+    scenario = Scenario(cluster, jobs)
+    made = make_policy("astraea", PolicyContext(cluster, known_jobs=jobs), {})
+    in_force = made.parameters_in_force()["theta"]["in_force"]  # type: ignore[index]
+    for name, settings in (
+        ("its definition over the reported jobs", {}),
+        ("given, as that of the true jobs", {"theta": in_force}),
+    ):
+        print(f"truthfulness: {trials} misreports a user, arrivals {source}, theta {name}")
+        print("user        honest revenue  gained  largest gain       by")
+        for result in audit_truthfulness(scenario, "astraea", settings, trials=trials):
+            gained = sum(won for won, _ in result.gained.values())
+            best = result.best
+            share = best.gain / result.honest_revenue if best else 0.0
+            gain = f"{best.gain:8.1f} {share:7.1%}" if best else " " * 16
+            story = best.misreport.story if best else "nothing found"
+            print(f"{result.tenant:<12}{result.honest_revenue:14.1f}{gained:8}  {gain}   {story}")
+    print("\nsharing incentive: in the pool, and alone on servers of one's share (batchsche)")
+    print("user          alone  own share  revenue  utility kept  revenue kept")
+    for row in audit_sharing(scenario, "astraea", {}, {}):
+        print(
+            f"{row.tenant:<10}{row.alone.earned:9.1f}{row.pooled.earned_own:11.1f}"
+            f"{row.pooled.revenue:9.1f}  {row.utility_kept!s:>12}  {row.revenue_kept!s:>12}"
+        )
+    print(f"\nPareto efficiency: {BATCHES} small rounds")
+    for scale in (1.0, 0.2):
+        found = [dominated(random_batch(seed), scale) for seed in range(BATCHES)]
+        share = np.mean([one for one, _ in found])
+        gains = [gain for one, gain in found if one]
+        mean = np.mean(gains) if gains else 0.0
+        print(f"theta at {scale:.0%}: {share:.1%} dominated, by {mean:.1%} of utility on average")
+
+
+if __name__ == "__main__":
+    main()
