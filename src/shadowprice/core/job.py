@@ -153,6 +153,13 @@ class Job:
             return self.bag.shortest_slots
         return -(-self.required // int(self.gains.max()))
 
+    @cached_property
+    def fastest_slots(self) -> int:
+        """Fewest slots in which the job can complete, at the better of its two rates."""
+        if self.bag is not None:
+            return self.bag.shortest_slots
+        return -(-self.required // int(self.internal_gains.max()))
+
     def record(self) -> dict[str, object]:
         """Return the job as plain values, for the journal."""
         return {

@@ -183,7 +183,7 @@ class _Descriptions:
         self._demands: dict[bytes, str] = {}
 
     def value(self, job: Job) -> float:
-        return utility_value(job.utility, job.shortest_slots - 1)
+        return utility_value(job.utility, job.fastest_slots - 1)
 
     def asked(self, job: Job) -> tuple[str, str | None, str, str]:
         shape: dict[str, object] = {
@@ -193,7 +193,7 @@ class _Descriptions:
             "step_seconds": job.step_seconds,
             "workers": [int(job.worker_counts[0]), job.most_workers],
             "choices": len(job.worker_counts),
-            "shortest_slots": job.shortest_slots,
+            "shortest_slots": job.fastest_slots,
         }
         return (
             self._demand(job.worker, job.worker_bandwidth),

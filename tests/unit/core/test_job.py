@@ -55,6 +55,11 @@ def test_two_rates_round_a_gain_up_to_a_millionth() -> None:
         for rate, colocated in ((external, False), (internal, True)):
             gain = made.gain(workers, colocated=colocated)
             assert workers * rate * MICRO <= gain < workers * rate * MICRO + 1
+    wide = made.most_workers
+    assert made.shortest_slots == -(-made.required // made.gain(wide))
+    assert made.fastest_slots == -(-made.required // made.gain(wide, colocated=True))
+    long = job(cluster(), speed=step, internal_bandwidth=40 * GBPS, epochs=1000)
+    assert long.fastest_slots < long.shortest_slots
 
 
 def test_parameter_servers_follow_6() -> None:

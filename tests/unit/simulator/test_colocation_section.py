@@ -57,7 +57,7 @@ def test_the_drawing_covers_every_slot_once() -> None:
         assert drawn.pop((str(name), where)) == len(frame)
     assert not drawn
     share = float(slots["together"].cast(pl.Float64).mean())  # type: ignore[arg-type]
-    assert f"{share:.0%} of all running slots on one machine" in text
+    assert f"{share:.1%} of all running slots on one machine" in text
     check_page(render_report(run))
 
 

@@ -177,9 +177,7 @@ class ConstantsLearner:
 
     def _shortest(self, job: Job) -> int:
         """Return the fewest slots in which the job could complete on this pool."""
-        if self.carries != "both":
-            return job.shortest_slots
-        return -(-job.required // int(job.internal_gains.max()))
+        return job.fastest_slots if self.carries == "both" else job.shortest_slots
 
     def _window(self, job: Job) -> int:
         """Return the slots in which the job could run."""

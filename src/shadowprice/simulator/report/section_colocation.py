@@ -69,7 +69,7 @@ def colocation(run: Run) -> str | None:
         "at its internal rate in it, otherwise at the external one."
     )
     return (
-        figure(f"{together / len(slots):.0%} of all running slots on one machine", overview, remark)
+        figure(f"{together / len(slots):.1%} of all running slots on one machine", overview, remark)
         + figure("Running jobs", _over_time(run, slots))
         + _strips(run, slots)
         + _table(slots)
