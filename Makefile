@@ -18,8 +18,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Replay a generated workload under five schedulers and write the page
-	@$(BIN)/python -m shadowprice.demo
+demo: $(STAMP) ## Run a generated workload under five schedulers; table, runs and pages in runs/demo
+	@$(BIN)/shadowprice generate --preset calibrated --arrivals bursty --jobs 200 --slots 100 --seed 3 --out runs/demo/workload
+	@$(BIN)/shadowprice compare -c runs/demo/workload/cluster.yaml -j runs/demo/workload/jobs.jsonl --until '100 slots' \
+		-p 'oasis,oasis?lower=clearing,fifo,drf,rrh,dorm' --out runs/demo/compared
+	@echo "Open runs/demo/compared/compare.html, or ask why a job was refused:"
+	@$(BIN)/shadowprice explain runs/demo/compared/oasis-lower=clearing job-9
 
 test: $(STAMP) ## Run the tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -37,7 +41,9 @@ docs: $(STAMP) ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(STAMP) ## Run every benchmark beside its slow twin
-	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/bench_*.py; do \
+		name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
+	done
 
 clean: ## Remove what was built
 	rm -rf $(VENV) site dist build
