@@ -123,3 +123,12 @@ def test_the_report_shows_balances(busy: tuple[Run, Books], tmp_path: Path) -> N
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "Received less paid, so far" in page
     assert "Places lent (above) and borrowed (below)" in page
+
+
+def test_a_parameter_goes_by_its_paper_s_name(capsys: pytest.CaptureFixture[str]) -> None:
+    from shadowprice.cli.options import policy_settings
+
+    given = policy_settings(None, ["lambda=1"], ["astraea", "hived"])
+    assert given == {"astraea": {"lambda": "1"}, "hived": {}}
+    assert main(["policies", "astraea"]) == 0
+    assert "\nlambda " in capsys.readouterr().out

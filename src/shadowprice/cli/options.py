@@ -289,7 +289,14 @@ def policy_settings(
     from shadowprice.inputs import read_parameters
     from shadowprice.policies.registry import policies, policy_info
 
-    known = {name: policy_info(name).parameters.model_fields for name in names}
+    known = {
+        name: {
+            label
+            for field, info in policy_info(name).parameters.model_fields.items()
+            for label in (field, info.alias)
+        }
+        for name in names
+    }
     result: dict[str, dict[str, Any]] = {name: {} for name in names}
     layers = [] if params is None else [(str(params), read_parameters(params))]
     layers += [("--set", setting(text)) for text in settings or ()]

@@ -108,10 +108,10 @@ def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[st
     for name, field in model.model_fields.items():
         inner = _model_in(field.annotation)
         if inner is not None:
-            yield from parameter_rows(inner, f"{prefix}{name}.")
+            yield from parameter_rows(inner, f"{prefix}{field.alias or name}.")
             continue
         yield {
-            "name": prefix + name,
+            "name": prefix + (field.alias or name),
             "type": _type_text(field.annotation),
             "default": "required" if field.is_required() else _plain(field.get_default()),
             "description": field.description or "",
