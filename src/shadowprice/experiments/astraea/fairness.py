@@ -93,4 +93,5 @@ def draw_fig8(tables: Tables, figure: Figure) -> None:
         axes.set(xlabel="jobs", title=title)
         axes.grid(visible=False, axis="x")
     panels[0].set_ylabel("variance of the fairness ratio")
-    panels[0].legend(loc="upper right")
+    panels[0].set_ylim(top=1.2 * panels[0].get_ylim()[1])
+    panels[0].legend(loc="upper left", ncols=2)
