@@ -1,0 +1,142 @@
+"""What one server carries at best: a bounded knapsack in several resources, exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@kernel
+def _fractional(
+    orders: Integers,
+    depth_of: Integers,
+    depth: int,
+    weight: Integers,
+    demand: Integers,
+    left: Integers,
+    limit: Integers,
+) -> float:
+    """Bound what items from ``depth`` on add: the least of the relaxations to one resource."""
+    resources, items = orders.shape
+    best = 0.0
+    for i in range(items):
+        if depth_of[i] >= depth:
+            best += float(weight[i]) * limit[i]
+    for r in range(resources):
+        total = 0.0
+        room = float(left[r])
+        for k in range(items):
+            i = orders[r, k]
+            if depth_of[i] < depth:
+                continue
+            need = float(demand[i, r])
+            if need == 0.0 or need * limit[i] <= room:
+                total += float(weight[i]) * limit[i]
+                room -= need * limit[i]
+            else:
+                total += weight[i] * room / need
+                break
+        best = min(best, total)
+    return best
+
+
+@kernel
+def best_pattern(
+    weight: Integers,
+    demand: Integers,
+    capacity: Integers,
+    limit: Integers,
+    most_nodes: int,
+    pattern: Integers,
+) -> tuple[int, int]:
+    """Maximise ``weight . p`` over integers ``0 <= p <= limit`` with ``p demand <= capacity``.
+
+    Depth first, the densest item first and its largest count first; a branch ends where the
+    tightest relaxation to a single resource cannot beat the best pattern.
+
+    Parameters
+    ----------
+    weight : ndarray of int64, shape (items,)
+        Worth of an item, not negative.
+    demand : ndarray of int64, shape (items, resources)
+        What an item takes.
+    capacity : ndarray of int64, shape (resources,)
+        What there is.
+    limit : ndarray of int64, shape (items,)
+        Most of each item.
+    most_nodes : int
+        Branches to look at before giving up.
+    pattern : ndarray of int64, shape (items,)
+        Filled with the best pattern.
+
+    Returns
+    -------
+    (int, int)
+        Its worth, and an upper bound on any pattern's: the same, unless the search was given up.
+    """
+    items, resources = demand.shape
+    orders = np.zeros((resources, items), dtype=np.int64)
+    density = np.zeros(items)
+    for r in range(resources):
+        for i in range(items):
+            density[i] = -1e300 if demand[i, r] == 0 else -float(weight[i]) / demand[i, r]
+        orders[r] = np.argsort(density, kind="mergesort")
+    for i in range(items):
+        share = 1e-12
+        for r in range(resources):
+            if demand[i, r] > 0:
+                share = max(share, demand[i, r] / max(1.0, float(capacity[r])))
+        density[i] = -weight[i] / share
+    sequence = np.argsort(density, kind="mergesort")
+    depth_of = np.zeros(items, dtype=np.int64)
+    for k in range(items):
+        depth_of[sequence[k]] = k
+    left = capacity.copy()
+    count = np.zeros(items, dtype=np.int64)
+    pattern[:] = 0
+    best = 0
+    worth = 0
+    nodes = 0
+    root = int(np.floor(_fractional(orders, depth_of, 0, weight, demand, left, limit) + 1e-6))
+    depth = 0
+    down = True
+    while True:
+        if down and depth < items:
+            nodes += 1
+            if nodes > most_nodes:
+                return best, max(best, root)
+            bound = worth + _fractional(orders, depth_of, depth, weight, demand, left, limit)
+            # Worths are integers: less than one more is no more.
+            if np.floor(bound + 1e-6) > best:
+                i = sequence[depth]
+                most = limit[i]
+                for r in range(resources):
+                    if demand[i, r] > 0:
+                        most = min(most, left[r] // demand[i, r])
+                count[i] = most
+                worth += most * weight[i]
+                for r in range(resources):
+                    left[r] -= most * demand[i, r]
+                depth += 1
+                continue
+        if down and worth > best:
+            best = worth
+            pattern[:] = count
+        # Step back to the last item of which one fewer can be tried.
+        down = False
+        if depth == 0:
+            return best, best
+        i = sequence[depth - 1]
+        if count[i] > 0:
+            count[i] -= 1
+            worth -= weight[i]
+            for r in range(resources):
+                left[r] += demand[i, r]
+            down = True
+        else:
+            depth -= 1

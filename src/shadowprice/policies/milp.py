@@ -1,0 +1,212 @@
+"""Mixed-integer linear programs, written row by row and solved by HiGHS."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.errors import ShadowpriceError
+
+INFINITY: Final = float(highspy.kHighsInf)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a solver found.
+
+    Parameters
+    ----------
+    optimal : bool
+        Whether the optimum was proved within the gap asked for.
+    feasible : bool
+        Whether ``values`` hold a solution.
+    values : ndarray of float64, shape (columns,)
+        The best solution found; empty where there is none.
+    objective : float
+        Its objective; -inf where there is none.
+    bound : float
+        No solution is better than this; -inf where the program is infeasible.
+    row_duals : ndarray of float64, shape (rows,)
+        Change of the objective by unit of a row's bound; linear programs only.
+    """
+
+    optimal: bool
+    feasible: bool
+    values: Floats
+    objective: float
+    bound: float
+    row_duals: Floats
+
+
+class Program:
+    """A program to be maximised.
+
+    Columns and rows are numbered from 0 in the order in which they are added.
+    """
+
+    def __init__(self) -> None:
+        self._cost = array("d")
+        self._lower = array("d")
+        self._upper = array("d")
+        self._integer: list[bool] = []
+        self._row_lower = array("d")
+        self._row_upper = array("d")
+        self._starts = array("i", [0])
+        self._columns = array("i")
+        self._values = array("d")
+
+    @property
+    def columns(self) -> int:
+        """Number of columns."""
+        return len(self._cost)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self._row_lower)
+
+    def column(
+        self,
+        *,
+        cost: float = 0.0,
+        lower: float = 0.0,
+        upper: float = INFINITY,
+        integer: bool = True,
+    ) -> int:
+        """Add a variable; return its number."""
+        self._cost.append(cost)
+        self._lower.append(lower)
+        self._upper.append(upper)
+        self._integer.append(integer)
+        return len(self._cost) - 1
+
+    def row(
+        self,
+        columns: Iterable[int],
+        values: Iterable[float],
+        *,
+        lower: float = -INFINITY,
+        upper: float = INFINITY,
+    ) -> int:
+        """Add ``lower <= values . columns <= upper``; return its number.
+
+        A column may be named more than once: its values are added up (the solver itself would not
+        notice, and never end).
+        """
+        merged: dict[int, float] = {}
+        for column, value in zip(columns, values, strict=True):
+            merged[column] = merged.get(column, 0.0) + value
+        self._columns.extend(merged)
+        self._values.extend(merged.values())
+        self._starts.append(len(self._columns))
+        self._row_lower.append(lower)
+        self._row_upper.append(upper)
+        return len(self._row_lower) - 1
+
+    def solve(
+        self,
+        *,
+        time_limit: float = INFINITY,
+        gap: float = 1e-6,
+        relaxed: bool = False,
+        start: Sequence[float] | Floats | None = None,
+    ) -> Answer:
+        """Maximise.
+
+        Parameters
+        ----------
+        time_limit : float
+            Seconds after which the best solution so far is returned.
+        gap : float
+            Relative distance of solution and bound that counts as optimal.
+        relaxed : bool
+            Whether to forget that variables are integer.
+        start : sequence of float, optional
+            A feasible solution to start from.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the solver fails.
+        """
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
+        solver.setOptionValue("output_flag", False)
+        solver.setOptionValue("threads", 1)
+        solver.setOptionValue("mip_rel_gap", gap)
+        solver.setOptionValue("mip_abs_gap", 1e-7)
+        for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
+            solver.setOptionValue(tolerance, 1e-9)
+        if time_limit < INFINITY:
+            solver.setOptionValue("time_limit", max(0.0, time_limit))
+        solver.passModel(self._model(relaxed))
+        if start is not None:
+            solution = highspy.HighsSolution()
+            solution.col_value = list(start)
+            solver.setSolution(solution)
+        solver.run()
+        return _answer(solver, mixed=any(self._integer) and not relaxed)
+
+    def _model(self, relaxed: bool) -> highspy.HighsLp:
+        model = highspy.HighsLp()
+        model.num_col_ = self.columns
+        model.num_row_ = self.rows
+        model.sense_ = highspy.ObjSense.kMaximize
+        model.col_cost_ = np.array(self._cost)
+        model.col_lower_ = np.array(self._lower)
+        model.col_upper_ = np.array(self._upper)
+        model.row_lower_ = np.array(self._row_lower)
+        model.row_upper_ = np.array(self._row_upper)
+        matrix = model.a_matrix_
+        matrix.format_ = highspy.MatrixFormat.kRowwise
+        matrix.start_ = np.array(self._starts, dtype=np.int32)
+        matrix.index_ = np.array(self._columns, dtype=np.int32)
+        matrix.value_ = np.array(self._values)
+        if not relaxed:
+            kinds = highspy.HighsVarType
+            model.integrality_ = [
+                kinds.kInteger if integer else kinds.kContinuous for integer in self._integer
+            ]
+        return model
+
+
+def _answer(solver: highspy.Highs, *, mixed: bool) -> Answer:
+    status = solver.getModelStatus()
+    states = highspy.HighsModelStatus
+    nothing = np.zeros(0)
+    if status == states.kInfeasible:
+        return Answer(True, False, nothing, -np.inf, -np.inf, nothing)
+    if status not in {
+        states.kOptimal,
+        states.kTimeLimit,
+        states.kSolutionLimit,
+        states.kIterationLimit,
+        states.kModelEmpty,
+    }:
+        raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")
+    info = solver.getInfo()
+    solution = solver.getSolution()
+    optimal = status in {states.kOptimal, states.kModelEmpty}
+    feasible = bool(info.primal_solution_status == 2)
+    objective = float(info.objective_function_value) if feasible else -np.inf
+    if mixed:
+        bound = float(info.mip_dual_bound)
+        if not np.isfinite(bound):
+            bound = objective if optimal else np.inf
+    else:
+        bound = objective if optimal else np.inf
+    return Answer(
+        optimal,
+        feasible,
+        np.array(solution.col_value) if feasible else nothing,
+        objective,
+        max(bound, objective),
+        np.array(solution.row_dual),
+    )

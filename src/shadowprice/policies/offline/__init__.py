@@ -1,0 +1,18 @@
+"""The offline optimum of OASiS's problem (1), by which online schedulers are judged."""
+
+from shadowprice.policies.offline.parameters import OptimumParameters
+from shadowprice.policies.registry import PolicyInfo
+
+POLICIES = (
+    PolicyInfo(
+        name="optimum",
+        summary="Knows all jobs beforehand and schedules them for the largest total utility.",
+        paper="OASiS (INFOCOM 2018), problem (1)-(13) and the offline optimum of Fig. 5",
+        parameters=OptimumParameters,
+        build="shadowprice.policies.offline.policy:build",
+        details="For small instances, such as 10 jobs over 10 slots: the problem is NP-hard. Where "
+        "the time limit ends the search, the parameters in force report the bound and the gap "
+        "that are left. A lost server is a surprise: what it displaces is planned anew, together "
+        "with the jobs to come, around the plans that stand.",
+    ),
+)

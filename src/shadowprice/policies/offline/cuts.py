@@ -1,0 +1,169 @@
+"""Inequalities that the numbers of workers of a slot satisfy because servers are whole machines.
+
+What can be packed in a slot is a sum, over servers, of what each can carry. So for any weights
+``w >= 0``
+
+    w . totals <= sum over servers of (largest w . pattern that the server carries),
+
+and the convex hull of what can be packed is cut out by these inequalities alone. Given totals, the
+most violated one is found by row generation over the patterns of each kind of server
+(`kernels.server_patterns`). An inequality holds in every slot with the same servers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.kernels.server_patterns import best_pattern
+from shadowprice.policies.milp import Program
+from shadowprice.policies.offline.packing import places
+from shadowprice.policies.offline.problem import Problem
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+PRECISION: Final = 1000
+"""Weights of an inequality are whole multiples of 1/PRECISION, so that it is exactly valid."""
+
+MOST_NODES: Final = 200_000
+LARGEST_COUNT: Final = 1 << 20
+"""Stands for a server that carries any number of an item; no job has as many workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Workers, or parameter servers, of one job."""
+
+    owner: int
+    is_worker: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """``weights . totals <= limit`` over the items of a pool."""
+
+    weights: Integers
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Equal servers: what one holds, the most of each item on it, and how many there are."""
+
+    capacity: Integers
+    most: Integers
+    count: int
+
+
+class Pool:
+    """Items that share servers, and the inequalities found for them.
+
+    Parameters
+    ----------
+    problem : Problem
+        Jobs and servers.
+    slot : int
+        A slot; the inequalities hold in all slots with the same servers.
+    items : list of Item
+        What is to be placed.
+    """
+
+    def __init__(self, problem: Problem, slot: int, items: list[Item]) -> None:
+        self.items = items
+        self.cuts: list[Cut] = []
+        self.fresh: list[Cut] = []
+        free = problem.free[slot]
+        limited = (free < UNLIMITED).all(axis=0)
+        demands = []
+        for item in items:
+            job = problem.requests[item.owner].job
+            demand = job.worker if item.is_worker else job.ps
+            assert demand is not None
+            demands.append(demand)
+        most = np.array(
+            [
+                places(free, demand, problem.hosts_workers if one.is_worker else problem.hosts_ps)
+                for one, demand in zip(items, demands, strict=True)
+            ]
+        ).T
+        most = np.minimum(most, LARGEST_COUNT)
+        self._demand = np.ascontiguousarray(np.array(demands)[:, limited])
+        rows = np.concatenate((free[:, limited], most), axis=1)
+        kinds, counts = np.unique(rows, axis=0, return_counts=True)
+        width = int(limited.sum())
+        self._kinds = [
+            _Kind(
+                np.ascontiguousarray(np.maximum(row[:width], 0)),
+                np.ascontiguousarray(row[width:]),
+                int(count),
+            )
+            for row, count in zip(kinds, counts, strict=True)
+            if row[width:].any()
+        ]
+        self._patterns: list[list[Integers]] = [[] for _ in self._kinds]
+
+    def separate(self, totals: Floats, tolerance: float = 1e-4) -> Cut | None:
+        """Return an inequality that totals violate, None where they are in the convex hull."""
+        items = len(self.items)
+        if not self._kinds or float(totals.max(initial=0.0)) <= tolerance:
+            return None
+        scale = max(1.0, float(totals.max()))
+        best: Cut | None = None
+        while True:
+            weights, tops, violation = self._weigh(totals / scale, scale)
+            if violation * scale <= tolerance:
+                return best
+            integers = np.rint(weights * PRECISION).astype(np.int64)
+            limit, news = 0, False
+            for at, kind in enumerate(self._kinds):
+                pattern = np.zeros(items, dtype=np.int64)
+                worth, bound = best_pattern(
+                    integers, self._demand, kind.capacity, kind.most, MOST_NODES, pattern
+                )
+                limit += kind.count * bound
+                if worth / PRECISION > tops[at] * scale + 1e-7 and not any(
+                    np.array_equal(pattern, known) for known in self._patterns[at]
+                ):
+                    self._patterns[at].append(pattern)
+                    news = True
+            excess = float(integers @ totals) - limit
+            if excess > tolerance * PRECISION:
+                best = Cut(integers, limit)
+            if not news:
+                if best is not None:
+                    self.cuts.append(best)
+                    self.fresh.append(best)
+                return best
+
+    def _weigh(self, totals: Floats, scale: float) -> tuple[Floats, Floats, float]:
+        """Return weights that separate totals from the patterns known so far."""
+        program = Program()
+        weights = [program.column(cost=float(t), upper=1.0, integer=False) for t in totals]
+        tops = [program.column(cost=-float(kind.count), integer=False) for kind in self._kinds]
+        for top, patterns in zip(tops, self._patterns, strict=True):
+            for pattern in patterns:
+                some = np.flatnonzero(pattern).tolist()
+                program.row(
+                    [*(weights[i] for i in some), top],
+                    [*(float(pattern[i]) / scale for i in some), -1.0],
+                    upper=0,
+                )
+        answer = program.solve(relaxed=True)
+        return answer.values[weights], answer.values[tops], answer.objective
+
+
+def pools(problem: Problem, slot: int) -> list[Pool]:
+    """Return the pools of a slot: one for each role, or one where a server may carry both."""
+    workers = [Item(at, True) for at, one in enumerate(problem.requests) if one.completions]
+    servers = [
+        Item(at, False)
+        for at, one in enumerate(problem.requests)
+        if one.completions and one.job.ps is not None
+    ]
+    groups = [workers, servers] if problem.separate else [workers + servers]
+    return [Pool(problem, slot, group) for group in groups if group]

@@ -1,0 +1,28 @@
+"""Parameters of the offline optimum; light, so that listing policies loads no solver."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from shadowprice.policies.registry import Parameters
+
+
+class OptimumParameters(Parameters):
+    """Parameters of `optimum`."""
+
+    time_limit: float = Field(
+        default=60.0,
+        gt=0,
+        description="seconds after which the best schedules so far are taken, with their gap",
+    )
+    gap: float = Field(
+        default=1e-6,
+        ge=0,
+        lt=1,
+        description="relative distance from the bound that counts as optimal",
+    )
+    most_decisions: int = Field(
+        default=20_000,
+        ge=1,
+        description="pairs of a job and a slot beyond which an instance is refused as too large",
+    )

@@ -1,0 +1,220 @@
+"""The offline optimum against problem (1) as printed, against brute force, and as a policy."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.events import ServerBack, ServerLost
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.utility import Constant, utility_value
+from shadowprice.engine import Engine
+from shadowprice.kernels.server_patterns import best_pattern
+from shadowprice.policies.offline.packing import Items, Machines, pack
+from shadowprice.policies.offline.problem import whole_problem
+from shadowprice.policies.offline.solver import solve
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from tests.oracles.offline import brute_optimum, plain_optimum
+from tests.replays import replay
+from tests.workloads import cluster, job, random_job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def small_world(seed: int, jobs: int, machines: int) -> tuple[Cluster, list[Job]]:
+    rng = np.random.default_rng(seed)
+    both = int(rng.integers(0, 2)) * machines
+    on = cluster(
+        int(rng.integers(1, machines + 1)),
+        int(rng.integers(1, machines + 1)),
+        both,
+        gpus=int(rng.integers(1, 6)),
+        horizon=6,
+    )
+    return on, [random_job(on, rng, f"job-{at}", latest=3) for at in range(jobs)]
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(SEEDS)
+def test_agrees_with_the_problem_as_printed(seed: int) -> None:
+    on, jobs = small_world(seed, 4, 2)
+    until = 3 + seed % 5
+    found = solve(whole_problem(on, jobs, until))
+    plain = plain_optimum(on, jobs, until)
+    assert found.optimal
+    assert plain.optimal
+    assert found.utility == pytest.approx(plain.objective, rel=1e-5, abs=1e-6)
+    assert found.bound >= plain.objective - 1e-6 * max(1.0, plain.objective)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS)
+def test_agrees_with_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, gpus=2, horizon=3)
+    jobs = [
+        job(
+            on,
+            f"job-{at}",
+            arrival=int(rng.integers(0, 2)),
+            chunks=int(rng.integers(1, 3)),
+            epochs=1,
+            minibatches=int(rng.integers(5, 21)),
+            worker_amounts={"gpu": int(rng.integers(1, 3)) * 1000},
+            ps_amounts={"cpu": int(rng.integers(3, 9)) * 1000} if rng.random() < 0.6 else None,
+            utility=Constant(float(rng.integers(1, 20)))
+            if rng.random() < 0.3
+            else random_job(on, rng, "other").utility,
+        )
+        for at in range(3)
+    ]
+    found = solve(whole_problem(on, jobs, 3))
+    assert found.optimal
+    assert found.utility == pytest.approx(brute_optimum(on, jobs, 3), rel=1e-6, abs=1e-6)
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(SEEDS)
+def test_the_best_pattern_is_best(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    items, resources = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+    demand = rng.integers(0, 6, (items, resources))
+    capacity = rng.integers(0, 15, resources)
+    limit = rng.integers(0, 5, items)
+    weight = rng.integers(0, 20, items)
+    pattern = np.zeros(items, dtype=np.int64)
+    worth, bound = best_pattern(weight, demand, capacity, limit, 10**6, pattern)
+    every = itertools.product(*(range(int(most) + 1) for most in limit))
+    best = max(
+        int(weight @ np.array(one)) for one in every if (np.array(one) @ demand <= capacity).all()
+    )
+    assert worth == bound == best == int(weight @ pattern)
+    assert (pattern @ demand <= capacity).all()
+    assert (pattern <= limit).all()
+    _, guess = best_pattern(weight, demand, capacity, limit, 1, pattern)
+    assert guess >= best
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(SEEDS)
+def test_packing_is_exact(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    servers = int(rng.integers(1, 4))
+    free = rng.integers(0, 8, (servers, 2))
+    workers, ps = np.array([True] * servers), rng.random(servers) < 0.6
+    machines = Machines(free, workers, ps)
+    items = [
+        Items(at, bool(rng.random() < 0.6), int(rng.integers(1, 4)), rng.integers(1, 5, 2))
+        for at in range(int(rng.integers(1, 4)))
+    ]
+    given_ = pack(machines, items)
+    singles = [(one, machines.hosts(one)) for one in items for _ in range(one.count)]
+
+    def fits(at: int, left: np.ndarray) -> bool:
+        if at == len(singles):
+            return True
+        one, hosts = singles[at]
+        for server in np.flatnonzero(hosts).tolist():
+            if (left[server] >= one.demand).all():
+                after = left.copy()
+                after[server] -= one.demand
+                if fits(at + 1, after):
+                    return True
+        return False
+
+    assert (given_ is not None) == fits(0, free)
+    if given_ is not None:
+        used = np.zeros_like(free)
+        for one, counts in zip(items, given_, strict=True):
+            assert counts.sum() == one.count
+            assert not counts[~machines.hosts(one)].any()
+            used += counts[:, None] * one.demand
+        assert (used <= free).all()
+
+
+def earned(engine: Engine) -> float:
+    return sum(
+        utility_value(record.job.utility, record.completion - record.job.arrival)
+        for record in engine.jobs.values()
+        if record.completion is not None
+    )
+
+
+@settings(deadline=None, derandomize=True, max_examples=10)
+@given(SEEDS)
+def test_a_run_earns_what_was_planned_and_no_policy_earns_more(seed: int) -> None:
+    on, jobs = small_world(seed, 4, 2)
+    policy: Any = make_policy("optimum", PolicyContext(on, jobs, 6), {})
+    best = earned(Simulation(on, jobs, policy, until=6).run())
+    assert best == pytest.approx(policy.solution.utility, rel=1e-9, abs=1e-9)
+    for other in ("fifo", "drf"):
+        rival = make_policy(other, PolicyContext(on, jobs, 6), {})
+        assert earned(Simulation(on, jobs, rival, until=6).run()) <= best * (1 + 1e-5) + 1e-6
+
+
+@settings(deadline=None, derandomize=True, max_examples=8)
+@given(SEEDS)
+def test_it_survives_lost_servers_and_cancelled_jobs(seed: int) -> None:
+    engine = replay("optimum", seed, {}, until=14)
+    assert not engine.open_jobs
+
+
+def test_a_displaced_job_is_planned_anew_and_a_returned_server_is_used() -> None:
+    on = cluster(2, 0, gpus=4)
+    jobs = [
+        job(on, "first", ps_amounts=None, chunks=4, epochs=4, minibatches=10),
+        job(on, "later", arrival=6, ps_amounts=None, chunks=8, epochs=4, minibatches=10),
+    ]
+    policy = make_policy("optimum", PolicyContext(on, jobs, 10), {})
+    incidents = [ServerLost(1, 0), ServerBack(5, 0)]
+    engine = Simulation(on, jobs, policy, until=10, incidents=incidents).run()
+    assert {record.status for record in engine.jobs.values()} == {Status.FINISHED}
+
+
+def test_an_early_stop_is_reported_as_one() -> None:
+    rng = np.random.default_rng(5)
+    on = cluster(5, 2, 2, gpus=3, horizon=10)
+    jobs = [random_job(on, rng, f"job-{at}", latest=5) for at in range(30)]
+    problem = whole_problem(on, jobs, 10)
+    stopped = solve(problem, time_limit=0.01)
+    assert not stopped.optimal
+    assert stopped.utility <= stopped.bound
+    assert stopped.gap > 0
+    assert stopped.utility > 0
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    on = cluster(1, 1)
+    one = job(on)
+    with pytest.raises(InputError, match="needs to know all jobs"):
+        make_policy("optimum", PolicyContext(on), {})
+    with pytest.raises(InputError, match="too many to solve"):
+        make_policy("optimum", PolicyContext(on, [one]), {"most_decisions": 3})
+    two = job(on, "two", internal_bandwidth=10**11, speed=_speed())
+    with pytest.raises(InputError, match="one rate"):
+        make_policy("optimum", PolicyContext(on, [two]), {})
+    nothing = make_policy("optimum", PolicyContext(on, []), {})
+    assert "bound" not in nothing.parameters_in_force()
+    late = job(on, "late", chunks=1, epochs=100)
+    policy = make_policy("optimum", PolicyContext(on, [late]), {})
+    engine = Simulation(on, [late], policy).run()
+    refusal = engine.jobs["late"].refusal
+    assert refusal is not None
+    assert refusal.reason.value == "too-late"
+
+
+def _speed() -> Any:
+    from fractions import Fraction
+
+    from shadowprice.core.job import StepModel
+
+    return StepModel(Fraction(60), gradient_bytes=10**9)
