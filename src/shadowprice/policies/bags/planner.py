@@ -131,6 +131,10 @@ class BagPlanner:
         need = self._need(0, promise)
         return None if need is None else need[2]
 
+    def room(self, start: int) -> int:
+        """Return how many places a slot has."""
+        return int(self._open[start])
+
     def _promises(self, factor: float) -> list[tuple[float, int, int]]:
         """Return (bound on the payoff, start, promise) of what can be promised, best first."""
         slots = len(self.utility)
@@ -199,10 +203,11 @@ class BagPlanner:
             # What a place costs on average in the plan found: later places of a slot are dearer,
             # and one that does not fit is worth avoiding at several times the price.
             needed = np.maximum(_padded(better.places, len(price)), 1)
-            room = self._open[window]
-            fits = np.minimum(needed, room)
+            there = self._open[window]
+            fits = np.minimum(needed, there)
             average = cost[np.arange(len(price)), fits] / fits
-            wanted = np.where(needed > room, 4.0 * np.maximum(price, average), average)
+            dear = 4.0 * np.maximum(np.maximum(price, average), 1e-6 * max(price.max(), 1.0))
+            wanted = np.where(needed > there, dear, average)
             if np.allclose(wanted, price, rtol=1e-9, atol=0.0):
                 break
             price = wanted
@@ -211,7 +216,7 @@ class BagPlanner:
                 break
             plans[copies] = self._reserved(start, promise, copies)
             better = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
-        if math.isinf(better.cost):
+        if better.short:
             self._plans[key] = math.inf, None
             return None
         self._plans[key] = better.cost, better

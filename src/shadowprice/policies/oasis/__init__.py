@@ -14,6 +14,7 @@ POLICIES = (
         build="shadowprice.policies.oasis.policy:build",
         details="Every job is decided when it arrives, by the exact optimum of (27) at the prices "
         "of that moment; an admitted job keeps its plan. Workers and parameter servers stand on "
-        "different servers: machines of role `any` are split between the two.",
+        "different servers: machines of role `any` are split between the two. Runs bags of tasks: "
+        "their start and their copies are chosen at the prices of the slots.",
     ),
 )

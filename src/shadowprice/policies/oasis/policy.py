@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,8 @@ class Oasis(PricedAdmission):
     parameters : OasisParameters
         How prices are formed and work is counted.
     """
+
+    capabilities: ClassVar = replace(PricedAdmission.capabilities, runs_bags=True)
 
     def __init__(self, context: PolicyContext, parameters: OasisParameters) -> None:
         cluster, known = context.cluster, context.known_jobs

@@ -11,9 +11,10 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
 from shadowprice.core.schedule import Schedule
+from shadowprice.policies.bags.quotes import BagQuote
 from shadowprice.policies.oasis.planner import Planner
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.offers import Offer, Scarcity
+from shadowprice.policies.pricing.offers import Offer, Quote, Scarcity
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,10 @@ class OasisPlanner:
         """Catch up with the ledger."""
         self.planner.follow(ledger)
 
-    def quote(self, view: View, job: Job, remaining: int) -> OasisQuote:
+    def quote(self, view: View, job: Job, remaining: int) -> Quote:
         """Return a job's quote."""
+        if job.bag is not None:
+            return BagQuote(self.planner.workers, view, job)
         return OasisQuote(self.planner, view, job, remaining)
 
 

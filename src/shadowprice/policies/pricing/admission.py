@@ -29,7 +29,7 @@ from shadowprice.policies.pricing.constants import (
     PriceConstants,
     given_constants,
 )
-from shadowprice.policies.pricing.offers import PricedPlanner
+from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
 
@@ -94,7 +94,7 @@ class PricedAdmission(ABC):
         offer = quote.best()
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             return Reject(job.name, explain(quote, view, job, offer, job.required))
-        return Commit(job.name, quote.schedule(offer), offer.payoff, offer.utility, offer.cost)
+        return _commitment(job, quote, offer)
 
     def _dearest_first(self, view: View, names: Sequence[str]) -> list[str]:
         """Return displaced jobs by what each would still earn, the most first.
@@ -117,9 +117,11 @@ class PricedAdmission(ABC):
         quote = self._planner.quote(view, job, state.remaining)
         offer = quote.best()
         if offer is not None:
-            return Commit(job.name, quote.schedule(offer), offer.payoff, offer.utility, offer.cost)
+            return _commitment(job, quote, offer)
         why = "its plan fell short" if server is None else f"{view.cluster.names[server]} was lost"
         detail = explain(quote, view, job, None, state.remaining)
+        if detail.reason is Reason.DEADLINE:
+            return Drop(job.name, detail)
         return Drop(
             job.name,
             Refusal(
@@ -134,6 +136,11 @@ class PricedAdmission(ABC):
             if learner.learn((job,)):
                 constants = learner.constants().scaled(self._parameters.price_scale)
                 board.reprice(constants, ledger)
+
+
+def _commitment(job: Job, quote: Quote, offer: Offer) -> Commit:
+    schedule = quote.schedule(offer)
+    return Commit(job.name, schedule, offer.payoff, offer.utility, offer.cost, copies=offer.copies)
 
 
 def first_constants(

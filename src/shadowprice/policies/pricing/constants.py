@@ -157,7 +157,8 @@ class ConstantsLearner:
         self._ln_upper[asked] = np.maximum(self._ln_upper[asked], ln_best - np.log(shares[asked]))
         slots = worker_slots(job)
         ln_use = math.log(slots) + math.log(float(shares.sum()))
-        ln_worst = _ln_smallest_utility(job, window)
+        useful = window if job.bag is None else min(window, job.bag.slots)
+        ln_worst = _ln_smallest_utility(job, useful)
         if math.isfinite(ln_worst):
             self._ln_least_rate = min(self._ln_least_rate, ln_worst - ln_use)
         self._ln_least_use = min(self._ln_least_use, ln_use)
@@ -205,8 +206,10 @@ def worker_slots(job: Job) -> int:
     """Return the most worker-slots that a job takes, ``ceil(E N M (tau + 2 e / b))``.
 
     For a measured throughput curve the amount depends on the number of workers; the most wasteful
-    number counts, as L is a lower bound.
+    number counts, as L is a lower bound. A bag of tasks counts with one copy of each.
     """
+    if job.bag is not None:
+        return math.ceil(job.bag.worker_slots)
     # A float is exact enough: the amount only enters L, through its logarithm.
     return math.ceil(float((job.worker_counts * (job.required / job.gains)).max()))
 

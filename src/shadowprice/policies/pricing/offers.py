@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.bag import TaskCopies
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
@@ -31,6 +32,8 @@ class Offer:
     choice : ndarray of int64, shape (slots,)
         The choice made in each slot of the window, -1 for none; what a choice is, the planner that
         made the offer knows.
+    copies : tuple of TaskCopies
+        Copies of the tasks of a bag.
     """
 
     completion: int
@@ -38,6 +41,7 @@ class Offer:
     cost: float
     payoff: float
     choice: Integers
+    copies: tuple[TaskCopies, ...] = ()
 
 
 class Scarcity(NamedTuple):

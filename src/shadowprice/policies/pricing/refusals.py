@@ -10,6 +10,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import utility_value
+from shadowprice.policies.bags.quotes import BagQuote
 from shadowprice.policies.pricing.offers import Offer, Quote
 
 _STEPS = 20
@@ -33,6 +34,8 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
     remaining : int
         Progress units to make.
     """
+    if offer is None and isinstance(quote, BagQuote):
+        return quote.refusal()
     if offer is None:
         return _no_schedule(quote, view, remaining)
     factor, nearest = least_factor(quote, job, offer)

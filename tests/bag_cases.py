@@ -1,0 +1,93 @@
+"""Small bags of tasks, on a cluster of plain places."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import Dimension
+from shadowprice.core.bag import Bag, TaskGroup
+from shadowprice.core.cluster import Cluster, Role, build_cluster
+from shadowprice.core.job import Job, bag_job
+from shadowprice.core.utility import Constant, Utility
+
+SLOT = 60.0
+
+
+def pareto(count: int, shape: float, minimum: float) -> TaskGroup:
+    """Tasks of a Pareto law; the shortest duration in slots."""
+    shortest = minimum * SLOT
+    mean = shortest * shape / (shape - 1.0)
+    return TaskGroup(count, "pareto", {"shape": shape, "minimum": shortest}, shortest, mean)
+
+
+def exponential(count: int, mean: float, minimum: float = 0.0) -> TaskGroup:
+    """Tasks of an exponential law beyond a minimum; both in slots."""
+    parameters = {"shape": 1.0, "expected": mean * SLOT, "minimum": minimum * SLOT}
+    return TaskGroup(count, "weibull", parameters, minimum * SLOT, mean * SLOT)
+
+
+def places(servers: int = 4, each: int = 4, horizon: int = 20, role: Role = Role.WORKER) -> Cluster:
+    """Servers that hold so many copies each, a GPU a copy."""
+    return build_cluster(
+        slot_seconds=Fraction(60),
+        horizon=horizon,
+        servers=[(f"gpu-{at}", role, {"gpu": each * 1000}) for at in range(servers)],
+        dimensions={"gpu": Dimension.COUNT},
+    )
+
+
+def bag(
+    on: Cluster,
+    *groups: TaskGroup,
+    name: str = "bag",
+    arrival: int = 0,
+    deadline: float = 6.0,
+    miss_probability: float = 0.05,
+    utility: Utility | None = None,
+) -> Job:
+    """A bag as a job; a copy takes a GPU."""
+    return bag_job(
+        name=name,
+        arrival=arrival,
+        bag=Bag(groups or (pareto(4, 2.0, 0.5),), deadline, miss_probability, SLOT),
+        worker=on.demand({"gpu": 1000}),
+        utility=utility or Constant(1000.0),
+    )
+
+
+def random_bag_market(
+    seed: int, most_tasks: int = 3
+) -> tuple[Bag, NDArray[np.float64], NDArray[np.float64]]:
+    """A small bag, what places cost in each slot, and what ending in each is worth."""
+    rng: Any = np.random.default_rng(seed)
+    groups = []
+    for _ in range(int(rng.integers(1, 3))):
+        count = int(rng.integers(1, most_tasks + 1))
+        if rng.random() < 0.6:
+            groups.append(pareto(count, rng.uniform(1.2, 4), rng.uniform(0.2, 1.5)))
+        else:
+            minimum = float(rng.uniform(0, 1))
+            groups.append(exponential(count, minimum + rng.uniform(0.2, 2), minimum))
+    slots = int(rng.integers(2, 5))
+    deadline = slots - (float(rng.random()) if rng.random() < 0.3 else 0.0)
+    made = Bag(tuple(groups), deadline, float(rng.choice([0.3, 0.1, 0.05, 0.02])), SLOT)
+    most = int(rng.integers(made.tasks, 12))
+    base = 10.0 ** rng.uniform(-2, 1, slots)
+    if rng.random() < 0.4:
+        base[:] = base[0]
+    dearer = np.sort(1 + rng.random((slots, most)) * rng.choice([0, 0, 1, 5]), axis=1)
+    cost = np.concatenate([np.zeros((slots, 1)), np.cumsum(base[:, None] * dearer, axis=1)], axis=1)
+    for slot in range(slots):
+        if rng.random() < 0.3:
+            cost[slot, int(rng.integers(0, most + 1)) + 1 :] = np.inf
+    after = np.arange(slots)
+    worth = [
+        np.full(slots, 100.0),
+        100.0 / (1 + after),
+        100.0 / (1 + np.exp(2 * (after - slots / 2))),
+    ][int(rng.integers(3))]
+    return made, cost, worth

@@ -1,0 +1,185 @@
+"""What the engine demands of a bag's plan, and how it counts and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from shadowprice.core.bag import TaskCopies
+from shadowprice.core.cluster import Cluster, Role
+from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.events import (
+    Commit,
+    Completed,
+    Decision,
+    DriverEvent,
+    JobsArrived,
+    JobsDisplaced,
+    PolicyEvent,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Capabilities, Status, View
+from shadowprice.core.refusal import Reason
+from shadowprice.core.schedule import Schedule
+from shadowprice.engine import Engine
+from shadowprice.engine.journal import decode, encode, replay
+from tests.bag_cases import bag, exponential, pareto, places
+from tests.planners import EarliestPlanner
+
+PLAN = [(0, 0, 4, 0), (0, 1, 3, 0), (1, 0, 4, 0), (1, 1, 1, 0), (2, 0, 2, 0)]
+COPIES = (TaskCopies(0, 2, 2), TaskCopies(1, 3, 1))
+
+
+class Fixed:
+    """Commits the same plan to every bag."""
+
+    capabilities = Capabilities(plans_ahead=True, runs_bags=True)
+
+    def __init__(
+        self,
+        plan: Iterable[tuple[int, int, int, int]] = PLAN,
+        copies: tuple[TaskCopies, ...] = COPIES,
+        later: tuple[list[tuple[int, int, int, int]], tuple[TaskCopies, ...]] | None = None,
+    ) -> None:
+        self.plan, self.copies, self.later = plan, copies, later
+        self.displaced: list[JobsDisplaced] = []
+        self.left: tuple[int, ...] = ()
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        return {}
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived):
+            for job in event.jobs:
+                yield Commit(job.name, Schedule.of(self.plan), 1.0, 1.0, 0.0, self.copies)
+        elif isinstance(event, JobsDisplaced):
+            self.displaced.append(event)
+            for name in event.jobs:
+                self.left = view.open_jobs[name].tasks_left
+                if self.later is not None:
+                    plan, copies = self.later
+                    yield Commit(name, Schedule.of(plan), 1.0, 1.0, 0.0, copies)
+
+
+def two_groups(on: Cluster, deadline: float = 6.0) -> Job:
+    return bag(on, pareto(2, 2.0, 0.5), exponential(3, 1.0), deadline=deadline)
+
+
+def run(policy: Fixed, *done: tuple[int, ...]) -> tuple[Engine, list[DriverEvent]]:
+    on = places(role=Role.ANY)
+    engine = Engine(on, policy)
+    events: list[DriverEvent] = [JobsArrived(0, (two_groups(on),))]
+    for slot, finished in enumerate(done):
+        events.append(SlotBegan(slot))
+        events.append(SlotEnded(slot, {"bag": sum(finished)}, {"bag": finished}))
+    for event in events:
+        engine.handle(event)
+    return engine, events
+
+
+@pytest.mark.parametrize(
+    ("plan", "copies", "told"),
+    [
+        (PLAN, (), "for \\[0, 0\\] tasks by group, but \\[2, 3\\] remain"),
+        (PLAN, (TaskCopies(0, 2, 2), TaskCopies(1, 2, 1)), "\\[2, 2\\] tasks by group"),
+        (PLAN, (*COPIES, TaskCopies(2, 1, 1)), "no copies of its tasks"),
+        (PLAN, (TaskCopies(0, 2, 0), TaskCopies(1, 3, 1)), "no copies of its tasks"),
+        (PLAN[1:], COPIES, "3 places in the first slot for 7 copies"),
+        ([*PLAN, (3, 0, 3, 0)], COPIES, "copies run on without a break and only end"),
+        ([*PLAN, (4, 0, 1, 0)], COPIES, "copies run on without a break and only end"),
+        ([*PLAN, (2, 1, 1, 1)], COPIES, "no parameter servers"),
+        ([(slot, 0, 4, 0) for slot in range(7)], COPIES, "no plan may use slot 6"),
+    ],
+)
+def test_a_plan_that_breaks_a_rule_is_refused(
+    plan: list[tuple[int, int, int, int]], copies: tuple[TaskCopies, ...], told: str
+) -> None:
+    with pytest.raises(PolicyError, match=told):
+        run(Fixed(plan, copies))
+
+
+def test_a_training_job_has_no_copies() -> None:
+    on = places()
+    engine = Engine(on, Fixed())
+    from tests.workloads import job
+
+    trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
+    with pytest.raises(PolicyError, match="it is no bag of tasks"):
+        engine.handle(JobsArrived(0, (trainer,)))
+
+
+def test_finished_tasks_are_counted_by_group_and_their_places_given_back() -> None:
+    engine, _ = run(Fixed(), (1, 2))
+    record = engine.jobs["bag"]
+    assert record.progress == 3
+    assert record.tasks_left == (1, 1)
+    assert record.left == [1, 1]
+    # One task in two copies and one in one copy still run: three places at most.
+    assert record.plan.rows() == [[0, 0, 4, 0], [0, 1, 3, 0], [1, 0, 3, 0], [2, 0, 2, 0]]
+    assert engine.ledger.used[0, :, 0].tolist() == [3000, 0, 0, 0]
+    assert engine.ledger.used[1, :, 0].tolist() == [2000, 0, 0, 0]
+    assert (engine.ledger.recount() == engine.ledger.used).all()
+
+
+def test_a_bag_is_done_with_its_last_task() -> None:
+    engine, _ = run(Fixed(), (1, 2), (1, 1))
+    record = engine.jobs["bag"]
+    assert (record.status, record.completion) == (Status.FINISHED, 1)
+    assert not engine.ledger.used.any()
+
+
+def test_a_plan_that_ends_with_tasks_left_is_planned_again_for_those() -> None:
+    policy = Fixed(later=([(3, 2, 2, 0), (4, 2, 1, 0)], (TaskCopies(1, 1, 2),)))
+    engine, _ = run(policy, (1, 2), (1, 0), (0, 0))
+    assert policy.displaced == [JobsDisplaced(3, ("bag",), None)]
+    assert policy.left == (0, 1)
+    record = engine.jobs["bag"]
+    assert (record.plans, record.left, record.progress) == (2, [1], 4)
+    engine.handle(SlotBegan(3))
+    commands = engine.handle(SlotEnded(3, {"bag": 1}, {"bag": (1,)}))
+    assert any(isinstance(command, Completed) for command in commands)
+
+
+def test_a_lost_server_displaces_a_bag_with_what_it_finished() -> None:
+    policy = Fixed(later=([(1, 2, 4, 0)], (TaskCopies(0, 1, 2), TaskCopies(1, 2, 1))))
+    engine, _ = run(policy, (1, 1))
+    engine.handle(ServerLost(1, 0))
+    assert policy.left == (1, 2)
+    assert engine.jobs["bag"].plan.rows() == [[1, 2, 4, 0]]
+
+
+@pytest.mark.parametrize("done", [(3, 0), (1,), (1, 1, 1), (-1, 1)])
+def test_a_driver_that_contradicts_itself_is_told(done: tuple[int, ...]) -> None:
+    with pytest.raises(ShadowpriceError, match="bag 'bag' finished"):
+        run(Fixed(), done)
+
+
+def test_a_bags_progress_says_which_tasks() -> None:
+    engine, _ = run(Fixed())
+    engine.handle(SlotBegan(0))
+    with pytest.raises(ShadowpriceError, match="finished None tasks in slot 0"):
+        engine.handle(SlotEnded(0, {"bag": 1}))
+
+
+def test_the_journal_of_a_bag_replays() -> None:
+    engine, events = run(Fixed(), (1, 2), (1, 0))
+    lines = [encode(event) for event in events]
+    again = replay((decode(line) for line in lines), Engine(places(role=Role.ANY), Fixed()))
+    assert again.state_digest() == engine.state_digest()
+    other, _ = run(Fixed(), (1, 2), (0, 1))
+    assert other.state_digest() != engine.state_digest()
+
+
+def test_a_policy_without_bags_is_not_asked() -> None:
+    on = places()
+    engine = Engine(on, EarliestPlanner())
+    engine.handle(JobsArrived(0, (two_groups(on),)))
+    record = engine.jobs["bag"]
+    assert record.status is Status.REJECTED
+    assert record.refusal is not None
+    assert record.refusal.reason is Reason.POLICY
+    assert "shadowprice policies" in str(record.refusal.change)

@@ -1,0 +1,354 @@
+"""Bags under prices: the planner against brute force, its promises against simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from shadowprice.core.bag import TaskCopies
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import ServerLost
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.refusal import Reason
+from shadowprice.core.utility import Constant, Sigmoid
+from shadowprice.engine import Engine
+from shadowprice.kernels.bags import cheapest_copies, copy_costs, reserve
+from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, Plan
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Incident, Simulation
+from tests.bag_cases import bag, exponential, pareto, places, random_bag_market
+from tests.oracles.bags import places as places_by_definition
+from tests.oracles.bags import plans
+
+PRICES = {"prices": "given", "worker": {"L": 0.01, "U": {"gpu": 100.0}}}
+
+
+def best(seed: int, factor: float | None = None, slot: int = 0) -> Plan | None:
+    made, cost, worth = random_bag_market(seed)
+    if factor is not None:
+        cost = cost.copy()
+        cost[slot] *= factor
+    left = [group.count for group in made.groups]
+    return BagPlanner(made, left, 0, cost, worth, made.miss_probability).best()
+
+
+def simulated(
+    on: Cluster, jobs: list[Job], seed: int = 0, incidents: list[Incident] | None = None
+) -> Engine:
+    policy = make_policy("oasis", PolicyContext(on, jobs), PRICES)
+    return Simulation(on, jobs, policy, seed=seed, incidents=incidents or []).run()
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def test_what_copies_cost_is_the_sum_over_slots() -> None:
+    log_survival = np.log(np.array([[1.0, 0.5, 0.2], [1.0, 1.0, 0.3]]))
+    price = np.array([2.0, 1.0, 7.0])
+    table = copy_costs(log_survival, price, 4)
+    for group, r in itertools.product(range(2), range(1, 5)):
+        alive = np.exp(log_survival[group]) ** r
+        assert table[group, r - 1] == pytest.approx(r * float(price @ alive))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_cheapest_copies_are_near_the_best_ones_and_their_bound_is_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    groups, most = int(rng.integers(1, 3)), 6
+    count = rng.integers(1, 4, groups)
+    decay = rng.uniform(0.3, 4.0, groups)
+    cost = rng.uniform(0.5, 3.0, (groups, 1)) * np.cumsum(rng.uniform(-0.1, 1, (groups, most)), 1)
+    cost = np.abs(cost) + 0.1
+    epsilon, room = float(rng.uniform(0.02, 0.5)), int(rng.integers(count.sum(), 15))
+    budget = -math.log1p(-epsilon)
+    owner = np.repeat(np.arange(groups), count)
+
+    def late(copies: tuple[int, ...]) -> float:
+        misses = (math.exp(-decay[g] * r) for g, r in zip(owner, copies, strict=True))
+        return sum(-math.log1p(-miss) for miss in misses)
+
+    every = itertools.product(range(1, most + 1), repeat=len(owner))
+    allowed = {
+        copies: sum(cost[g, r - 1] for g, r in zip(owner, copies, strict=True))
+        for copies in every
+        if late(copies) <= budget
+    }
+    copies, change = np.empty(groups, np.int64), np.empty(4, np.int64)
+    found, bound = cheapest_copies(count, cost, decay, budget, room, copies, change)
+    fitting = [paid for given, paid in allowed.items() if sum(given) <= room]
+    if not fitting:
+        assert not found
+        return
+    assert bound <= min(allowed.values()) + 1e-9
+    if not found:
+        return  # room is short: the planner has the fewest copies to fall back on
+    given = [int(copies[g]) for g in owner]
+    if change[0] >= 0:
+        first = int(np.searchsorted(owner, change[0]))
+        given[first : first + change[1]] = [int(change[2])] * int(change[1])
+        given[first + change[1]] = int(change[3])
+    assert late(tuple(given)) <= budget * (1 + 1e-9)
+    assert sum(given) <= room
+    paid = sum(cost[g, r - 1] for g, r in zip(owner, given, strict=True))
+    # Rounding the one fractional step costs less than what one task can cost.
+    assert paid <= min(fitting) + 2.0 * cost.max()
+
+
+def test_the_reserve_is_the_quantile_of_its_definition() -> None:
+    for seed in range(60):
+        made, _, worth = random_bag_market(seed)
+        rng = np.random.default_rng(seed)
+        tasks = [g for g, group in enumerate(made.groups) for _ in range(group.count)]
+        copies = rng.integers(1, 4, len(made.groups))
+        slots = len(worth)
+        level = made.miss_probability * RESERVE_SHARE / max(slots - 1, 1)
+        planner = BagPlanner(
+            made,
+            [group.count for group in made.groups],
+            0,
+            np.zeros((slots, 40)),
+            worth,
+            made.miss_probability,
+        )
+        counts = np.array([group.count for group in made.groups])
+        need = reserve(counts, copies, planner._log_survival, level)
+        wanted = places_by_definition(
+            made, tasks, [int(copies[g]) for g in tasks], slots, RESERVE_SHARE
+        )
+        assert need[need > 0].tolist() == wanted, seed
+
+
+# ---------------------------------------------------------------- planner
+
+
+def test_the_plan_is_the_best_of_all_starts_promises_and_copies() -> None:
+    """Tiny bags, where a single task weighs most; the copies of larger ones are closer still."""
+    exact = found = 0
+    for seed in range(70):
+        made, cost, worth = random_bag_market(seed, most_tasks=2)
+        plan = BagPlanner(
+            made,
+            [group.count for group in made.groups],
+            0,
+            cost,
+            worth,
+            made.miss_probability,
+        ).best()
+        most = min(7, cost.shape[1] - made.tasks)
+        every = [payoff for payoff, *_ in plans(made, 0, cost, worth, RESERVE_SHARE, most)]
+        assert (plan is None) == (not every), seed
+        if plan is None:
+            continue
+        payoff = float(worth[plan.promise]) - plan.cost
+        found += 1
+        assert payoff <= max(every) + 1e-9, seed
+        exact += payoff >= max(every) - 1e-9 * max(1.0, abs(max(every)))
+    assert found > 25
+    assert exact >= 0.9 * found
+
+
+def test_a_dearer_start_never_gets_more_copies() -> None:
+    moved = fewer = 0
+    for seed in range(600):
+        plan = best(seed)
+        if plan is None:
+            continue
+        factor = 10.0 ** np.random.default_rng(seed).uniform(0.1, 2.0)
+        other = best(seed, factor, plan.start)
+        assert other is not None
+        assert other.start != plan.start or other.places[0] <= plan.places[0], seed
+        moved += other.start != plan.start
+        fewer += other.start == plan.start and other.places[0] < plan.places[0]
+    assert moved > 40
+    assert fewer > 2
+
+
+def test_a_later_deadline_and_a_looser_promise_never_pay_less() -> None:
+    def payoff(deadline: float, miss_probability: float, seed: int) -> float:
+        rng = np.random.default_rng(seed)
+        on = places()
+        job = bag(
+            on,
+            pareto(30, rng.uniform(1.3, 3.0), 0.4),
+            exponential(20, 0.9, 0.2),
+            deadline=deadline,
+            miss_probability=miss_probability,
+        )
+        assert job.bag is not None
+        price = 10.0 ** rng.uniform(-1, 1, 8)[: math.ceil(deadline)]
+        cost = np.outer(price, np.arange(201.0))
+        plan = BagPlanner(
+            job.bag, (30, 20), 0, cost, np.full(len(price), 1e4), miss_probability
+        ).best()
+        return -math.inf if plan is None else 1e4 - plan.cost
+
+    for seed in range(12):
+        by_deadline = [payoff(deadline, 0.05, seed) for deadline in (2.0, 3.0, 5.0, 8.0)]
+        assert by_deadline == sorted(by_deadline)
+        by_promise = [payoff(5.0, epsilon, seed) for epsilon in (0.01, 0.03, 0.1, 0.3)]
+        assert all(b >= a * (1 - 2e-3) for a, b in itertools.pairwise(by_promise)), seed
+
+
+def test_copies_follow_the_price_of_the_slot_they_start_in() -> None:
+    """Ending sooner saves later slots: the dearer the start beside them, the fewer copies."""
+    job = bag(places(), pareto(40, 1.5, 0.7), deadline=6.0, miss_probability=0.2)
+    assert job.bag is not None
+    started = []
+    for price in (0.1, 1.0, 10.0):
+        cost = np.outer([price, 1, 1, 1, 1, 1], np.arange(401.0))
+        worth = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1e5])
+        planner = BagPlanner(job.bag, (40,), 0, cost, worth, 0.2)
+        plan = planner._plan(0, 5, math.inf)
+        assert plan is not None
+        started.append(int(plan.places[0]))
+    assert started == sorted(started, reverse=True)
+    assert started[0] > started[-1]
+
+
+# ---------------------------------------------------------------- promises, simulated
+
+
+def test_promises_are_broken_as_rarely_as_promised() -> None:
+    """Simulated bags against (3) for the copies chosen, and against the miss probability."""
+    on = places(10, 8)
+    kept = broken = 0
+    predicted = 0.0
+    for seed in range(24):
+        jobs = [
+            bag(
+                on,
+                pareto(6, 2.0, 0.5),
+                exponential(4, 0.8, 0.2),
+                name=f"bag-{at}",
+                arrival=4 * at,
+                deadline=3.0,
+                miss_probability=0.2,
+                utility=Sigmoid(100.0, 0.1, 50.0),
+            )
+            for at in range(25)
+        ]
+        engine = simulated(on, jobs, seed)
+        for job in jobs:
+            record = engine.jobs[job.name]
+            assert job.bag is not None
+            if record.refusal is not None:
+                assert record.refusal.reason is Reason.DEADLINE
+            broken += record.plans > 1 or record.status is Status.DROPPED
+            kept += record.plans == 1 and record.status is Status.FINISHED
+        first = simulated(on, jobs[:1], seed).jobs["bag-0"]
+        assert jobs[0].bag is not None
+        if first.plans == 1:
+            ends = first.plan.completion + 1 - first.plan.start
+            predicted = _predicted(first.copies, float(min(ends, 3)))
+    total = kept + broken
+    rate, spread = broken / total, math.sqrt(0.2 * 0.8 / total)
+    assert total == 600
+    # (3) of the chosen copies, and at most the reserve's share of the miss probability beyond it.
+    assert predicted - 3 * spread <= rate <= min(predicted + 0.02, 0.2) + 3 * spread
+
+
+def _predicted(copies: tuple[TaskCopies, ...], slots: float) -> float:
+    survival = [(0.5 / slots) ** 2, math.exp(-(slots - 0.2) / 0.6)]
+    in_time = math.prod((1 - survival[g] ** r) ** tasks for g, tasks, r in copies)
+    return 1.0 - in_time
+
+
+def test_a_bag_draws_the_same_whatever_else_runs() -> None:
+    on = places()
+    alone = simulated(on, [bag(on)], seed=3).jobs["bag"]
+    other = bag(on, pareto(3, 1.5, 0.4), name="other", arrival=9)
+    together = simulated(on, [other, bag(on)], seed=3).jobs["bag"]
+    assert alone.plan.rows() == together.plan.rows()
+    assert alone.completion == together.completion
+    completions = {simulated(on, [bag(on)], seed=s).jobs["bag"].completion for s in range(12)}
+    assert len(completions) > 1
+
+
+# ---------------------------------------------------------------- through the policy
+
+
+def test_a_bag_beside_training_jobs() -> None:
+    from tests.workloads import job
+
+    on = places()
+    trainers = [
+        job(
+            on,
+            f"train-{at}",
+            arrival=at,
+            epochs=1,
+            minibatches=5,
+            worker_amounts={"gpu": 1000},
+            ps_amounts=None,
+            utility=Constant(200.0),
+        )
+        for at in range(4)
+    ]
+    jobs = [*trainers, bag(on, arrival=2)]
+    engine = simulated(on, jobs)
+    assert {record.status for record in engine.jobs.values()} == {Status.FINISHED}
+    assert not engine.ledger.used.any()
+
+
+def test_a_deadline_that_no_copies_meet_names_what_would_do() -> None:
+    on = places(1, 4)
+    tight = bag(on, pareto(4, 2.0, 0.9), deadline=1.5, miss_probability=0.01)
+    refusal = simulated(on, [tight]).jobs["bag"].refusal
+    assert refusal is not None
+    assert refusal.reason is Reason.DEADLINE
+    assert "on 4 places" in refusal.message
+    enough = float(refusal.numbers["smallest_deadline_s"]) / 60.0
+    later = bag(on, pareto(4, 2.0, 0.9), deadline=enough * 1.001, miss_probability=0.01)
+    assert simulated(on, [later]).jobs["bag"].plans >= 1
+    sooner = bag(on, pareto(4, 2.0, 0.9), deadline=enough * 0.999, miss_probability=0.01)
+    assert simulated(on, [sooner]).jobs["bag"].plans == 0
+
+
+def test_a_bag_worth_less_than_its_places_is_told_the_price() -> None:
+    on = places()
+    refusal = simulated(on, [bag(on, utility=Constant(1e-6))]).jobs["bag"].refusal
+    assert refusal is not None
+    assert refusal.reason is Reason.PRICE
+    assert "times as large" in str(refusal.change)
+
+
+def test_a_full_cluster_says_how_many_places_are_missing() -> None:
+    on = places(2, 4)
+    first = bag(on, pareto(8, 2.0, 0.9), name="first", deadline=7.0, miss_probability=0.5)
+    second = bag(on, pareto(8, 2.0, 0.6), name="second", deadline=2.0, miss_probability=0.9)
+    engine = simulated(on, [first, second])
+    assert engine.jobs["first"].plans >= 1
+    refusal = engine.jobs["second"].refusal
+    assert refusal is not None
+    assert refusal.reason is Reason.NO_ROOM
+    assert refusal.numbers["places_needed"] == 8
+
+
+def test_a_lost_server_gives_the_rest_a_new_plan_before_the_deadline() -> None:
+    on = places()
+    jobs = [bag(on, exponential(8, 1.5, 0.9), deadline=12.0)]
+    lost: list[Incident] = [ServerLost(1, server) for server in range(2)]
+    record = simulated(on, jobs, incidents=lost).jobs["bag"]
+    assert record.plans > 1
+    assert record.status is Status.FINISHED
+    assert record.completion is not None
+    assert record.completion < 12
+
+
+def test_a_bag_that_misses_its_deadline_is_given_up() -> None:
+    on = places()
+    dropped = None
+    for seed in range(60):
+        one = bag(on, pareto(6, 1.2, 0.6), deadline=1.7, miss_probability=0.5)
+        record = simulated(on, [one], seed).jobs["bag"]
+        if record.status is Status.DROPPED:
+            dropped = record
+            break
+    assert dropped is not None
+    assert dropped.refusal is not None
+    assert dropped.refusal.reason is Reason.DEADLINE
+    assert dropped.refusal.numbers["tasks_unfinished"] == 6 - dropped.progress
