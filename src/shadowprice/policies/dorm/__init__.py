@@ -1,0 +1,21 @@
+"""Dorm: numbers and places of workers recomputed by a utilisation-maximising MILP."""
+
+from shadowprice.policies.dorm.parameters import DormParameters
+from shadowprice.policies.registry import PolicyInfo
+
+POLICIES = (
+    PolicyInfo(
+        name="dorm",
+        summary="All jobs are admitted; an MILP of utilisation, under bounds on unfairness and on "
+        "adjustments, works out their workers anew whenever a job arrives or leaves.",
+        paper="OASiS (INFOCOM 2018), section V, scheme (iv); Sun et al., Towards Distributed "
+        "Machine Learning in Shared Clusters: A Dynamically-Partitioned Approach (SMARTCOMP 2017)",
+        parameters=DormParameters,
+        build="shadowprice.policies.dorm.policy:build",
+        details="A running job keeps at least its fewest workers until it is done. On clusters of "
+        "more than `exact_servers` servers the MILP is over classes of equal servers, and a "
+        "placement follows. Queued jobs beyond `window` and running ones beyond `adjustable` "
+        "stand by. The parameters in force count how often the solver stopped at its node limit "
+        "and how often a placement had to give way.",
+    ),
+)

@@ -1,0 +1,334 @@
+"""Dorm's mixed-integer linear program (Sun et al. 2017, section on the optimizer), with HiGHS.
+
+Maximise, over the jobs' workers and where they stand, the sum over resources of used / capacity,
+such that
+
+- no group of servers is overbooked;
+- a running job keeps an allowed number of workers, a queued one has an allowed number or waits;
+- the sum over jobs of |dominant share - fair share| is within the bound on the fairness loss;
+- at most so many running jobs change in number or place.
+
+A group is one server (the program of the paper) or a class of equal servers taken as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.errors import ShadowpriceError
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+_SLACK: Final = 1e-9
+_STATES: Final = highspy.HighsModelStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One job of the program.
+
+    Parameters
+    ----------
+    counts, ps_counts : ndarray of int64, shape (choices,)
+        Numbers of workers to choose from, and the parameter servers they need.
+    worker, ps : ndarray of int64, shape (resources,)
+        Demands; zeros where the job has no parameter servers.
+    gain : ndarray of float64, shape (choices,)
+        What each choice adds to the sum over resources of used / capacity.
+    loss : ndarray of float64, shape (choices,)
+        |dominant share - fair share| of each choice.
+    standing : (ndarray of int64, ndarray of int64) or None
+        Workers and parameter servers on each group now; None for a queued job.
+    standing_gain, standing_loss : float
+        As above for things as they stand; a waiting job's loss is its fair share.
+    """
+
+    counts: Integers
+    ps_counts: Integers
+    worker: Integers
+    ps: Integers
+    gain: Floats
+    loss: Floats
+    standing: tuple[Integers, Integers] | None
+    standing_gain: float
+    standing_loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What is to be decided.
+
+    Parameters
+    ----------
+    items : sequence of Item
+        The jobs.
+    free : ndarray of int64, shape (groups, resources)
+        Room of each group without the items, less what the other jobs hold.
+    limited : ndarray of bool, shape (groups, resources)
+        Where the room is limited at all.
+    places_workers, places_ps : ndarray of int64, shape (items, groups)
+        How many of an item's workers, or parameter servers, a group's servers carry when empty.
+    fairness : float
+        Bound on the sum of the items' losses.
+    adjustments : int
+        How many running items may change.
+    """
+
+    items: Sequence[Item]
+    free: Integers
+    limited: Flags
+    places_workers: Integers
+    places_ps: Integers
+    fairness: float
+    adjustments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What the program decided.
+
+    Parameters
+    ----------
+    targets : list of ((workers by group, parameter servers by group) or None)
+        For every item; None where it stays as it is.
+    utilisation : float
+        Sum over resources of used / capacity, of the items alone.
+    optimal : bool
+        Whether the search ended within the gap, not at its node limit.
+    """
+
+    targets: list[tuple[Integers, Integers] | None]
+    utilisation: float
+    optimal: bool
+
+
+def solve(instance: Instance, *, node_limit: int, gap: float) -> Solution:
+    """Solve the program; things as they stand are the solution to start from.
+
+    Parameters
+    ----------
+    instance : Instance
+        What is to be decided; things as they stand keep within its bounds.
+    node_limit : int
+        Branch-and-bound nodes after which the best solution so far is taken.
+    gap : float
+        Relative gap that counts as optimal.
+
+    Returns
+    -------
+    Solution
+        Never of less utilisation than things as they stand.
+
+    Raises
+    ------
+    ShadowpriceError
+        If the solver fails.
+    """
+    stands = sum(item.standing_gain for item in instance.items)
+    still = Solution([None] * len(instance.items), stands, optimal=True)
+    program = _Program(instance)
+    if not program.cost:
+        return still
+    values, optimal = program.solve(node_limit, gap)
+    solution = Solution(*program.read(values), optimal=optimal) if values is not None else still
+    if solution.utilisation > stands + _SLACK:
+        return solution
+    return Solution(still.targets, stands, optimal)
+
+
+@dataclass(slots=True)
+class _Terms:
+    """Columns of one item: which of them count workers, or parameter servers, of each group."""
+
+    keep: int | None
+    choices: list[int]
+    workers: list[list[tuple[int, float]]]
+    ps: list[list[tuple[int, float]]]
+
+
+@dataclass
+class _Program:
+    """The program as columns and rows."""
+
+    instance: Instance
+    cost: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    rows: list[tuple[list[int], list[float], float, float]] = field(default_factory=list)
+    terms: list[_Terms] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for at in range(len(self.instance.items)):
+            self.terms.append(self._item(at))
+        self._capacity()
+        self._fairness()
+        self._adjustments()
+
+    def solve(self, node_limit: int, gap: float) -> tuple[Floats | None, bool]:
+        """Return the best values found, None where there are none, and whether they are optimal."""
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
+        for option, value in (
+            ("output_flag", False),
+            ("threads", 1),
+            ("parallel", "off"),
+            ("random_seed", 0),
+            ("mip_rel_gap", gap),
+            ("mip_abs_gap", 1e-7),
+            ("mip_max_nodes", node_limit),
+            ("mip_feasibility_tolerance", _SLACK),
+            ("primal_feasibility_tolerance", _SLACK),
+        ):
+            solver.setOptionValue(option, value)
+        solver.passModel(self._lp())
+        start = highspy.HighsSolution()
+        start.col_value = self._standing()
+        solver.setSolution(start)
+        solver.run()
+        status = solver.getModelStatus()
+        if status not in {_STATES.kOptimal, _STATES.kSolutionLimit}:
+            raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")
+        feasible = solver.getInfo().primal_solution_status == 2
+        values = np.rint(np.array(solver.getSolution().col_value)) if feasible else None
+        return values, status == _STATES.kOptimal
+
+    def read(self, values: Floats) -> tuple[list[tuple[Integers, Integers] | None], float]:
+        """Return the items' targets, and their utilisation."""
+        targets: list[tuple[Integers, Integers] | None] = []
+        utilisation = 0.0
+        for item, terms in zip(self.instance.items, self.terms, strict=True):
+            chosen = [at for at, column in enumerate(terms.choices) if values[column] > 0]
+            if not chosen:
+                targets.append(None)
+                utilisation += item.standing_gain
+                continue
+            utilisation += float(item.gain[chosen[0]])
+            workers, ps = (
+                np.array(
+                    [round(sum(values[column] * count for column, count in one)) for one in groups],
+                    dtype=np.int64,
+                )
+                for groups in (terms.workers, terms.ps)
+            )
+            same = item.standing is not None and (
+                np.array_equal(workers, item.standing[0]) and np.array_equal(ps, item.standing[1])
+            )
+            targets.append(None if same else (workers, ps))
+        return targets, utilisation
+
+    def _column(self, cost: float, upper: float) -> int:
+        self.cost.append(cost)
+        self.upper.append(upper)
+        return len(self.cost) - 1
+
+    def _row(self, terms: list[tuple[int, float]], lower: float, upper: float) -> None:
+        columns = [column for column, _ in terms]
+        self.rows.append((columns, [value for _, value in terms], lower, upper))
+
+    def _item(self, at: int) -> _Terms:
+        item = self.instance.items[at]
+        keep = None if item.standing is None else self._column(item.standing_gain, 1)
+        choices = [self._column(float(gain), 1) for gain in item.gain]
+        picked = [(column, 1.0) for column in choices]
+        if keep is None:
+            self._row(picked, 0, 1)
+        else:
+            self._row([(keep, 1.0), *picked], 1, 1)
+        workers = self._spread(choices, item.counts, self.instance.places_workers[at])
+        ps = self._spread(choices, item.ps_counts, self.instance.places_ps[at])
+        return _Terms(keep, choices, workers, ps)
+
+    def _spread(
+        self, choices: list[int], counts: Integers, places: Integers
+    ) -> list[list[tuple[int, float]]]:
+        """Return the terms that count, group by group, what the choices need in all."""
+        needs = [(column, float(n)) for column, n in zip(choices, counts, strict=True) if n]
+        spread: list[list[tuple[int, float]]] = [[] for _ in places]
+        hosts = np.flatnonzero(places)
+        if len(hosts) == 1:
+            spread[int(hosts[0])] = needs
+            return spread
+        most = int(counts.max(initial=0))
+        if not most:
+            return spread
+        columns = [(self._column(0.0, float(min(places[g], most))), 1.0) for g in hosts]
+        for group, term in zip(hosts.tolist(), columns, strict=True):
+            spread[group] = [term]
+        self._row([*columns, *((column, -n) for column, n in needs)], 0, 0)
+        return spread
+
+    def _capacity(self) -> None:
+        free = self.instance.free
+        for group, resource in zip(*np.nonzero(self.instance.limited), strict=True):
+            terms: list[tuple[int, float]] = []
+            room = int(free[group, resource])
+            for item, columns in zip(self.instance.items, self.terms, strict=True):
+                worker, ps = int(item.worker[resource]), int(item.ps[resource])
+                if worker:
+                    terms += [(c, worker * n) for c, n in columns.workers[group]]
+                if ps:
+                    terms += [(c, ps * n) for c, n in columns.ps[group]]
+                if columns.keep is not None and item.standing is not None:
+                    held = int(item.standing[0][group]) * worker + int(item.standing[1][group]) * ps
+                    if held:
+                        terms.append((columns.keep, held))
+            if terms:
+                # In units of the room, so that the solver's tolerances mean the same everywhere.
+                scale = max(room, *(value for _, value in terms))
+                merged: dict[int, float] = {}
+                for column, value in terms:
+                    merged[column] = merged.get(column, 0.0) + value / scale
+                self._row(list(merged.items()), -np.inf, room / scale)
+
+    def _fairness(self) -> None:
+        terms: list[tuple[int, float]] = []
+        waiting = 0.0
+        for item, columns in zip(self.instance.items, self.terms, strict=True):
+            base = 0.0
+            if columns.keep is None:
+                waiting += item.standing_loss
+                base = item.standing_loss
+            else:
+                terms.append((columns.keep, item.standing_loss))
+            terms += [
+                (column, float(loss) - base)
+                for column, loss in zip(columns.choices, item.loss, strict=True)
+            ]
+        self._row(terms, -np.inf, self.instance.fairness - waiting + _SLACK)
+
+    def _adjustments(self) -> None:
+        kept = [(terms.keep, 1.0) for terms in self.terms if terms.keep is not None]
+        least = len(kept) - self.instance.adjustments
+        if least > 0:
+            self._row(kept, least, np.inf)
+
+    def _standing(self) -> list[float]:
+        values = [0.0] * len(self.cost)
+        for terms in self.terms:
+            if terms.keep is not None:
+                values[terms.keep] = 1.0
+        return values
+
+    def _lp(self) -> highspy.HighsLp:
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(self.cost), len(self.rows)
+        lp.sense_ = highspy.ObjSense.kMaximize
+        lp.col_cost_ = np.array(self.cost)
+        lp.col_lower_ = np.zeros(len(self.cost))
+        lp.col_upper_ = np.array(self.upper)
+        lp.row_lower_ = np.array([lower for _, _, lower, _ in self.rows])
+        lp.row_upper_ = np.array([upper for _, _, _, upper in self.rows])
+        matrix = lp.a_matrix_
+        matrix.format_ = highspy.MatrixFormat.kRowwise
+        lengths = [len(columns) for columns, _, _, _ in self.rows]
+        matrix.start_ = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        matrix.index_ = np.array([c for columns, *_ in self.rows for c in columns], dtype=np.int32)
+        matrix.value_ = np.array([v for _, values, *_ in self.rows for v in values])
+        lp.integrality_ = [highspy.HighsVarType.kInteger] * len(self.cost)
+        return lp

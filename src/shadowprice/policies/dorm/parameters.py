@@ -1,0 +1,55 @@
+"""Dorm's parameters; light, so that listing policies loads no solver."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from shadowprice.policies.registry import Parameters
+
+
+class DormParameters(Parameters):
+    """Parameters of `dorm`."""
+
+    fairness_loss: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="theta_1: jobs' dominant shares may differ from the fair ones by "
+        "ceil(theta_1 * 2 * resources) in all",
+    )
+    adjustment_overhead: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="theta_2: ceil(theta_2 * running jobs) of the running jobs may be adjusted "
+        "at once",
+    )
+    window: int = Field(
+        default=32,
+        ge=1,
+        description="queued jobs that enter the program, in order of arrival",
+    )
+    adjustable: int = Field(
+        default=32,
+        ge=0,
+        description="running jobs that the program may adjust, those farthest from their fair "
+        "share first; the others stay as they are",
+    )
+    exact_servers: int = Field(
+        default=8,
+        ge=0,
+        description="servers up to which the program decides places server by server; beyond, "
+        "it decides by classes of equal servers, and jobs are placed best fit",
+    )
+    node_limit: int = Field(
+        default=100,
+        ge=1,
+        description="branch-and-bound nodes after which the best solution so far is taken (a "
+        "limit on time would make runs differ)",
+    )
+    gap: float = Field(
+        default=1e-2,
+        ge=0,
+        lt=1,
+        description="relative distance of utilisation from its bound that counts as optimal",
+    )

@@ -1,0 +1,219 @@
+"""Dorm (OASiS, section V, (iv)): utilisation by MILP, fair and with few adjustments."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import (
+    Decision,
+    JobCancelled,
+    JobsArrived,
+    JobsDisplaced,
+    JobsFinished,
+    Pause,
+    Place,
+    PolicyEvent,
+    Queue,
+    Reject,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.policies.baselines.fixed import NO_PLACEMENT, EmptyCluster
+from shadowprice.policies.baselines.room import Room
+from shadowprice.policies.dorm.parameters import DormParameters
+from shadowprice.policies.dorm.recomputation import Outcome, Recomputation, layout_of
+from shadowprice.policies.dorm.shares import Entry, Pools
+
+
+class Dorm:
+    """All jobs are admitted; an MILP works out their workers whenever jobs come or go.
+
+    A recomputation takes place at the beginning of a slot, at most once. Running jobs keep at least
+    their fewest workers until they are done. Keeping everything as it is always satisfies both
+    bounds, because the loss that there is already is allowed to stay.
+
+    Parameters
+    ----------
+    context : PolicyContext
+        The cluster.
+    parameters : DormParameters
+        What was set.
+
+    Notes
+    -----
+    No program is solved where every job can have all the workers it can use: that is the largest
+    utilisation, and fair.
+    """
+
+    capabilities: Final = Capabilities(elastic=True, wakes_every_slot=True)
+
+    def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
+        self._parameters = parameters
+        self._cluster: Cluster = context.cluster
+        self._empty = EmptyCluster(context.cluster)
+        self._room = Room(context.cluster)
+        self._up = np.ones(context.cluster.servers, dtype=np.bool_)
+        self._pools = Pools(context.cluster, self._up, parameters.exact_servers)
+        self._running: dict[str, Entry] = {}
+        self._queue: dict[str, Entry] = {}
+        self._arrivals = 0
+        self._changed = False
+        self._count = dict.fromkeys(
+            (
+                "recomputations",
+                "programs",
+                "stopped_at_node_limit",
+                "placed_otherwise",
+                "fell_back",
+                "beyond_fairness",
+            ),
+            0,
+        )
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return every parameter in force, and how the recomputations so far went.
+
+        ``recomputations``: slots in which jobs or servers had changed; ``programs``: those that
+        needed the MILP; ``stopped_at_node_limit``: of these, searches ended by the limit;
+        ``placed_otherwise``: jobs that did not get the number or the class of servers that the
+        program gave them; ``fell_back``: programs whose outcome could not be placed within the
+        bounds, so that running jobs stayed as they were; ``beyond_fairness``: jobs started beyond
+        the bound on fairness because nothing else ran.
+        """
+        return {**self._parameters.model_dump(), "statistics": dict(self._count)}
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Return decisions on an event."""
+        del view  # the policy keeps its own books
+        match event:
+            case SlotBegan():
+                if self._changed:
+                    self._changed = False
+                    yield from self._recompute()
+                return
+            case JobsArrived(_, jobs):
+                yield from self._take_in(jobs)
+            case JobsFinished(_, names):
+                for name in names:
+                    self._leave(name)
+            case JobCancelled(_, name):
+                self._leave(name)
+            case JobsDisplaced(_, names):
+                for name in names:
+                    self._room.release(name)
+                    self._queue[name] = entry = self._running.pop(name)
+                    entry.choice = -1
+                self._queue = dict(sorted(self._queue.items(), key=lambda pair: pair[1].order))
+            case ServerLost(_, server):
+                self._room.lose(server)
+                self._up[server] = False
+                self._renew()
+            case ServerBack(_, server):
+                self._room.restore(server)
+                self._up[server] = True
+                self._renew()
+        self._changed = True
+
+    def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
+        for job in jobs:
+            if self._empty.workers(job, int(job.worker_counts[0])):
+                self._queue[job.name] = Entry.of(job, self._arrivals)
+                self._arrivals += 1
+                yield Queue(job.name)
+            else:
+                yield Reject(job.name, NO_PLACEMENT)
+
+    def _leave(self, name: str) -> None:
+        entry = self._running.pop(name, None) or self._queue.pop(name)
+        self._pools.forget(entry)
+        self._room.release(name)
+
+    def _renew(self) -> None:
+        """Take note that another set of servers is up."""
+        self._pools = Pools(self._cluster, self._up, self._parameters.exact_servers)
+
+    # ---------------------------------------------------------------- recomputation
+
+    def _recompute(self) -> Iterator[Decision]:
+        if not self._running and not self._queue:
+            return
+        self._count["recomputations"] += 1
+        window = list(itertools.islice(self._queue.values(), self._parameters.window))
+        outcome = self._everyone()
+        if outcome is None:
+            running = sorted(self._running.values(), key=lambda entry: entry.order)
+            one = self._recomputation(running, window)
+            outcome = one.solve()
+            for name, number in one.statistics.items():
+                self._count[name] += number
+        if not outcome and not self._running:
+            outcome = self._first()
+        yield from self._apply(outcome)
+        # Behind a window that was started as a whole, more may find room.
+        self._changed = bool(self._queue) and not any(e.job.name in self._queue for e in window)
+
+    def _recomputation(self, running: list[Entry], window: list[Entry]) -> Recomputation:
+        return Recomputation(self._room, self._pools, self._parameters, running, window)
+
+    def _everyone(self) -> Outcome | None:
+        """Return what gives every job all it can use, None if that is not possible at once."""
+        if any(entry.choice < len(entry.counts) - 1 for entry in self._running.values()):
+            return None
+        free = self._room.free.copy()
+        outcome: Outcome = {}
+        for entry in self._queue.values():
+            layout = layout_of(self._room, entry, free)
+            if not layout.reach(int(entry.counts[-1]), int(entry.ps_counts[-1])):
+                return None
+            outcome[entry] = (len(entry.counts) - 1, layout)
+        return outcome
+
+    def _first(self) -> Outcome:
+        """Start the first job that fits at all, so that the cluster never idles for fairness."""
+        for entry in self._queue.values():
+            layout = layout_of(self._room, entry, self._room.free.copy())
+            for choice in range(len(entry.counts)):
+                if layout.reach(int(entry.counts[choice]), int(entry.ps_counts[choice])):
+                    self._count["beyond_fairness"] += 1
+                    return {entry: (choice, layout)}
+        return {}
+
+    def _apply(self, outcome: Outcome) -> Iterator[Decision]:
+        """Move jobs, in an order in which nothing is ever overbooked."""
+        less: list[Decision] = []
+        between: list[Decision] = []
+        more: list[Decision] = []
+        for entry, (choice, layout) in outcome.items():
+            name, placement = entry.job.name, layout.placement
+            place = Place(name, placement)
+            if entry.choice < 0:
+                more.append(place)
+                self._running[name] = self._queue.pop(name)
+            else:
+                before = layout_of(self._room, entry, self._room.free).given
+                changes = [new - old for new, old in zip(layout.given, before, strict=True)]
+                if not any(change.any() for change in changes):
+                    continue
+                if all((change <= 0).all() for change in changes):
+                    less.append(place)
+                else:
+                    more.append(place)
+                    if any((change < 0).any() for change in changes):
+                        between.append(Pause(name))
+            self._room.release(name)
+            self._room.stand(entry.job, placement)
+            entry.choice = choice
+        yield from (*less, *between, *more)
+
+
+def build(context: PolicyContext, parameters: DormParameters) -> Dorm:
+    """Build the policy, as the registry asks."""
+    return Dorm(context, parameters)

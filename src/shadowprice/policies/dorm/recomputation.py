@@ -1,0 +1,221 @@
+"""One recomputation: fair shares, the program, and places for what it decided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.policies.baselines.room import Room
+from shadowprice.policies.dorm.model import Instance, Item, Solution, solve
+from shadowprice.policies.dorm.parameters import DormParameters
+from shadowprice.policies.dorm.placing import Layout
+from shadowprice.policies.dorm.shares import Entry, Pools
+
+Integers = NDArray[np.int64]
+Outcome = dict[Entry, tuple[int, Layout]]
+"""Jobs that change: which number of workers they get, and where these stand."""
+
+_ROUNDING = 1e-9
+
+
+@dataclass
+class Recomputation:
+    """Running jobs and a window of queued ones, to be weighed against each other.
+
+    Parameters
+    ----------
+    room : Room
+        What is free, and where jobs stand; not changed.
+    pools : Pools
+        Groups of the servers that are up.
+    setting : DormParameters
+        Bounds and limits.
+    running : sequence of Entry
+        All running jobs, in order of arrival.
+    queued : sequence of Entry
+        The window of queued jobs, in order of arrival.
+
+    Attributes
+    ----------
+    bound : float
+        What the fairness loss may be: ceil(theta_1 * 2 * resources), or what it is with everything
+        as it stands, if that is more.
+    statistics : dict of str to int
+        What is worth counting.
+    """
+
+    room: Room
+    pools: Pools
+    setting: DormParameters
+    running: Sequence[Entry]
+    queued: Sequence[Entry]
+    statistics: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        entries = [*self.running, *self.queued]
+        self._fair = dict(zip(entries, self.pools.fair_shares(entries), strict=True))
+        allowed = ceiling(self.setting.fairness_loss * 2 * self.pools.resources)
+        self.bound = max(allowed, self._total_loss({}))
+
+    def solve(self) -> Outcome:
+        """Return what changes; it keeps within both bounds."""
+        farthest = sorted(self.running, key=lambda one: (-self._loss(one, one.choice), one.order))
+        free_to_change = farthest[: self.setting.adjustable]
+        entries = [*sorted(free_to_change, key=lambda one: one.order), *self.queued]
+        fixed = math.fsum(
+            self._loss(one, one.choice) for one in farthest[self.setting.adjustable :]
+        )
+        solution = solve(
+            self._instance(entries, fixed),
+            node_limit=self.setting.node_limit,
+            gap=self.setting.gap,
+        )
+        self.statistics["programs"] = 1
+        self.statistics["stopped_at_node_limit"] = int(not solution.optimal)
+        outcome = self._arrange(entries, solution)
+        if outcome is None or self._total_loss(outcome) > self.bound + _ROUNDING:
+            self.statistics["fell_back"] = 1
+            outcome = self._start()
+        return outcome
+
+    # ---------------------------------------------------------------- the program
+
+    def _instance(self, entries: Sequence[Entry], fixed: float) -> Instance:
+        free = self.pools.gather(self.room.free)
+        items = [self._item(entry) for entry in entries]
+        for item in items:
+            if item.standing is not None:
+                workers, ps = item.standing
+                free += workers[:, None] * item.worker + ps[:, None] * item.ps
+        places = [self.pools.places(entry) for entry in entries]
+        return Instance(
+            items=items,
+            free=free,
+            limited=self.pools.limited,
+            places_workers=np.array([workers for workers, _ in places]),
+            places_ps=np.array([ps for _, ps in places]),
+            fairness=self.bound - fixed,
+            adjustments=ceiling(self.setting.adjustment_overhead * len(self.running)),
+        )
+
+    def _item(self, entry: Entry) -> Item:
+        pools, choice = self.pools, entry.choice
+        kept = np.ones(len(entry.counts), dtype=np.bool_)
+        standing = None
+        if choice >= 0:
+            standing = pools.standing(self.room.standing[entry.job.name][1])
+            # Where there is one group to stand on, the same number is no change.
+            kept[choice] = not pools.one_place
+        return Item(
+            counts=entry.counts[kept],
+            ps_counts=entry.ps_counts[kept],
+            worker=entry.job.worker,
+            ps=entry.ps,
+            gain=pools.gains(entry)[kept],
+            loss=np.abs(pools.shares(entry)[kept] - self._fair[entry]),
+            standing=standing,
+            standing_gain=0.0 if choice < 0 else float(pools.gains(entry)[choice]),
+            standing_loss=self._loss(entry, choice),
+        )
+
+    # ---------------------------------------------------------------- places
+
+    def _arrange(self, entries: Sequence[Entry], solution: Solution) -> Outcome | None:
+        """Find places for what was decided; None where a running job would end up nowhere."""
+        free = self.room.free.copy()
+        changed = [
+            (entry, target, layout_of(self.room, entry, free))
+            for entry, target in zip(entries, solution.targets, strict=True)
+            if target is not None
+        ]
+        for _, target, layout in changed:  # all that gives places back does so first
+            for kind in (0, 1):
+                for group, member in enumerate(self.pools.members):
+                    surplus = int(layout.given[kind][member].sum() - target[kind][group])
+                    layout.trim(kind, surplus, member)
+        # Running jobs find their places before new ones, and large workers before small ones.
+        changed.sort(key=lambda one: (one[0].choice < 0, -self._weight(one[0]), one[0].order))
+        outcome: Outcome = {}
+        for entry, target, layout in changed:
+            choice = self._settle(entry, target, layout)
+            if choice is not None:
+                outcome[entry] = (choice, layout)
+            elif entry.choice >= 0:
+                return None
+        return outcome
+
+    def _settle(
+        self, entry: Entry, target: tuple[Integers, Integers], layout: Layout
+    ) -> int | None:
+        """Bring a trimmed layout to its target, or as near as there is room; return the choice."""
+        choice = int(np.searchsorted(entry.counts, target[0].sum()))
+        if self._fill(target, layout):
+            return choice
+        self.statistics["placed_otherwise"] = self.statistics.get("placed_otherwise", 0) + 1
+        for smaller in range(choice, -1, -1):
+            if layout.reach(int(entry.counts[smaller]), int(entry.ps_counts[smaller])):
+                return smaller
+        return None
+
+    def _fill(self, target: tuple[Integers, Integers], layout: Layout) -> bool:
+        """Extend a trimmed layout group by group; all of it, or nothing changes."""
+        before = (layout.given[0].copy(), layout.given[1].copy())
+        for order in ((0, 1), (1, 0)):  # one kind may take the other's only places
+            if all(
+                layout.extend(
+                    kind, int(target[kind][group] - layout.given[kind][member].sum()), member
+                )
+                for kind in order
+                for group, member in enumerate(self.pools.members)
+            ):
+                return True
+            layout.restore(before)
+        return False
+
+    def _start(self) -> Outcome:
+        """Leave running jobs alone; start queued ones where that makes nothing less fair."""
+        free = self.room.free.copy()
+        outcome: Outcome = {}
+        for entry in self.queued:
+            layout = layout_of(self.room, entry, free)
+            for choice in range(len(entry.counts) - 1, -1, -1):
+                if self._loss(entry, choice) <= self._loss(entry, -1) and layout.reach(
+                    int(entry.counts[choice]), int(entry.ps_counts[choice])
+                ):
+                    outcome[entry] = (choice, layout)
+                    break
+        return outcome
+
+    def _weight(self, entry: Entry) -> float:
+        return float(self.pools.gains(entry)[0]) / int(entry.counts[0])
+
+    # ---------------------------------------------------------------- fairness
+
+    def _loss(self, entry: Entry, choice: int) -> float:
+        return abs(self.pools.share(entry, choice) - self._fair[entry])
+
+    def _total_loss(self, outcome: Mapping[Entry, tuple[int, Layout]]) -> float:
+        """Return the fairness loss if these jobs change."""
+        return math.fsum(
+            self._loss(entry, outcome[entry][0] if entry in outcome else entry.choice)
+            for entry in self._fair
+        )
+
+
+def layout_of(room: Room, entry: Entry, free: Integers) -> Layout:
+    """Return where a job stands, to be rearranged on ``free``."""
+    given = (np.zeros(len(free), dtype=np.int64), np.zeros(len(free), dtype=np.int64))
+    if entry.choice >= 0:
+        placement = room.standing[entry.job.name][1]
+        at = list(placement.servers)
+        given[0][at], given[1][at] = placement.workers, placement.ps
+    return Layout(free, (entry.job.worker, entry.ps), (room.hosts_workers, room.hosts_ps), given)
+
+
+def ceiling(value: float) -> int:
+    """Return the ceiling of a product of decimal fractions, whatever their rounding."""
+    return math.ceil(value - _ROUNDING)

@@ -1,0 +1,189 @@
+"""Jobs as the program sees them, and the groups of servers that their shares are counted on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.schedule import Placement
+from shadowprice.kernels.dominant_share import fill
+from shadowprice.policies.dorm.placing import places
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An open job.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    order : int
+        Position among all arrivals.
+    counts, ps_counts : ndarray of int64, shape (choices,)
+        Numbers of workers that gain more than every smaller one, ascending, and the parameter
+        servers they need.
+    ps : ndarray of int64, shape (resources,)
+        Demand of a parameter server, zeros where there is none.
+    choice : int
+        Which number it runs with; -1 while it is queued.
+    """
+
+    job: Job
+    order: int
+    counts: Integers
+    ps_counts: Integers
+    ps: Integers
+    choice: int = -1
+
+    @classmethod
+    def of(cls, job: Job, order: int) -> Entry:
+        """Take a job in."""
+        best = np.maximum.accumulate(job.gains)
+        useful = np.concatenate(([True], best[1:] > best[:-1]))
+        ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+        return cls(job, order, job.worker_counts[useful], job.ps_counts[useful], ps)
+
+
+class Pools:
+    """The servers that are up, in groups: one by one, or by classes of equal ones.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    up : ndarray of bool, shape (servers,)
+        Which of them are up.
+    exact_servers : int
+        Servers up to which each is a group of its own.
+
+    Attributes
+    ----------
+    members : list of ndarray of bool, shape (servers,)
+        The servers of each group.
+    limited : ndarray of bool, shape (groups, resources)
+        Where all servers of a group have a limit.
+    resources : int
+        Resources that are limited throughout the cluster, the m of the bound on fairness.
+    """
+
+    def __init__(self, cluster: Cluster, up: Flags, exact_servers: int) -> None:
+        rows = np.flatnonzero(up)
+        kinds = rows if len(rows) <= exact_servers else cluster.kinds[rows]
+        self._group = np.full(cluster.servers, -1, dtype=np.int64)
+        names, self._group[rows] = np.unique(kinds, return_inverse=True)
+        self.members = [self._group == group for group in range(len(names))]
+        self._capacity = cluster.capacity
+        self._hosts = (cluster.hosts_workers, cluster.hosts_ps)
+        firsts = [int(np.flatnonzero(member)[0]) for member in self.members]
+        self._group_hosts = tuple(hosts[firsts] for hosts in self._hosts)
+        width = len(cluster.resources)
+        self.limited = cluster.capacity[firsts].reshape(len(firsts), width) < UNLIMITED
+        whole = cluster.capacity[up].astype(np.float64).sum(axis=0)
+        counted = self.limited.all(axis=0) & (whole > 0)
+        self.resources = int(counted.sum())
+        self._total = np.where(counted, whole, 0.0)
+        self._weights = np.divide(1.0, whole, out=np.zeros(width), where=counted)
+        self._used: dict[Entry, tuple[Floats, Floats]] = {}
+        self._places: dict[bytes, tuple[Integers, Integers]] = {}
+
+    @property
+    def one_place(self) -> bool:
+        """Whether workers have one group to stand on, and parameter servers one."""
+        return all(int(hosts.sum()) <= 1 for hosts in self._group_hosts)
+
+    def gains(self, entry: Entry) -> Floats:
+        """Return the sum over resources of used / capacity for each of a job's choices."""
+        return self._fractions(entry)[0]
+
+    def shares(self, entry: Entry) -> Floats:
+        """Return the dominant share of each of a job's choices."""
+        return self._fractions(entry)[1]
+
+    def share(self, entry: Entry, choice: int) -> float:
+        """Return the dominant share of one choice; 0 for -1, a job that waits."""
+        return 0.0 if choice < 0 else float(self.shares(entry)[choice])
+
+    def places(self, entry: Entry) -> tuple[Integers, Integers]:
+        """Return how many of a job's workers and parameter servers each group carries, empty."""
+        key = entry.job.worker.tobytes() + entry.ps.tobytes()
+        if key not in self._places:
+            workers, ps = (
+                self._sums(places(self._capacity, demand, hosts))
+                for demand, hosts in zip((entry.job.worker, entry.ps), self._hosts, strict=True)
+            )
+            self._places[key] = (workers, ps)
+        return self._places[key]
+
+    def gather(self, free: Integers) -> Integers:
+        """Return the room of each group; meaningless where it is not limited."""
+        rows = [
+            np.where(limited, free[member].sum(axis=0), UNLIMITED)
+            for member, limited in zip(self.members, self.limited, strict=True)
+        ]
+        return np.array(rows, dtype=np.int64).reshape(self.limited.shape)
+
+    def standing(self, placement: Placement) -> tuple[Integers, Integers]:
+        """Return a placement's workers and parameter servers on each group."""
+        workers = np.zeros(len(self.members), dtype=np.int64)
+        ps = np.zeros(len(self.members), dtype=np.int64)
+        groups = self._group[list(placement.servers)]
+        np.add.at(workers, groups, placement.workers)
+        np.add.at(ps, groups, placement.ps)
+        return workers, ps
+
+    def fair_shares(self, entries: Sequence[Entry]) -> list[float]:
+        """Return the jobs' max-min fair dominant shares on the empty groups.
+
+        Progressive filling in whole workers (Ghodsi et al. 2011, Algorithm 1), as `drf` does it,
+        with groups in place of servers.
+        """
+        jobs, groups = len(entries), len(self.members)
+        if not jobs or not groups:
+            return [0.0] * jobs
+        sizes = np.array([len(entry.counts) for entry in entries], dtype=np.int64)
+        nothing = np.zeros((jobs, groups), dtype=np.int64)
+        shares = fill(
+            self.gather(self._capacity),
+            self._total,
+            np.arange(jobs),
+            np.array([entry.job.worker for entry in entries]),
+            np.array([entry.ps for entry in entries]),
+            np.cumsum(sizes) - sizes,
+            sizes,
+            np.concatenate([entry.counts for entry in entries]),
+            np.concatenate([entry.ps_counts for entry in entries]),
+            self._group_hosts[0],
+            self._group_hosts[1],
+            nothing,
+            nothing,
+            np.zeros_like(nothing),
+            np.zeros_like(nothing),
+            np.zeros(2, dtype=np.int64),
+            np.zeros(jobs, dtype=np.int64),
+        )
+        return [float(share) for share in shares]
+
+    def _fractions(self, entry: Entry) -> tuple[Floats, Floats]:
+        if entry not in self._used:
+            amounts = entry.counts[:, None] * entry.job.worker + entry.ps_counts[:, None] * entry.ps
+            fractions = amounts * self._weights
+            self._used[entry] = (fractions.sum(axis=1), fractions.max(axis=1))
+        return self._used[entry]
+
+    def forget(self, entry: Entry) -> None:
+        """Drop what is kept about a job."""
+        self._used.pop(entry, None)
+
+    def _sums(self, counts: Integers) -> Integers:
+        return np.array([counts[member].sum() for member in self.members], dtype=np.int64)
