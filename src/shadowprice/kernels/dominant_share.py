@@ -24,11 +24,12 @@ SAME, LESS, MORE, MOVED = 0, 1, 2, 3
 
 
 @kernel
-def _fits(room: Integers, server: int, demand: Integers) -> bool:
-    fits = True
+def fits(room: Integers, server: int, demand: Integers) -> bool:
+    """Return whether a server has room for one more."""
+    enough = True
     for r in range(len(demand)):
-        fits = fits and (demand[r] == 0 or room[server, r] >= demand[r])
-    return fits
+        enough = enough and (demand[r] == 0 or room[server, r] >= demand[r])
+    return enough
 
 
 @kernel
@@ -45,7 +46,7 @@ def _take(
     """Take one place; return its server, plus the number of servers where the job had it; or -1."""
     servers = len(hosts)
     for s in range(servers):
-        if given[s] < kept[s] and hosts[s] and _fits(free, s, demand):
+        if given[s] < kept[s] and hosts[s] and fits(free, s, demand):
             for r in range(len(demand)):
                 free[s, r] -= demand[r]
             given[s] += 1
@@ -55,7 +56,7 @@ def _take(
         for _ in range(servers):
             after = at + 1 if at + 1 < servers else 0
             # What is spare may have been taken by force (negative): both must hold.
-            if hosts[at] and _fits(free, at, demand) and (anyone == 1 or _fits(spare, at, demand)):
+            if hosts[at] and fits(free, at, demand) and (anyone == 1 or fits(spare, at, demand)):
                 for r in range(len(demand)):
                     free[at, r] -= demand[r]
                     spare[at, r] -= demand[r]
@@ -67,7 +68,7 @@ def _take(
 
 
 @kernel
-def _grant(
+def grant(
     free: Integers,
     spare: Integers,
     worker: Integers,
@@ -225,7 +226,7 @@ def fill(
             workers, servers_needed = counts[at], ps_counts[at]
             had_workers = counts[at - 1] if step[j] > 0 else 0
             had_ps = ps_counts[at - 1] if step[j] > 0 else 0
-            granted = _grant(
+            granted = grant(
                 free,
                 spare,
                 worker[row],
@@ -261,7 +262,7 @@ def fill(
         _sift(heap, size, share)
         room = False
         for s in range(servers):
-            if hosts_workers[s] and _fits(free, s, least):
+            if hosts_workers[s] and fits(free, s, least):
                 room = True
                 break
         if not room:

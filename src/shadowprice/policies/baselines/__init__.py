@@ -1,6 +1,10 @@
 """The four schedulers that OASiS is compared with (section V): FIFO, DRF, RRH and Dorm."""
 
-from shadowprice.policies.baselines.parameters import DrfParameters, FifoParameters
+from shadowprice.policies.baselines.parameters import (
+    DrfParameters,
+    FifoParameters,
+    RrhParameters,
+)
 from shadowprice.policies.registry import PolicyInfo
 
 POLICIES = (
@@ -26,5 +30,17 @@ POLICIES = (
         "placed round robin; jobs keep the places they had where their number allows it. Only "
         "numbers of workers that gain more than every smaller one are granted. Shares are of the "
         "whole cluster's amounts.",
+    ),
+    PolicyInfo(
+        name="rrh",
+        summary="A job is admitted if its utility less the delay it causes is above a threshold; "
+        "the most rewarding jobs run, the others pause.",
+        paper="OASiS (INFOCOM 2018), section V, scheme (iii); Irwin, Grit, Chase, Balancing Risk "
+        "and Reward in a Market-Based Task Service (HPDC 2004)",
+        parameters=RrhParameters,
+        build="shadowprice.policies.baselines.rrh:build",
+        details="Fixed numbers of workers, round-robin placement. Irwin's tasks fill a processor "
+        "each; here a job delays the others by its dominant share of its remaining time. Penalties "
+        "below zero, which utilities here do not have, are left out.",
     ),
 )

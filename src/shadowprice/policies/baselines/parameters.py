@@ -33,3 +33,26 @@ class FifoParameters(Parameters):
 
 class DrfParameters(Parameters):
     """Parameters of `drf`: it has none."""
+
+
+class RrhParameters(Parameters):
+    """Parameters of `rrh`."""
+
+    workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
+    threshold: float = Field(
+        default=0.0,
+        description="a job is admitted if its present value less the delay cost is above this, "
+        "in units of utility",
+    )
+    alpha: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="weight of a job's gain against the cost of the delay that it imposes, when "
+        "jobs are ranked: 1 looks at gains alone, 0 at costs alone",
+    )
+    discount: float = Field(
+        default=0.01,
+        ge=0,
+        description="by how much a slot's waiting discounts a gain: yield / (1 + discount * slots)",
+    )

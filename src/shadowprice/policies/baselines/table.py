@@ -67,6 +67,7 @@ class JobTable:
         self.new_ps = np.zeros(places, dtype=np.int64)
         self.hosts_workers = cluster.hosts_workers.copy()
         self.hosts_ps = cluster.hosts_ps.copy()
+        self._total: NDArray[np.float64] | None = None
 
     def add(self, job: Job) -> int:
         """Take a job in; return its row."""
@@ -95,11 +96,13 @@ class JobTable:
     def lose(self, server: int) -> None:
         """Take a server out; the jobs that stood there are displaced one by one."""
         self.hosts_workers[server] = self.hosts_ps[server] = False
+        self._total = None
 
     def restore(self, server: int) -> None:
         """Bring a lost server back."""
         self.hosts_workers[server] = self._cluster.hosts_workers[server]
         self.hosts_ps[server] = self._cluster.hosts_ps[server]
+        self._total = None
 
     def in_order(self) -> Integers:
         """Return the rows in order of arrival."""
@@ -107,9 +110,11 @@ class JobTable:
 
     def total(self) -> NDArray[np.float64]:
         """Return what the servers that are up hold of each resource; 0 where it is unlimited."""
-        rows = self._cluster.capacity[self.hosts_workers | self.hosts_ps]
-        whole = rows.astype(np.float64).sum(axis=0)
-        return np.where((rows >= UNLIMITED).any(axis=0), 0.0, whole)
+        if self._total is None:
+            rows = self._cluster.capacity[self.hosts_workers | self.hosts_ps]
+            whole = rows.astype(np.float64).sum(axis=0)
+            self._total = np.where((rows >= UNLIMITED).any(axis=0), 0.0, whole)
+        return self._total
 
     def rearrange(self, rows: Integers, change: Integers) -> Iterator[Decision]:
         """Move jobs to their new places, in an order in which nothing is ever overbooked.
