@@ -107,6 +107,9 @@ def _asked(story: Story) -> Iterator[tuple[str, str]]:
     slot = story.info["cluster"]["slot_seconds"]
     tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
     yield "arrived", f"in slot {job['arrival']}{tenant}"
+    if "tasks" in shape:
+        yield from _asked_bag(job, shape, slot)
+        return
     fewest, widest = shape["workers"]
     span = f"{fewest}" if fewest == widest else f"{fewest} to {widest}"
     yield "asked for", f"{span} {_noun(widest, 'worker')} of {job['demand']}"
@@ -118,6 +121,21 @@ def _asked(story: Story) -> Iterator[tuple[str, str]]:
     step = format_seconds(shape["step_seconds"])
     yield "work", f"{work:,} mini-batches ({parts}), {step} each on one worker"
     yield "at best", f"{_count(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width"
+    yield "worth", _worth(job)
+
+
+def _asked_bag(
+    job: dict[str, Any], shape: dict[str, Any], slot: float
+) -> Iterator[tuple[str, str]]:
+    from shadowprice.core.amounts import format_seconds
+
+    yield "asked for", f"{job['demand']} for every copy of a task"
+    for number, (count, law, mean) in enumerate(shape["tasks"]):
+        told = f"{_count(count, 'task')}, {law}, {format_seconds(mean)} on average"
+        yield "tasks" if number == 0 else "", f"group {number}: {told}"
+    until = format_seconds(shape["deadline_slots"] * slot)
+    often = f"missed with probability {shape['miss_probability']:g} at most"
+    yield "deadline", f"{until} after its arrival, {often}"
     yield "worth", _worth(job)
 
 
@@ -153,6 +171,9 @@ def _decided(
             yield "would do", why["change"]
         for name, value in why.get("numbers", {}).items():
             yield name.replace("_", " "), f"{value:.6g}"
+    for row, (group, tasks, copies) in enumerate(decision.get("copies", ())):
+        each = f"{copies} copies each of " if copies > 1 else "one copy each of "
+        yield "copies" if row == 0 else "", f"{each}{_count(tasks, 'task')} of group {group}"
     if decision.get("plan"):
         yield from _stays(story, "plan", story.planned(decision), most)
 

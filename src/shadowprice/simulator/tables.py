@@ -67,7 +67,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     utility, value
         What it earned, and what it would earn at its shortest duration.
     target, late
-        Target in slots after arrival; completion less arrival less target.
+        Target in slots after arrival (of a bag of tasks, its deadline); completion less arrival
+        less target.
     worker_slots, ps_slots, workers_peak
         Workers and parameter servers summed over slots; most workers in a slot.
     progress, required
@@ -96,7 +97,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         arrived = record is not None and job.name in recorder.arrived
         refusal = record.refusal if record is not None and arrived else None
         completion = record.completion if record is not None else None
-        target = job_target(job.utility)
+        target = job_target(job.utility) if job.bag is None else float(job.bag.slots - 1)
         late = None if completion is None or target is None else completion - job.arrival - target
         plans = committed.get(job.name, [])
         rows.append(
@@ -195,6 +196,12 @@ class _Descriptions:
             "choices": len(job.worker_counts),
             "shortest_slots": job.fastest_slots,
         }
+        if job.bag is not None:
+            shape |= {
+                "tasks": [[group.count, group.law, group.mean] for group in job.bag.groups],
+                "deadline_slots": job.bag.deadline,
+                "miss_probability": job.bag.miss_probability,
+            }
         return (
             self._demand(job.worker, job.worker_bandwidth),
             None if job.ps is None else self._demand(job.ps, job.ps_bandwidth),
@@ -255,6 +262,8 @@ def _decision(
             record["utility"] = plain(decision.utility)
             record["cost"] = plain(decision.cost)
             record["completion"] = decision.schedule.completion
+            if decision.copies:
+                record["copies"] = [list(entry) for entry in decision.copies]
             if plans:
                 record["plan"] = decision.schedule.rows()
         case Reject(refusal=refusal) | Drop(refusal=refusal):

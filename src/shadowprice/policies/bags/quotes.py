@@ -229,10 +229,10 @@ class BagQuote:
             reached, machines = fewest_machines(problem, Constraint.EXACT, MOST_MACHINES, decays)
             if reached <= problem.budget * SLACK:
                 ways.append(f"{machines} places for copies")
-            if best < 1.0:
+            if best <= 0.5:
                 ways.append(f"a miss probability of {_up(best):.4g}")
         soonest = smallest_deadline(problem) + passed * bag.slot_seconds
-        ways.insert(0, f"a deadline of {format_seconds(_up(soonest))}")
+        ways.insert(0, f"a deadline of {_up(soonest):.10g}s")
         return Refusal(
             Reason.TOO_LATE if cut else Reason.DEADLINE,
             f"no number of copies on {places} places ends {tasks} tasks within "

@@ -7,14 +7,14 @@ POLICIES = (
     PolicyInfo(
         name="oasis",
         summary="Admits a job when its utility exceeds the price of what it would use, and plans "
-        "its workers slot by slot.",
+        "its workers slot by slot. Runs bags of tasks too.",
         paper="Bao, Peng, Wu, Li: Online Job Scheduling in Distributed Machine Learning Clusters "
         "(INFOCOM 2018)",
         parameters=OasisParameters,
         build="shadowprice.policies.oasis.policy:build",
         details="Every job is decided when it arrives, by the exact optimum of (27) at the prices "
         "of that moment; an admitted job keeps its plan. Workers and parameter servers stand on "
-        "different servers: machines of role `any` are split between the two. Runs bags of tasks: "
-        "their start and their copies are chosen at the prices of the slots.",
+        "different servers: machines of role `any` are split between the two. The start "
+        "and the copies of a bag of tasks are chosen at the prices of the slots.",
     ),
 )
