@@ -56,7 +56,8 @@ class Recomputation:
     statistics: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        entries = [*self.running, *self.queued]
+        # In order of arrival, which breaks ties between equal shares.
+        entries = sorted([*self.running, *self.queued], key=lambda one: one.order)
         self._fair = dict(zip(entries, self.pools.fair_shares(entries), strict=True))
         allowed = ceiling(self.setting.fairness_loss * 2 * self.pools.resources)
         self.bound = max(allowed, self._total_loss({}))
