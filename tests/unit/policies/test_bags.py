@@ -202,7 +202,7 @@ def test_copies_follow_the_price_of_the_slot_they_start_in() -> None:
         cost = np.outer([price, 1, 1, 1, 1, 1], np.arange(401.0))
         worth = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1e5])
         planner = BagPlanner(job.bag, (40,), 0, cost, worth, 0.2)
-        plan = planner._plan(0, 5, math.inf)
+        plan = planner._plan(0, 5)
         assert plan is not None
         started.append(int(plan.places[0]))
     assert started == sorted(started, reverse=True)

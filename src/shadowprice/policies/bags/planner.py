@@ -6,8 +6,9 @@ promises to end by the end of another one. The model is in design note 0009.
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -87,9 +88,10 @@ class BagPlanner:
     cost: Floats
     utility: Floats
     miss_probability: float
-    _plans: dict[tuple[float, ...], tuple[float, Plan | None]] = field(
+    _bounds: dict[tuple[float, ...], tuple[float, tuple[TaskCopies, ...] | None]] = field(
         init=False, default_factory=dict
     )
+    _plans: dict[tuple[float, ...], Plan | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._groups = [g for g, count in enumerate(self.left) if count]
@@ -117,11 +119,22 @@ class BagPlanner:
         """
         best: Plan | None = None
         most = -math.inf
-        for bound, start, promise in self._promises(factor):
-            if best is not None and bound <= most:
+        # Best first, by a quick bound and then by a closer one: on ties the earlier start, then
+        # the later promise.
+        queue = [
+            (-bound, start, -promise, False) for bound, start, promise in self._promises(factor)
+        ]
+        heapq.heapify(queue)
+        while queue:
+            bound, start, late, close = heapq.heappop(queue)
+            if best is not None and -bound <= most:
                 break
-            worth = factor * float(self.utility[promise])
-            plan = self._plan(start, promise, worth - most)
+            worth = factor * float(self.utility[-late])
+            if not close:
+                least, _ = self._least(start, -late)
+                heapq.heappush(queue, (max(bound, least - worth), start, late, True))
+                continue
+            plan = self._plan(start, -late)
             if plan is not None and (best is None or worth - plan.cost > most):
                 best, most = plan, worth - plan.cost
         return best
@@ -135,21 +148,16 @@ class BagPlanner:
         """Return how many places a slot has."""
         return int(self._open[start])
 
-    def _promises(self, factor: float) -> list[tuple[float, int, int]]:
-        """Return (bound on the payoff, start, promise) of what can be promised, best first."""
-        slots = len(self.utility)
-        found = []
-        for promise in range(slots):
+    def _promises(self, factor: float) -> Iterator[tuple[float, int, int]]:
+        """Yield (bound on the payoff, start, promise) of what can be promised."""
+        for promise in range(len(self.utility)):
+            worth = factor * float(self.utility[promise])
             for start in range(promise, -1, -1):
                 if not self._open[start]:
                     break
                 need = self._need(start, promise)
-                if need is None or need[2] > self._open[start]:
-                    continue
-                bound = factor * float(self.utility[promise]) - float(self.cost[start, need[2]])
-                found.append((bound, start, promise))
-        # On ties the earlier start, then the later promise.
-        return sorted(found, key=lambda item: (-item[0], item[1], slots - item[2]))
+                if need is not None and need[2] <= self._open[start]:
+                    yield worth - float(self.cost[start, need[2]]), start, promise
 
     def _need(self, start: int, promise: int) -> tuple[Floats, Integers, int, int] | None:
         """Return decay at the promise, and the copies and number of places that least do."""
@@ -171,31 +179,32 @@ class BagPlanner:
 
     # ---------------------------------------------------------------- one start and promise
 
-    def _plan(self, start: int, promise: int, room: float) -> Plan | None:
-        """Return the cheapest plan found for a start and a promise.
-
-        Parameters
-        ----------
-        start, promise : int
-            Slots.
-        room : float
-            A plan that must cost more than this need not be looked for.
-        """
-        # Windows of equal length at equal prices have equal plans.
+    def _key(self, start: int, promise: int) -> tuple[float, ...]:
+        """Return what windows of equal length at equal prices share: they have equal plans."""
         time = min(promise + 1.0, self.bag.deadline - self.passed) - start
-        key = (time, *self._alike[start : promise + 1])
-        least, plan = self._plans.get(key, (0.0, None))
-        if plan is not None:
-            return replace(plan, start=start, promise=promise)
-        if least >= room:
-            return None
+        return (time, *self._alike[start : promise + 1])
+
+    def _least(self, start: int, promise: int) -> tuple[float, tuple[TaskCopies, ...] | None]:
+        """Return a bound on the cost of a plan, and the copies of least expected cost."""
+        key = self._key(start, promise)
+        if key not in self._bounds:
+            price = self.cost[start : promise + 1, 1]
+            self._bounds[key] = self._cheapest(start, promise, price)
+        return self._bounds[key]
+
+    def _plan(self, start: int, promise: int) -> Plan | None:
+        """Return the cheapest plan found for a start and a promise, None where none fits."""
+        key = self._key(start, promise)
+        if key not in self._plans:
+            self._plans[key] = self._search(start, promise)
+        plan = self._plans[key]
+        return None if plan is None else replace(plan, start=start, promise=promise)
+
+    def _search(self, start: int, promise: int) -> Plan | None:
+        _, copies = self._least(start, promise)
         window = slice(start, promise + 1)
         cost = self.cost[window]
         price = cost[:, 1]
-        least, copies = self._cheapest(start, promise, price)
-        self._plans[key] = least, None
-        if least >= room:
-            return None
         tried = dict.fromkeys([self._fewest(start, promise)] + ([copies] if copies else []))
         plans = {given: self._reserved(start, promise, given) for given in tried}
         better = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
@@ -216,11 +225,7 @@ class BagPlanner:
                 break
             plans[copies] = self._reserved(start, promise, copies)
             better = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
-        if better.short:
-            self._plans[key] = math.inf, None
-            return None
-        self._plans[key] = better.cost, better
-        return better
+        return None if better.short else better
 
     def _cheapest(
         self, start: int, promise: int, price: Floats
