@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shadowprice.policies.cloning.api import CloningProblem, Measured, Solution
+    from shadowprice.simulator.cloning import Rule, Waves
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -99,10 +100,125 @@ def simulate(
     _print_measured(problem, measured)
 
 
+@app.command()
+def waves(
+    file: FileArgument,
+    rule: Annotated[
+        str, typer.Option(help="Rules to compare, a comma between: none, full, detect, saving.")
+    ] = "none,full,detect,saving",
+    load: Annotated[
+        float, typer.Option(min=0.0, help="Work that arrives, one copy a task, over what there is.")
+    ] = 0.8,
+    jobs: Annotated[int, typer.Option(min=1, help="Jobs like the file's that arrive.")] = 500,
+    spread: Annotated[
+        float, typer.Option(min=1.0, help="Job sizes lie between 1/spread and spread.")
+    ] = 1.0,
+    copies: Annotated[int, typer.Option(min=1, help="Most copies of a task.")] = 2,
+    machine_price: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="saving: flowtime that a machine second is worth while nothing waits."
+        ),
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")] = 0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run many jobs on fewer machines than tasks, under rules for what a free machine takes.
+
+    none: the next waiting task. full: every task in --copies copies. detect: a copy of a task
+    that has run 1.5 medians of its job. saving: a copy where the flowtime it saves exceeds the
+    delay it causes to those that wait.
+    """
+    from shadowprice.inputs.cloning import read_cloning
+    from shadowprice.simulator.cloning import WaveRule, poisson_jobs, run
+
+    rules = _rules(rule)
+    content = read_cloning(file)
+    mention_compiling(output is Output.JSON)
+    drawn = poisson_jobs(
+        content.groups, machines=content.machines, load=load, jobs=jobs, seed=seed,
+        spread=spread, most=copies,
+    )  # fmt: skip
+    found = {
+        one.value: run(
+            drawn, content.machines, WaveRule(one, copies=copies, machine_price=machine_price)
+        )
+        for one in rules
+    }
+    records = [
+        _waves_record(name, one, content.deadline, content.machines) for name, one in found.items()
+    ]
+    if output is Output.JSON:
+        print_json(
+            {"machines": content.machines, "load": load, "jobs": jobs, "seed": seed,
+             "deadline": content.deadline, "rules": records}
+        )  # fmt: skip
+        return
+    _print_waves(records, content.deadline)
+
+
+def _rules(text: str) -> list[Rule]:
+    import difflib
+
+    from shadowprice.core.errors import Fault, InputError
+    from shadowprice.simulator.cloning import Rule
+
+    known = [one.value for one in Rule]
+    rules = []
+    for name in dict.fromkeys(part.strip() for part in text.split(",")):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            mend = f"did you mean {close[0]!r}?" if close else f"write one of {', '.join(known)}"
+            raise InputError(Fault("--rule", f"no rule is called {name!r}", mend))
+        rules.append(Rule(name))
+    return rules
+
+
+def _waves_record(name: str, found: Waves, deadline: float, machines: int) -> dict[str, Any]:
+    import numpy as np
+
+    count = len(found.flowtime)
+    p50, p99 = np.quantile(found.flowtime, (0.5, 0.99))
+    return {
+        "rule": name,
+        "mean_flowtime": found.mean_flowtime,
+        "median_flowtime": float(p50),
+        "p99_flowtime": float(p99),
+        "late_jobs": float((found.flowtime > deadline).mean()),
+        "machine_time_per_job": found.machine_time / count,
+        "wasted_share": found.wasted / found.machine_time,
+        "copies_per_task": float(found.copies.mean()),
+        "helped_tasks": found.helped,
+        "utilisation": found.machine_time / (machines * found.makespan),
+    }
+
+
+def _print_waves(records: list[dict[str, Any]], deadline: float) -> None:
+    from rich.table import Table
+
+    from shadowprice.core.amounts import format_seconds
+
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    names = (
+        "rule", "flowtime", "median", "p99", f"over {format_seconds(deadline)}",
+        "machine time a job", "wasted", "copies a task",
+    )  # fmt: skip
+    for name in names:
+        table.add_column(name, justify="left" if name == "rule" else "right")
+    for one in records:
+        table.add_row(
+            one["rule"], format_seconds(one["mean_flowtime"]),
+            format_seconds(one["median_flowtime"]), format_seconds(one["p99_flowtime"]),
+            f"{one['late_jobs']:.1%}", format_seconds(one["machine_time_per_job"]),
+            f"{one['wasted_share']:.1%}", f"{one['copies_per_task']:.2f}",
+        )  # fmt: skip
+    stdout().print(table)
+
+
 def _read(file: Path, output: Output) -> CloningProblem:
     from shadowprice.inputs.cloning import read_cloning
 
-    problem = read_cloning(file)
+    problem = read_cloning(file).problem()
     mention_compiling(output is Output.JSON)
     return problem
 

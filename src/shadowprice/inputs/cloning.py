@@ -15,6 +15,7 @@ import csv
 import difflib
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -221,7 +222,47 @@ class CloningSpec(Spec):
         return value
 
 
-def read_cloning(path: Path) -> CloningProblem:
+@dataclass(frozen=True)
+class CloningFile:
+    """What a cloning file says, whichever regime it is for.
+
+    Attributes
+    ----------
+    groups : tuple of TaskGroup
+        The tasks.
+    machines : int
+        M.
+    deadline : float
+        T_d in seconds.
+    miss_probability : float
+        epsilon.
+    place : str
+        What errors call the file.
+    """
+
+    groups: tuple[TaskGroup, ...]
+    machines: int
+    deadline: float
+    miss_probability: float
+    place: str
+
+    def problem(self) -> CloningProblem:
+        """Return the problem of the light regime: every task at once.
+
+        Raises
+        ------
+        InputError
+            If there are fewer machines than tasks, or a number is out of range.
+        """
+        try:
+            return CloningProblem(self.groups, self.machines, self.deadline, self.miss_probability)
+        except InputError as error:
+            raise InputError(
+                [Fault(f"{self.place}: {one.place}", one.message, one.mend) for one in error.faults]
+            ) from error
+
+
+def read_cloning(path: Path) -> CloningFile:
     """Read a cloning file (YAML).
 
     Parameters
@@ -231,7 +272,7 @@ def read_cloning(path: Path) -> CloningProblem:
 
     Returns
     -------
-    CloningProblem
+    CloningFile
         Tasks, machines, deadline and miss probability.
 
     Raises
@@ -242,7 +283,7 @@ def read_cloning(path: Path) -> CloningProblem:
     return parse_cloning(load_yaml(path), str(path), path.parent)
 
 
-def parse_cloning(document: object, place: str, folder: Path) -> CloningProblem:
+def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
     """Validate the content of a cloning file.
 
     Parameters
@@ -270,12 +311,9 @@ def parse_cloning(document: object, place: str, folder: Path) -> CloningProblem:
             groups.append(TaskGroup(spec.tasks[position].count, known[key]))
     if spec is None or faults:
         raise InputError(faults)
-    try:
-        return CloningProblem(groups, spec.machines, _seconds(spec.deadline), spec.miss_probability)
-    except InputError as error:
-        raise InputError(
-            [Fault(f"{place}: {one.place}", one.message, one.mend) for one in error.faults]
-        ) from error
+    return CloningFile(
+        tuple(groups), spec.machines, _seconds(spec.deadline), spec.miss_probability, place
+    )
 
 
 def _laws(document: object) -> list[tuple[int, dict[str, Any]]]:

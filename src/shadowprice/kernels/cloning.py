@@ -1,4 +1,4 @@
-"""Kernels of CSD's continuous problem: cost curves, the answer to given prices, KKT, Algorithm 1.
+"""Kernels of CSD's continuous problem: the answer to given prices, KKT, feasibility.
 
 A task (or a group of equal tasks) is five numbers: ``count`` of them, ``decay`` a = -ln S(T_d),
 ``minimum`` and ``scale`` of the cost curve g(r) = minimum r + scale K(r), and the kind of K with
@@ -12,96 +12,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.cloning_curves import curve, miss
 from shadowprice.kernels.jit import kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-PARETO = 0
-"""K(r) = r / (shape r - 1)."""
-WEIBULL = 1
-"""K(r) = r ** (1 - 1 / shape); shape 1 is the exponential."""
-TABLE = 2
-"""K between knots of a table, equally spaced in ln r."""
-
-KNOT_STEP = 1.0 / 32.0
-"""Distance of a table's knots in ln r."""
-
 _SHIFT_LIMIT = 3.0
 _MANY = 200
-
-
-@kernel
-def _table_curve(rows: Floats, ratio: float) -> tuple[float, float, float]:
-    """Return K, K' and K'' by the quintic Hermite piece around ln r."""
-    x = math.log(ratio) / KNOT_STEP
-    left = min(max(int(x), 0), rows.shape[0] - 2)
-    s = x - left
-    h = KNOT_STEP
-    f0, d0, e0 = rows[left, 0], rows[left, 1] * h, rows[left, 2] * h * h
-    f1, d1, e1 = rows[left + 1, 0], rows[left + 1, 1] * h, rows[left + 1, 2] * h * h
-    # Coefficients of the polynomial in s that meets value, slope and curvature at both ends.
-    rise = f1 - f0 - d0 - 0.5 * e0
-    bend = d1 - d0 - e0
-    curve = e1 - e0
-    c3 = 10.0 * rise - 4.0 * bend + 0.5 * curve
-    c4 = -15.0 * rise + 7.0 * bend - curve
-    c5 = 6.0 * rise - 3.0 * bend + 0.5 * curve
-    value = f0 + s * (d0 + s * (0.5 * e0 + s * (c3 + s * (c4 + s * c5))))
-    slope = (d0 + s * (e0 + s * (3.0 * c3 + s * (4.0 * c4 + s * 5.0 * c5)))) / h
-    bow = (e0 + s * (6.0 * c3 + s * (12.0 * c4 + s * 20.0 * c5))) / (h * h)
-    return value, slope / ratio, (bow - slope) / (ratio * ratio)
-
-
-@kernel
-def curve(
-    kind: int, shape: float, minimum: float, scale: float, rows: Floats, ratio: float
-) -> tuple[float, float, float]:
-    """Return g(r), g'(r) and g''(r) of one task, (5), at a real number of copies."""
-    if kind == PARETO:
-        # alpha x_m r^2 / (alpha r - 1) = x_m r + x_m r / (alpha r - 1)
-        below = shape * ratio - 1.0
-        k0 = ratio / below
-        k1 = -1.0 / (below * below)
-        k2 = -2.0 * shape * k1 / below
-    elif kind == WEIBULL:
-        power = 1.0 - 1.0 / shape
-        k0 = ratio**power
-        k1 = power * k0 / ratio
-        k2 = (power - 1.0) * k1 / ratio
-    else:
-        k0, k1, k2 = _table_curve(rows, ratio)
-    return minimum * ratio + scale * k0, minimum + scale * k1, scale * k2
-
-
-@kernel
-def curves(
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
-    groups: Integers,
-    ratios: Floats,
-    out: Floats,
-) -> None:
-    """Write g, g' and g'' of tasks of the given groups at the given numbers of copies."""
-    for i in range(groups.shape[0]):
-        j = groups[i]
-        value, slope, bow = curve(
-            kind[j], shape[j], minimum[j], scale[j], tables[table[j]], ratios[i]
-        )
-        out[i, 0] = value
-        out[i, 1] = slope
-        out[i, 2] = bow
-
-
-@kernel
-def miss(decay: float, ratio: float, relaxed: bool) -> float:
-    """Return phi(r): h = S^r under (7), -ln(1 - h) under (6)."""
-    h = math.exp(-decay * ratio)
-    return h if relaxed else -math.log1p(-h)
 
 
 @kernel
@@ -397,80 +315,6 @@ def optimum(
             break
         y = following
     return k, l, sweeps
-
-
-@kernel
-def subgradient(
-    count: Integers,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
-    most: float,
-    relaxed: bool,
-    budget: float,
-    machines: float,
-    k: float,
-    l: float,  # noqa: E741
-    k_scale: float,
-    l_scale: float,
-    patience: float,
-    tolerance: float,
-    iterations: int,
-    ratios: Floats,
-    trail: Floats,
-) -> tuple[float, float, int, float]:
-    """Run Algorithm 1 in scaled multipliers.
-
-    Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale``
-    (sum r - M) with gamma_t = 1 / (1 + t / ``patience``): the steps sum to infinity and their
-    squares do not (Theorem 2). A scale is Algorithm 1 on the constraint multiplied by its square
-    root.
-
-    Parameters
-    ----------
-    k, l : float
-        Start of the multipliers.
-    tolerance : float
-        Stop when both constraints are met, or bind, within this share of C and of M.
-    iterations : int
-        Stop at the latest after so many.
-    trail : ndarray, shape (n, 3)
-        Receives k, l and the dual value of the first n iterations.
-
-    Returns
-    -------
-    (k, l, iterations, violation)
-        ``violation`` is the larger share by which a constraint is broken, or loose at a positive
-        price.
-    """
-    sums = np.zeros(6)
-    violation = np.inf
-    for t in range(iterations):
-        sweep(
-            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, k, l,
-            ratios, sums,
-        )  # fmt: skip
-        late = sums[0] - budget
-        over = sums[1] - machines
-        if t < trail.shape[0]:
-            trail[t, 0] = k
-            trail[t, 1] = l
-            trail[t, 2] = sums[5] + k * late + l * over
-        first = abs(late) if k > 0.0 else max(late, 0.0)
-        second = abs(over) if l > 0.0 else max(over, 0.0)
-        violation = max(first / budget, second / machines)
-        if violation <= tolerance:
-            return k, l, t + 1, violation
-        gamma = 1.0 / (1.0 + t / patience)
-        # Where phi rises a thousandfold between two prices, a raw step would leap; the
-        # subgradient may be shortened (a smaller step size) without losing Theorem 2.
-        k = max(k + gamma * k_scale * min(late, budget), 0.0)
-        l = max(l + gamma * l_scale * over, 0.0)  # noqa: E741
-    return k, l, iterations, violation
 
 
 @kernel

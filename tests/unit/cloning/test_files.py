@@ -57,7 +57,7 @@ def write_times(folder: Path) -> None:
 
 def test_every_law_can_be_written(tmp_path: Path) -> None:
     write_times(tmp_path)
-    problem = read_cloning(write(tmp_path, MIXED))
+    problem = read_cloning(write(tmp_path, MIXED)).problem()
     assert [type(group.duration) for group in problem.groups] == [
         Pareto, Weibull, Weibull, HyperExponential, LogNormal, Empirical,
     ]  # fmt: skip
@@ -72,7 +72,7 @@ def test_every_law_can_be_written(tmp_path: Path) -> None:
 
 def faults_of(text: str, folder: Path) -> list[str]:
     with pytest.raises(InputError) as caught:
-        read_cloning(write(folder, text))
+        read_cloning(write(folder, text)).problem()
     return [str(fault) for fault in caught.value.faults]
 
 
@@ -210,6 +210,23 @@ class TestCommand:
         assert capsys.readouterr().out == first
         assert main(["cloning", "simulate", path, "--copies", "1", "--trials", "2000"]) == 0
         assert "95% interval" in capsys.readouterr().out
+
+    def test_waves_compare_rules(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = str(write(tmp_path, FILE.replace("200", "12")))
+        words = ["cloning", "waves", path, "--jobs", "30", "--load", "0.9"]
+        assert main([*words, "-o", "json"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert [rule["rule"] for rule in record["rules"]] == ["none", "full", "detect", "saving"]
+        none, full, _, saving = record["rules"]
+        assert none["copies_per_task"] == 1.0
+        assert full["machine_time_per_job"] > none["machine_time_per_job"]
+        assert saving["mean_flowtime"] < none["mean_flowtime"]
+        assert main([*words, "--rule", "none,saving"]) == 0
+        text = capsys.readouterr().out
+        assert "saving" in text
+        assert "detect" not in text
+        assert main([*words, "--rule", "savings"]) == 2
+        assert "did you mean 'saving'" in capsys.readouterr().err
 
     def test_bad_input_ends_with_2(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning import KNOT_STEP, curves
+from shadowprice.kernels.cloning_curves import KNOT_STEP, curves
 from shadowprice.policies.cloning.integer import WholeCopies
 from shadowprice.policies.cloning.problem import CloningProblem
 

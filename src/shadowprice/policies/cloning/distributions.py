@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri
 
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.cloning import KNOT_STEP, PARETO, TABLE, WEIBULL
+from shadowprice.kernels.cloning_curves import KNOT_STEP, PARETO, TABLE, WEIBULL
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.cloning import KNOT_STEP, TABLE
+from shadowprice.kernels.cloning_curves import KNOT_STEP, TABLE
 from shadowprice.policies.cloning.distributions import Distribution
 from shadowprice.policies.cloning.tail import ParetoTail
 

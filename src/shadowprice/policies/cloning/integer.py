@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.cloning import fewest_copies
+from shadowprice.kernels.cloning_bound import integer_bound
 from shadowprice.kernels.cloning_integer import (
     balanced_options,
     extend,
-    integer_bound,
     least_penalties,
     move_penalties,
     multisets,

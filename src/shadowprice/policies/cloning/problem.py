@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning import TABLE, WEIBULL
+from shadowprice.kernels.cloning_curves import TABLE, WEIBULL
 from shadowprice.policies.cloning.distributions import Distribution
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning import curves, optimum, subgradient, sweep
+from shadowprice.kernels.cloning import optimum, sweep
+from shadowprice.kernels.cloning_curves import curves
+from shadowprice.kernels.cloning_dual import subgradient
 from shadowprice.policies.cloning.convexity import Condition, check_convexity
 from shadowprice.policies.cloning.feasible import check_feasible
 from shadowprice.policies.cloning.integer import WholeCopies, whole_optimum

@@ -1,0 +1,96 @@
+"""Kernels of CSD's cost curve g(r) = r * integral of S^r, (5), and of a task's miss phi(r)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+PARETO = 0
+"""K(r) = r / (shape r - 1)."""
+WEIBULL = 1
+"""K(r) = r ** (1 - 1 / shape); shape 1 is the exponential."""
+TABLE = 2
+"""K between knots of a table, equally spaced in ln r."""
+
+KNOT_STEP = 1.0 / 32.0
+"""Distance of a table's knots in ln r."""
+
+
+@kernel
+def _table_curve(rows: Floats, ratio: float) -> tuple[float, float, float]:
+    """Return K, K' and K'' by the quintic Hermite piece around ln r."""
+    x = math.log(ratio) / KNOT_STEP
+    left = min(max(int(x), 0), rows.shape[0] - 2)
+    s = x - left
+    h = KNOT_STEP
+    f0, d0, e0 = rows[left, 0], rows[left, 1] * h, rows[left, 2] * h * h
+    f1, d1, e1 = rows[left + 1, 0], rows[left + 1, 1] * h, rows[left + 1, 2] * h * h
+    # Coefficients of the polynomial in s that meets value, slope and curvature at both ends.
+    rise = f1 - f0 - d0 - 0.5 * e0
+    bend = d1 - d0 - e0
+    curve = e1 - e0
+    c3 = 10.0 * rise - 4.0 * bend + 0.5 * curve
+    c4 = -15.0 * rise + 7.0 * bend - curve
+    c5 = 6.0 * rise - 3.0 * bend + 0.5 * curve
+    value = f0 + s * (d0 + s * (0.5 * e0 + s * (c3 + s * (c4 + s * c5))))
+    slope = (d0 + s * (e0 + s * (3.0 * c3 + s * (4.0 * c4 + s * 5.0 * c5)))) / h
+    bow = (e0 + s * (6.0 * c3 + s * (12.0 * c4 + s * 20.0 * c5))) / (h * h)
+    return value, slope / ratio, (bow - slope) / (ratio * ratio)
+
+
+@kernel
+def curve(
+    kind: int, shape: float, minimum: float, scale: float, rows: Floats, ratio: float
+) -> tuple[float, float, float]:
+    """Return g(r), g'(r) and g''(r) of one task, (5), at a real number of copies."""
+    if kind == PARETO:
+        # alpha x_m r^2 / (alpha r - 1) = x_m r + x_m r / (alpha r - 1)
+        below = shape * ratio - 1.0
+        k0 = ratio / below
+        k1 = -1.0 / (below * below)
+        k2 = -2.0 * shape * k1 / below
+    elif kind == WEIBULL:
+        power = 1.0 - 1.0 / shape
+        k0 = ratio**power
+        k1 = power * k0 / ratio
+        k2 = (power - 1.0) * k1 / ratio
+    else:
+        k0, k1, k2 = _table_curve(rows, ratio)
+    return minimum * ratio + scale * k0, minimum + scale * k1, scale * k2
+
+
+@kernel
+def curves(
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    groups: Integers,
+    ratios: Floats,
+    out: Floats,
+) -> None:
+    """Write g, g' and g'' of tasks of the given groups at the given numbers of copies."""
+    for i in range(groups.shape[0]):
+        j = groups[i]
+        value, slope, bow = curve(
+            kind[j], shape[j], minimum[j], scale[j], tables[table[j]], ratios[i]
+        )
+        out[i, 0] = value
+        out[i, 1] = slope
+        out[i, 2] = bow
+
+
+@kernel
+def miss(decay: float, ratio: float, relaxed: bool) -> float:
+    """Return phi(r): h = S^r under (7), -ln(1 - h) under (6)."""
+    h = math.exp(-decay * ratio)
+    return h if relaxed else -math.log1p(-h)

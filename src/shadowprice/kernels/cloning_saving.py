@@ -1,0 +1,134 @@
+"""Kernel that says what one more copy of a running task saves and costs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LEAST_LOG = -35.0
+"""ln S below this is "longer than anything seen": such a task is taken never to end by itself."""
+
+
+@kernel
+def log_survival(table: Floats, begin: float, step: float, time: float) -> float:
+    """Return ln S of a unit-scale law at a time, from its values at knots in ln t.
+
+    Before the first knot S is 1; after the last, ln S goes on as straight as between the last two
+    (a Pareto tail is straight).
+    """
+    if time <= 0.0:
+        return 0.0
+    x = (math.log(time) - begin) / step
+    if x <= 0.0:
+        return 0.0
+    last = table.shape[0] - 1
+    left = min(int(x), last - 1)
+    value = table[left] + (x - left) * (table[left + 1] - table[left])
+    return max(float(value), LEAST_LOG)
+
+
+@kernel
+def assess(
+    job: int,
+    now: float,
+    first: Integers,
+    upcoming: Integers,
+    done: NDArray[np.bool_],
+    law: Integers,
+    scale: Floats,
+    copies: Integers,
+    begun: Floats,
+    tables: Floats,
+    begins: Floats,
+    steps: Floats,
+    means: Floats,
+    paying: Floats,
+    most: int,
+    unit: Floats,
+    saving: Floats,
+    extra: Floats,
+) -> None:
+    """Work out what one more copy of each running task of a job would save and cost now.
+
+    The alternative is not "never": a task whose newest copy reaches the age ``paying`` of its law
+    gets another copy then, because from that age on a copy costs no machine time (of heavy-tailed
+    tasks, what has lasted long will last longer). So with S_i(t) = product over the present
+    copies of S(age + t) / S(age), a fresh copy's survival S_0, and d the time until the age is
+    reached,
+
+    - without: B_i(t) = S_i(t) up to d, S_i(t) S_0(t - d) from then on (S_i(t) where d <= 0);
+    - with: S_i(t) S_0(t);
+    - saving of flowtime, once every task of the job has begun: the fall of E[max] =
+      integral of (B_i - S_i S_0) product over the other tasks of (1 - B_j) dt;
+    - extra machine time: (n + 1) integral of S_i S_0 less the integral of B_i times the copies
+      running then.
+
+    Integrals are by the trapezoid rule on ``unit``, scaled by the mean and the longest time that
+    a task of the job has run.
+    """
+    low, high = first[job], upcoming[job]
+    whole = high == first[job + 1]
+    points = unit.shape[0]
+    reach = 0.0
+    for task in range(low, high):
+        if not done[task]:
+            mean = means[law[task]] * scale[task]
+            reach = max(reach, mean + now - begun[task, 0])
+    rest = np.empty((high - low, points))
+    without = np.empty((high - low, points))
+    finished = np.zeros(points)
+    for task in range(low, high):
+        if done[task]:
+            continue
+        row = task - low
+        table = tables[law[task]]
+        begin, step = begins[law[task]], steps[law[task]]
+        size = scale[task]
+        wait = np.inf
+        if copies[task] < most:
+            wait = max(paying[law[task]] * size - (now - begun[task, copies[task] - 1]), 0.0)
+        settled = 0.0
+        for c in range(copies[task]):
+            settled += log_survival(table, begin, step, (now - begun[task, c]) / size)
+        for g in range(points):
+            time = unit[g] * reach
+            value = -settled
+            for c in range(copies[task]):
+                value += log_survival(table, begin, step, (now - begun[task, c] + time) / size)
+            rest[row, g] = math.exp(min(value, 0.0))
+            without[row, g] = rest[row, g]
+            if time > wait:
+                without[row, g] *= math.exp(log_survival(table, begin, step, (time - wait) / size))
+            finished[g] += math.log(max(1.0 - without[row, g], 1e-12))
+    for task in range(low, high):
+        if done[task] or copies[task] >= most:
+            continue
+        row = task - low
+        table = tables[law[task]]
+        begin, step = begins[law[task]], steps[law[task]]
+        size = scale[task]
+        count = float(copies[task])
+        wait = paying[law[task]] * size - (now - begun[task, copies[task] - 1])
+        longer, sooner = 0.0, 0.0
+        before_longer, before_sooner = 1.0, 0.0
+        for g in range(1, points):
+            time = unit[g] * reach
+            both = rest[row, g] * math.exp(log_survival(table, begin, step, time / size))
+            own = rest[row, g] if wait <= 0.0 else without[row, g]
+            running = count + 1.0 if 0.0 < wait < time else count
+            here_longer = (count + 1.0) * both - running * own
+            others = finished[g] - math.log(max(1.0 - without[row, g], 1e-12))
+            here_sooner = (own - both) * math.exp(min(others, 0.0))
+            width = 0.5 * (unit[g] - unit[g - 1]) * reach
+            longer += width * (here_longer + before_longer)
+            sooner += width * (here_sooner + before_sooner)
+            before_longer, before_sooner = here_longer, here_sooner
+        extra[task] = longer
+        saving[task] = sooner if whole else 0.0
