@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.cloning import miss
+from shadowprice.kernels.cloning_curves import miss
 from shadowprice.kernels.jit import kernel
 
 Floats = NDArray[np.float64]
