@@ -53,6 +53,8 @@ class Planner:
         # What no server limits binds nowhere.
         self._limited = (cluster.capacity < UNLIMITED).any(axis=0)
         self._hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
+        both = self._hosts.all(axis=0)
+        self._machines = np.unique(cluster.capacity[both], axis=0)
 
     @property
     def boards(self) -> Sequence[PriceBoard]:
@@ -152,6 +154,21 @@ class Planner:
             return np.zeros(0, dtype=np.int64), True
         counts = [-(-int(workers) * inside // offered) for workers in job.worker_counts]
         return np.array(counts, dtype=np.int64), True
+
+    def fastest(self, job: Job) -> int:
+        """Return the most progress units that one slot can add, in an empty cluster."""
+        most = int(job.gains.max())
+        servers, _ = self.internal_case(job)
+        if len(servers) and job.two_rates:
+            ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+            needs: Integers = job.worker_counts[:, None] * job.worker + servers[:, None] * ps
+            machines = self._machines
+            if job.ps is None:
+                machines = self._cluster.capacity[self._cluster.hosts_workers]
+            holds = np.asarray(needs[:, None, :] <= machines).all(axis=-1)
+            fits = np.asarray(holds).any(axis=-1)
+            most = max(most, int(job.internal_gains[fits].max(initial=0)))
+        return most
 
     def place(
         self, job: Job, choices: Choices, state: int, choice: int

@@ -85,24 +85,25 @@ class PdorsQuote:
 
     @cached_property
     def choices(self) -> Choices:
-        """What every choice costs in every slot."""
+        """What every choice costs in every slot of the window."""
         return self._planner.choices(self._job, self._view)
 
     @cached_property
-    def _market(self) -> tuple[Floats, Integers]:
+    def _market(self) -> tuple[Floats, Integers, Integers]:
         """Cost and gain of what some slot offers, and the choice that each column is."""
-        usable = np.flatnonzero(np.isfinite(self.choices.cost).any(axis=0))
-        return self.choices.cost[:, usable][self.choices.state_of], usable
+        choices = self.choices
+        usable = np.flatnonzero(np.isfinite(choices.cost).any(axis=0))
+        gains = np.concatenate([self._job.gains, self._job.internal_gains])[usable]
+        return choices.cost[:, usable][choices.state_of], gains, usable
 
     def best(self, factor: float = 1.0) -> Offer | None:
         """Return the offer of largest payoff, None where nothing completes the work."""
         job, now, end = self._job, self._view.slot, self._view.end
-        if end <= now:
+        if self.fastest() * (end - now) < self._remaining:
             return None
-        cost, usable = self._market
+        cost, gains, usable = self._market
         if not len(usable):
             return None
-        gains = np.concatenate([job.gains, job.internal_gains])[usable]
         utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
         found = best_schedule(cost, gains, self._remaining, utility)
         if not found.feasible:
@@ -119,29 +120,18 @@ class PdorsQuote:
         """Return where the workers and parameter servers of an offer stand."""
         placed: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         entries: list[tuple[int, int, int, int]] = []
+        choices = self.choices
         for t in np.flatnonzero(offer.choice >= 0):
-            key = int(self.choices.state_of[t]), int(offer.choice[t])
+            key = int(choices.state_of[t]), int(offer.choice[t])
             if key not in placed:
-                placed[key] = self._planner.place(self._job, self.choices, *key)
+                placed[key] = self._planner.place(self._job, choices, *key)
             entries += [(int(t) + self._view.slot, *row) for row in placed[key]]
         table = np.array(entries, dtype=np.int64).reshape(len(entries), 4)
         return Schedule(*(np.ascontiguousarray(table[:, column]) for column in range(4)))
 
     def fastest(self) -> int:
         """Return the most progress units that one slot can add, in an empty cluster."""
-        job, view = self._job, self._view
-        most = int(job.gains.max())
-        servers, _ = self._planner.internal_case(job)
-        if len(servers):
-            ps = np.zeros_like(job.worker) if job.ps is None else job.ps
-            needs: Integers = job.worker_counts[:, None] * job.worker + servers[:, None] * ps
-            hosts = view.cluster.hosts_workers.copy()
-            if job.ps is not None:
-                hosts &= view.cluster.hosts_ps
-            holds = needs[:, None, :] <= view.cluster.capacity[hosts]
-            fits = np.asarray(holds.all(axis=-1)).any(axis=-1)
-            most = max(most, int(job.internal_gains[fits].max(initial=0)))
-        return most
+        return self._planner.fastest(self._job)
 
     def scarcest(self) -> Scarcity:
         """Return what leaves the least room: for workers, for their servers, or for both."""
