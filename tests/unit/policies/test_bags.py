@@ -294,6 +294,28 @@ def test_a_bag_beside_training_jobs() -> None:
     assert not engine.ledger.used.any()
 
 
+@pytest.mark.parametrize("name", ["optimum", "pdors", "fifo", "drf"])
+def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str) -> None:
+    from tests.workloads import job
+
+    on = places()
+    small = {"epochs": 1, "minibatches": 5, "worker_amounts": {"gpu": 1000}, "ps_amounts": None}
+    trainers = [job(on, f"train-{at}", **small) for at in range(2)]
+
+    def completions(jobs: list[Job]) -> list[int | None]:
+        policy = make_policy(name, PolicyContext(on, jobs, 20), {})
+        engine = Simulation(on, jobs, policy, until=20).run()
+        for one in jobs:
+            if one.bag is not None:
+                refusal = engine.jobs[one.name].refusal
+                assert refusal is not None
+                assert refusal.reason is Reason.POLICY
+        return [engine.jobs[one.name].completion for one in trainers]
+
+    assert completions([bag(on), *trainers]) == completions(trainers)
+    assert None not in completions(trainers)
+
+
 def test_a_deadline_that_no_copies_meet_names_what_would_do() -> None:
     on = places(1, 4)
     tight = bag(on, pareto(4, 2.0, 0.9), deadline=1.5, miss_probability=0.01)

@@ -76,7 +76,8 @@ class Optimum:
                 )
             )
         self._parameters = parameters
-        self._jobs = {job.name: job for job in context.known_jobs}
+        # Problem (1) knows no copies; the engine refuses bags of tasks.
+        self._jobs = {job.name: job for job in context.known_jobs if job.bag is None}
         self._until = context.until
         self._horizon = context.cluster.horizon
         self._plans: dict[str, Schedule | None] = {}
