@@ -9,7 +9,8 @@ spread).
 `state` says what the cluster looks like: `empty`; `jobs`, filled by a stream of jobs; `different`,
 a random part of every machine taken in every slot, so that no two slots and no two machines are
 alike, as no real cluster is. The last column places the same choices by HiGHS, one cold model each
-(a sample of slots, scaled), as the thesis's algorithm does.
+(a sample of slots, scaled), as the thesis's algorithm does. Times are of the processor, so that
+other programs on the machine do not count.
 
 Run: ``python -m benchmarks.bench_pdors_decision``
 """
@@ -121,10 +122,10 @@ def measure(machines: int, slots: int, state: str, ratio: int, placement: str) -
     admitted = 0
     for at in range(-2, DECISIONS):
         job = draw(on, rng, f"job-{at}", ratio)
-        begin = time.perf_counter()
+        begin = time.process_time()
         commands = engine.handle(JobsArrived(0, (job,)))
         if at >= 0:
-            spent.append(1e3 * (time.perf_counter() - begin))
+            spent.append(1e3 * (time.process_time() - begin))
             admitted += any(
                 isinstance(c, Decided) and isinstance(c.decision, Commit) for c in commands
             )
