@@ -163,6 +163,8 @@ def fill(
     kept_ps: Integers,
     new_workers: Integers,
     new_ps: Integers,
+    standing: Flags,
+    alike: Integers,
     cursors: Integers,
     change: Integers,
 ) -> Floats:
@@ -188,6 +190,11 @@ def fill(
         Where jobs stand.
     new_workers, new_ps : ndarray of int64, shape (table rows, servers)
         Filled for the rows given.
+    standing : ndarray of bool, shape (table rows,)
+        Which jobs stand anywhere.
+    alike : ndarray of int64, shape (table rows,)
+        A number, from 0, that jobs of equal demands and numbers of workers share: where one found
+        no room to begin, the others need not be tried.
     cursors : ndarray of int64, shape (2,)
         Round-robin cursors, moved.
     change : ndarray of int64, shape (jobs,)
@@ -209,19 +216,31 @@ def fill(
         row = rows[j]
         for r in range(resources):
             least[r] = min(least[r], worker[row, r])
-        for s in range(servers):
-            new_workers[row, s] = 0
-            new_ps[row, s] = 0
-            if kept_workers[row, s] > 0 or kept_ps[row, s] > 0:
-                for r in range(resources):
-                    spare[s, r] -= kept_workers[row, s] * worker[row, r]
-                    spare[s, r] -= kept_ps[row, s] * ps[row, r]
+        if standing[row]:
+            for s in range(servers):
+                new_workers[row, s] = 0
+                new_ps[row, s] = 0
+                if kept_workers[row, s] > 0 or kept_ps[row, s] > 0:
+                    for r in range(resources):
+                        spare[s, r] -= kept_workers[row, s] * worker[row, r]
+                        spare[s, r] -= kept_ps[row, s] * ps[row, r]
+    kinds = 0
+    for j in range(jobs):
+        kinds = max(kinds, alike[rows[j]] + 1)
+    hopeless = np.zeros(kinds, dtype=np.bool_)
+    touched = np.zeros(jobs, dtype=np.bool_)
     size = jobs
     while size > 0:
         j = heap[0]
         row = rows[j]
         granted = False
-        if step[j] < choices[row]:
+        if step[j] < choices[row] and not (step[j] == 0 and hopeless[alike[row]]):
+            if not touched[j]:
+                touched[j] = True
+                if not standing[row]:
+                    for s in range(servers):
+                        new_workers[row, s] = 0
+                        new_ps[row, s] = 0
             at = first[row] + step[j]
             workers, servers_needed = counts[at], ps_counts[at]
             had_workers = counts[at - 1] if step[j] > 0 else 0
@@ -251,17 +270,21 @@ def fill(
             _sift(heap, size, share)
             continue
         # The job has all it can use, or nothing more fits: what it had beyond that is spare.
-        for s in range(servers):
-            over_workers = max(0, kept_workers[row, s] - new_workers[row, s])
-            over_ps = max(0, kept_ps[row, s] - new_ps[row, s])
-            if over_workers > 0 or over_ps > 0:
-                for r in range(resources):
-                    spare[s, r] += over_workers * worker[row, r] + over_ps * ps[row, r]
+        if standing[row]:
+            for s in range(servers):
+                over_workers = max(0, kept_workers[row, s] - new_workers[row, s])
+                over_ps = max(0, kept_ps[row, s] - new_ps[row, s])
+                if over_workers > 0 or over_ps > 0:
+                    for r in range(resources):
+                        spare[s, r] += over_workers * worker[row, r] + over_ps * ps[row, r]
+        known = step[j] == 0 and hopeless[alike[row]]
+        if step[j] == 0:
+            hopeless[alike[row]] = True
         size -= 1
         heap[0] = heap[size]
         _sift(heap, size, share)
-        room = False
-        for s in range(servers):
+        room = known
+        for s in range(0 if known else servers):
             if hosts_workers[s] and fits(free, s, least):
                 room = True
                 break
@@ -269,6 +292,9 @@ def fill(
             break
     for j in range(jobs):
         row = rows[j]
+        change[j] = SAME
+        if not touched[j] and not standing[row]:
+            continue
         less = False
         more = False
         for s in range(servers):

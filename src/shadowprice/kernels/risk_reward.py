@@ -20,7 +20,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.dominant_share import LESS, MORE, fits, grant
+from shadowprice.kernels.dominant_share import LESS, MORE, SAME, fits, grant
 from shadowprice.kernels.jit import kernel
 
 Integers = NDArray[np.int64]
@@ -190,6 +190,7 @@ def run_in_order(
     kept_ps: Integers,
     new_workers: Integers,
     new_ps: Integers,
+    standing: Flags,
     cursors: Integers,
     change: Integers,
 ) -> None:
@@ -208,7 +209,7 @@ def run_in_order(
         Demands.
     workers, servers_needed : ndarray of int64, shape (table rows,)
         Fixed numbers of workers, and of the parameter servers they need.
-    hosts_workers, hosts_ps, kept_workers, kept_ps, new_workers, new_ps, cursors, change
+    hosts_workers, hosts_ps, kept_workers, kept_ps, new_workers, new_ps, standing, cursors, change
         As in `shadowprice.kernels.dominant_share.fill`.
     """
     jobs = len(rows)
@@ -219,15 +220,20 @@ def run_in_order(
         row = rows[j]
         for r in range(resources):
             least[r] = min(least[r], worker[row, r])
-        for s in range(servers):
-            new_workers[row, s] = 0
-            new_ps[row, s] = 0
-            for r in range(resources):
-                spare[s, r] -= kept_workers[row, s] * worker[row, r]
-                spare[s, r] -= kept_ps[row, s] * ps[row, r]
+        if standing[row]:
+            for s in range(servers):
+                for r in range(resources):
+                    spare[s, r] -= kept_workers[row, s] * worker[row, r]
+                    spare[s, r] -= kept_ps[row, s] * ps[row, r]
     room = True
     for j in range(jobs):
         row = rows[j]
+        change[j] = SAME
+        if not room and not standing[row]:
+            continue
+        for s in range(servers):
+            new_workers[row, s] = 0
+            new_ps[row, s] = 0
         if room and not grant(
             free,
             spare,

@@ -116,6 +116,8 @@ class Drf:
             table.on_ps,
             table.new_workers,
             table.new_ps,
+            table.standing,
+            table.alike,
             self._cursors,
             change,
         )

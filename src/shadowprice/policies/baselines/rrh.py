@@ -215,6 +215,7 @@ class Rrh:
             table.on_ps,
             table.new_workers,
             table.new_ps,
+            table.standing,
             self._cursors,
             change,
         )

@@ -43,6 +43,10 @@ class JobTable:
         Where jobs stand.
     new_workers, new_ps : ndarray of int64, shape (rows, servers)
         Where they are to stand.
+    standing : ndarray of bool, shape (rows,)
+        Which jobs stand anywhere.
+    alike : ndarray of int64, shape (rows,)
+        A number that jobs of equal demands and useful numbers of workers share.
     hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
         What each server may carry now.
     """
@@ -65,6 +69,9 @@ class JobTable:
         self.on_ps = np.zeros(places, dtype=np.int64)
         self.new_workers = np.zeros(places, dtype=np.int64)
         self.new_ps = np.zeros(places, dtype=np.int64)
+        self.standing = np.zeros(0, dtype=np.bool_)
+        self.alike = np.zeros(0, dtype=np.int64)
+        self._alike: dict[tuple[bytes, bytes, int], int] = {}
         self.hosts_workers = cluster.hosts_workers.copy()
         self.hosts_ps = cluster.hosts_ps.copy()
         self._total: NDArray[np.float64] | None = None
@@ -79,6 +86,8 @@ class JobTable:
         self.worker[row] = job.worker
         self.ps[row] = 0 if job.ps is None else job.ps
         self.first[row], self.choices[row] = self._shape(job)
+        demands = (self.worker[row].tobytes(), self.ps[row].tobytes(), int(self.first[row]))
+        self.alike[row] = self._alike.setdefault(demands, len(self._alike))
         return row
 
     def remove(self, name: str) -> int:
@@ -92,6 +101,7 @@ class JobTable:
     def clear(self, row: int) -> None:
         """Take note that a job stands nowhere."""
         self.on_workers[row] = self.on_ps[row] = 0
+        self.standing[row] = False
 
     def lose(self, server: int) -> None:
         """Take a server out; the jobs that stood there are displaced one by one."""
@@ -153,6 +163,7 @@ class JobTable:
             yield Place(name, placement)
         self.on_workers[moved] = self.new_workers[moved]
         self.on_ps[moved] = self.new_ps[moved]
+        self.standing[moved] = self.on_workers[moved].any(axis=1)
 
     def compare(self, rows: Integers) -> Integers:
         """Return how the new places of rows compare with those they have."""
@@ -187,13 +198,15 @@ class JobTable:
             "ps",
             "first",
             "choices",
+            "alike",
+            "standing",
             "on_workers",
             "on_ps",
             "new_workers",
             "new_ps",
         ):
             old = getattr(self, name)
-            larger = np.zeros((size, *old.shape[1:]), dtype=np.int64)
+            larger = np.zeros((size, *old.shape[1:]), dtype=old.dtype)
             larger[: len(old)] = old
             setattr(self, name, larger)
         self._vacant = list(range(size - 1, len(self.jobs) - 1, -1))

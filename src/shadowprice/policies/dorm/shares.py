@@ -169,6 +169,8 @@ class Pools:
             nothing,
             np.zeros_like(nothing),
             np.zeros_like(nothing),
+            np.zeros(jobs, dtype=np.bool_),
+            np.arange(jobs),
             np.zeros(2, dtype=np.int64),
             np.zeros(jobs, dtype=np.int64),
         )
