@@ -75,15 +75,15 @@ def answer(
         else:
             high = ratio
         following = ratio - value / steep if steep > 0.0 else -1.0
-        if not low < following < high:
-            # A converged step leaves the bracket by rounding only.
-            if low - 1e-12 * low <= following <= high + 1e-12 * high:
-                return following
-            following = math.sqrt(low * high)
-        # Where g' + l is almost 0 its logarithm is steep and a step short of the root tiny: the
-        # equation itself must hold too.
-        if abs(following - ratio) <= 1e-12 * ratio and (k == 0.0 or abs(value) <= 1e-6):
+        # Where g' + l is almost 0 its logarithm is steep, and a step short of the root tiny: a
+        # small step ends the search only if the equation itself holds.
+        solved = k == 0.0 or abs(value) <= 1e-6
+        if solved and abs(following - ratio) <= 1e-12 * ratio:
             return following
+        if not low < following < high or (not solved and abs(following - ratio) <= 1e-6 * ratio):
+            if high - low <= 1e-12 * high:
+                return low
+            following = math.sqrt(low * high)
         ratio = following
     return ratio
 

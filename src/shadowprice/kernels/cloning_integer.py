@@ -81,7 +81,7 @@ def least_penalties(
     copies: Integers,
     least: Floats,
 ) -> None:
-    """Find each group's smallest penalty of a move."""
+    """Find each group's smallest penalty of a move; rounding may leave it just below 0."""
     for j in range(count.shape[0]):
         least[j] = np.inf
         rows = tables[table[j]]
@@ -92,7 +92,7 @@ def least_penalties(
             if 1 <= c <= most:
                 there, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
                 extra = there + k * miss(decay[j], float(c), relaxed) + l * c - home
-                least[j] = min(least[j], max(extra, 0.0))
+                least[j] = min(least[j], extra)
 
 
 @kernel

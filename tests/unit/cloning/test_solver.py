@@ -4,8 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from shadowprice.core.errors import InputError
+from shadowprice.kernels.cloning import answer
+from shadowprice.kernels.cloning_curves import curve
 from shadowprice.policies.cloning.api import (
     CloningProblem,
     Constraint,
@@ -154,6 +157,41 @@ def test_kkt_conditions_hold(problem: CloningProblem, constraint: Constraint) ->
     assert found.violation < 1e-10
     assert k >= 0
     assert l >= 0
+
+
+@pytest.mark.parametrize("relaxed", [True, False])
+def test_answer_to_prices_does_not_depend_on_where_the_search_starts(relaxed: bool) -> None:
+    """Against bisection; also from where g' + l is 0, which the equation's logarithm punishes."""
+    problem = mixed(machines=200, deadline=15.0)
+    a = problem.arrays
+    for j in range(len(a.count)):
+
+        def slope(r: float, k: float, l: float, j: int = j) -> float:  # noqa: E741
+            _, first, _ = curve(
+                int(a.kind[j]), float(a.shape[j]), float(a.minimum[j]), float(a.scale[j]),
+                a.tables[a.table[j]], r,
+            )  # fmt: skip
+            h = np.exp(-a.decay[j] * r)
+            return float(first + l - k * a.decay[j] * h / (1.0 if relaxed else 1.0 - h))
+
+        def search(k: float, l: float, start: float, j: int = j) -> float:  # noqa: E741
+            return float(
+                answer(
+                    a.kind[j], a.shape[j], a.minimum[j], a.scale[j], a.tables[a.table[j]],
+                    a.decay[j], 190.0,
+                    relaxed, k, l, start,
+                )
+            )  # fmt: skip
+
+        for k, l in itertools.product((0.0, 1.0, 50.0, 1e6), (0.0, 1e-4, 0.3)):  # noqa: E741
+            if slope(1.0, k, l) >= 0:
+                expected = 1.0
+            elif slope(190.0, k, l) <= 0:
+                expected = 190.0
+            else:
+                expected = brentq(slope, 1.0, 190.0, args=(k, l), xtol=1e-13, rtol=1e-14)
+            for start in (1.0, 1.7, search(0.0, l, 2.0), 30.0, 190.0):
+                assert search(k, l, start) == pytest.approx(expected, rel=1e-7)
 
 
 def test_machine_limit_and_single_copies_are_active_where_they_should_be() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.kernels.cloning import fewest_copies
 from shadowprice.kernels.cloning_bound import integer_bound
 from shadowprice.kernels.cloning_integer import (
@@ -119,6 +120,10 @@ class _Core:
         self.room_machines = int(machines - arrays.count @ base)
         self.least = np.empty(len(base))
         least_penalties(*arrays.columns, most, relaxed, self.k, self.l, base, self.least)
+        # The bound holds only if every task's choice is its best at these prices.
+        if np.any(self.least < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
+            raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
+        np.maximum(self.least, 0.0, out=self.least)
         self.widest = 1
         self.whole = True
 
