@@ -116,7 +116,7 @@ class Job:
 
     @cached_property
     def _choice(self) -> Mapping[int, int]:
-        return {int(count): at for at, count in enumerate(self.worker_counts)}
+        return {count: at for at, count in enumerate(self.worker_counts.tolist())}
 
     def choice_of(self, workers: int) -> int | None:
         """Return the position of a number of workers in ``worker_counts``, None if not allowed."""
