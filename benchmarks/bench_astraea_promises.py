@@ -7,7 +7,7 @@
   server, 4 slots, 4 jobs); for each round an exact program looks for a schedule that is better for
   somebody and worse for nobody, by ideal utility.
 
-Run: ``python -m benchmarks.astraea_promises [MISREPORTS_A_USER]``
+Run: ``python -m benchmarks.bench_astraea_promises [MISREPORTS_A_USER]``
 """
 
 from __future__ import annotations

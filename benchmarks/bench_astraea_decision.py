@@ -5,7 +5,7 @@ one-hour slots. A decision is one search for one job in a round that fills up as
 in the first or the second pass; the paper gives 1.56 s for one. The loops see every tenth round
 state of the first row's size only: they take seconds each.
 
-Run: ``python -m benchmarks.astraea_decision``
+Run: ``python -m benchmarks.bench_astraea_decision``
 """
 
 from __future__ import annotations

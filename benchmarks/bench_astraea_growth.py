@@ -5,7 +5,7 @@ ranges at a sixteenth of the work (a job fills a server for half a day), so that
 512 slots. FIFO on the same places, jobs and engine stands beside, as what the engine alone costs;
 the paper gives 1.56 s a job.
 
-Run: ``python -m benchmarks.astraea_growth [MOST_JOBS]``
+Run: ``python -m benchmarks.bench_astraea_growth [MOST_JOBS]``
 """
 
 from __future__ import annotations
