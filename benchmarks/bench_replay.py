@@ -208,7 +208,8 @@ def main() -> None:
     given = options.parse_args()
     print(given.trace or "generated workload", f"load {given.load:g}")
     print(
-        f"{'':<16}{'jobs':>8}{'done':>8}{'seconds':>9}{'of CPU':>8}{'jobs/s':>9}{'aim s':>7}{'peak MiB':>10}"
+        f"{'':<16}{'jobs':>8}{'done':>8}{'seconds':>9}{'of CPU':>8}"
+        f"{'jobs/s':>9}{'aim s':>7}{'peak MiB':>10}"
     )
     spawn = multiprocessing.get_context("spawn")
     for name, aim in LINES:
@@ -220,7 +221,8 @@ def main() -> None:
         done = "" if found["done"] is None else found["done"]
         print(
             f"{name:<16}{found['jobs']:>8}{done:>8}{found['seconds']:>9.1f}"
-            f"{found.get('busy', found['seconds']):>8.1f}{found['jobs'] / found['seconds']:>9.0f}{aim:>7}{found['mib']:>10.0f}",
+            f"{found.get('busy', found['seconds']):>8.1f}{found['jobs'] / found['seconds']:>9.0f}"
+            f"{aim:>7}{found['mib']:>10.0f}",
             flush=True,
         )
 
