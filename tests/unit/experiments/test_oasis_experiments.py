@@ -88,8 +88,8 @@ def test_scaled_prices_run_from_either_lower_price() -> None:
 def test_lateness_counts_the_jobs_that_completed() -> None:
     tables = timeliness.measure(QUICK)
     table, summary = tables["completion"], tables["summary"]
-    assert len(table) == 2 * 100
-    assert summary["jobs"].to_list() == [50] * 4
+    assert len(table) == 2 * 60
+    assert summary["jobs"].to_list() == [30] * 4
     for row in summary.iter_rows(named=True):
         mine = table.filter(
             (pl.col("policy") == row["policy"]) & (pl.col("class") == row["class"])
