@@ -199,7 +199,8 @@ def _every_cost(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats
 def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
     """Contiguous arrays of agreeing shape, non-negative costs and positive gains."""
     cost = np.ascontiguousarray(cost, dtype=np.float64)
-    gain = np.ascontiguousarray(gain, dtype=np.int64)
+    # Copied: for a read-only array everything would be compiled a second time.
+    gain = np.array(gain, dtype=np.int64)
     if cost.ndim != 2 or gain.shape != (cost.shape[1],) or cost.shape[0] == 0:
         raise ValueError(
             f"cost must be slots x choices and gain one entry a choice, "

@@ -24,6 +24,9 @@ from shadowprice.policies.pricing.board import PriceBoard
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_EVERYWHERE = np.zeros((2, 0), dtype=np.bool_)
+"""What `slot_states` takes where every machine carries both kinds."""
+
 METHODS = {"randomised": RANDOMISED, "exact": EXACT, "greedy": GREEDY}
 
 
@@ -88,7 +91,7 @@ class Planner:
             asked,
             self.board.pool.shares(job.worker),
             self.board.pool.shares(ps),
-            hosts if roles else hosts[:, :0],
+            hosts if roles else _EVERYWHERE,
         )
         # A worker takes one of the places for workers, a parameter server one of the others.
         worker, server = (
@@ -98,17 +101,18 @@ class Planner:
         of_job = np.uint64(mix(self._stream, _number(job.name)))
         streams = np.array([mix(of_job, view.slot + int(t)) for t in first], dtype=np.uint64)
         internal_servers, spread = self.internal_case(job)
+        # Copies: a job's arrays are read-only, and kernels would be compiled for those once more.
         cost, machine, relaxed, rounds = slot_choices(
             price_worker,
             price_server,
             room,
             worker,
             server,
-            job.worker_counts,
-            job.ps_counts,
-            internal_servers,
-            job.gains,
-            job.internal_gains,
+            job.worker_counts.copy(),
+            job.ps_counts.copy(),
+            internal_servers.copy(),
+            job.gains.copy(),
+            job.internal_gains.copy(),
             self._method,
             spread,
             self._parameters.factor,
@@ -188,8 +192,8 @@ class Planner:
             choices.room[state],
             choices.worker,
             choices.server,
-            job.worker_counts,
-            job.ps_counts,
+            job.worker_counts.copy(),
+            job.ps_counts.copy(),
             np.full(counts, np.inf),
             self._method,
             spread,
