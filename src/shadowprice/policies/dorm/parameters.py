@@ -25,12 +25,12 @@ class DormParameters(Parameters):
         "at once",
     )
     window: int = Field(
-        default=32,
+        default=8,
         ge=1,
         description="queued jobs that enter the program, in order of arrival",
     )
     adjustable: int = Field(
-        default=32,
+        default=8,
         ge=0,
         description="running jobs that the program may adjust, those farthest from their fair "
         "share first; the others stay as they are",
@@ -39,7 +39,8 @@ class DormParameters(Parameters):
         default=8,
         ge=0,
         description="servers up to which the program decides places server by server; beyond, "
-        "it decides by classes of equal servers, and jobs are placed best fit",
+        "it decides by classes of equal servers, or by role where there are more classes than "
+        "that, and jobs are placed best fit",
     )
     node_limit: int = Field(
         default=100,

@@ -55,8 +55,29 @@ class Entry:
         return cls(job, order, job.worker_counts[useful], job.ps_counts[useful], ps)
 
 
+def _classes(cluster: Cluster, rows: Integers, most: int) -> Integers:
+    """Return a class number for each server: equal servers, or, if those are many, one role.
+
+    A program over dozens of classes takes seconds; servers of one role that have and limit the
+    same resources then count as one pool, and the placement that follows finds what fits.
+    """
+    kinds = cluster.kinds[rows]
+    if len(np.unique(kinds)) <= most:
+        return kinds
+    capacity = cluster.capacity[rows]
+    traits = np.column_stack(
+        (
+            cluster.hosts_workers[rows],
+            cluster.hosts_ps[rows],
+            capacity > 0,
+            capacity >= UNLIMITED,
+        )
+    )
+    return np.unique(traits, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
 class Pools:
-    """The servers that are up, in groups: one by one, or by classes of equal ones.
+    """The servers that are up, in groups: one by one, or by classes of equal or alike ones.
 
     Parameters
     ----------
@@ -65,7 +86,7 @@ class Pools:
     up : ndarray of bool, shape (servers,)
         Which of them are up.
     exact_servers : int
-        Servers up to which each is a group of its own.
+        Servers up to which each is a group of its own, and kinds up to which each is.
 
     Attributes
     ----------
@@ -79,7 +100,7 @@ class Pools:
 
     def __init__(self, cluster: Cluster, up: Flags, exact_servers: int) -> None:
         rows = np.flatnonzero(up)
-        kinds = rows if len(rows) <= exact_servers else cluster.kinds[rows]
+        kinds = rows if len(rows) <= exact_servers else _classes(cluster, rows, exact_servers)
         self._group = np.full(cluster.servers, -1, dtype=np.int64)
         names, self._group[rows] = np.unique(kinds, return_inverse=True)
         self.members = [self._group == group for group in range(len(names))]
