@@ -10,32 +10,42 @@ from shadowprice.policies.pricing.clearing import ClearingPrice
 
 
 def test_it_is_the_density_of_the_job_that_uses_up_the_pool() -> None:
-    market = ClearingPrice(np.array([2.0, 4.0]))
+    market = ClearingPrice(np.array([2.0, 4.0]), 10, known=True)
     for density, use in ((5.0, 6.0), (1.0, 9.0), (3.0, 15.0), (2.0, 1.0)):
-        market.add(math.log(density), np.array([use, 1.0]))
+        market.add(3, math.log(density), np.array([use, 1.0]))
     # 10 slots of 2: the jobs of density 5 and 3 take 21 of 20, so 3 is the last that counts.
-    assert market.ln_price(10) == pytest.approx(math.log(3.0))
+    assert market.ln_price() == pytest.approx(math.log(3.0))
 
 
 def test_it_is_zero_where_there_is_room_for_all() -> None:
-    market = ClearingPrice(np.array([2.0, 0.0]))
-    market.add(0.0, np.array([19.0, 7.0]))
-    assert market.ln_price(10) == -math.inf
-    assert ClearingPrice(np.array([1.0])).ln_price(5) == -math.inf
+    market = ClearingPrice(np.array([2.0, 0.0]), 10, known=True)
+    market.add(0, 0.0, np.array([19.0, 7.0]))
+    assert market.ln_price() == -math.inf
+    assert ClearingPrice(np.array([1.0]), 5, known=True).ln_price() == -math.inf
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_is_the_dual_price_of_the_pool_as_one_machine(seed: int) -> None:
     rng = np.random.default_rng(seed)
     density, use = rng.uniform(0.1, 9, 30), rng.uniform(1, 5, 30)
-    market = ClearingPrice(np.array([1.0]))
+    market = ClearingPrice(np.array([1.0]), 40, known=True)
     for ln_density, amount in zip(np.log(density), use, strict=True):
-        market.add(float(ln_density), np.array([amount]))
-        market._due = 1  # work it out for the whole set, not for the jobs seen a fiftieth ago
+        market.add(0, float(ln_density), np.array([amount]))
     model = highspy.Highs()
     model.silent()
     x = [model.addVariable(0, 1, -float(d * u)) for d, u in zip(density, use, strict=True)]
     row = model.addConstr(sum(float(u) * v for u, v in zip(use, x, strict=True)) <= 40.0)
     model.run()
     dual = -model.getSolution().row_dual[row.index]
-    assert math.exp(market.ln_price(40)) == pytest.approx(dual)
+    assert math.exp(market.ln_price()) == pytest.approx(dual)
+
+
+def test_the_busiest_window_counts_or_the_latest_where_more_will_come() -> None:
+    known = ClearingPrice(np.array([1.0]), 10, known=True)
+    seen = ClearingPrice(np.array([1.0]), 10, known=False)
+    for arrival, density in ((0, 2.0), (3, 7.0), (5, 4.0), (25, 9.0), (26, 3.0)):
+        known.add(arrival, math.log(density), np.array([6.0]))
+        seen.add(arrival, math.log(density), np.array([6.0]))
+    # Slots 0-9: 7 and 4 fill the machine. Slots 20-29: 9 and 3 do.
+    assert known.ln_price() == pytest.approx(math.log(4.0))
+    assert seen.ln_price() == pytest.approx(math.log(3.0))

@@ -2,20 +2,24 @@
 
 The papers' L, (25), (26) and (3.14), guards a worst case: it lies below the utility density of
 every job, even one that ends at T with nothing left to gain, and prices then stay near 0 until a
-server is nearly full. The clearing price is the dual of the pool seen as one big machine over the
-whole timespan: jobs are taken by utility density until the scarcest resource is used up, and the
-density of the last one is the price below which there is more demand than room. It is 0 where
-there is room for all.
+server is nearly full. The clearing price is the dual of the pool seen as one big machine over one
+planning window: the jobs of the window are taken by utility density until the scarcest resource is
+used up, and the density of the last one is the price below which there is more demand than room.
+It is 0 where there is room for all. Demand is bursty, so the busiest window counts.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+_GUESSED_AHEAD: Final = 20
+_RENEWALS: Final = 50
 
 
 class ClearingPrice:
@@ -25,44 +29,70 @@ class ClearingPrice:
     ----------
     capacity : ndarray of float64, shape (resources,)
         Capacity of the pool in shares: the number of largest servers it amounts to.
+    window : int
+        Slots that a planner looks ahead.
+    known : bool
+        Whether the jobs taken in are all there will be: the busiest window of them counts.
+        Otherwise the latest window does, its demand so far set against its slots so far and a
+        twentieth of a window.
     """
 
-    def __init__(self, capacity: Floats) -> None:
+    def __init__(self, capacity: Floats, window: int, *, known: bool) -> None:
         self._capacity = capacity
+        self._window = max(window, 1)
+        self._known = known
+        self._arrivals: list[int] = []
         self._densities: list[float] = []
         self._uses: list[Floats] = []
         self._ln_price = -math.inf
         self._due = 1
 
-    def add(self, ln_density: float, use: Floats) -> None:
+    def add(self, arrival: int, ln_density: float, use: Floats) -> None:
         """Take a job in.
 
         Parameters
         ----------
+        arrival : int
+            The slot in which it arrives.
         ln_density : float
             Logarithm of its largest utility per slot and share of 1 of all it asks for.
         use : ndarray of float64, shape (resources,)
             Shares times slots that it takes of each resource.
         """
         if math.isfinite(ln_density):
+            self._arrivals.append(arrival)
             self._densities.append(ln_density)
             self._uses.append(use)
 
-    def ln_price(self, slots: int) -> float:
-        """Return the logarithm of the clearing price over so many slots.
+    def ln_price(self) -> float:
+        """Return the logarithm of the clearing price.
 
-        It is worked out anew whenever the jobs seen have grown by a fiftieth: prices that changed
-        with every job would mean pricing every slot with every job.
+        It is worked out anew whenever a fiftieth of the jobs that count is new: prices that
+        changed with every job would mean pricing every slot with every job.
         """
-        if len(self._densities) >= self._due:
-            self._due = len(self._densities) + max(1, len(self._densities) // 50)
-            self._ln_price = self._settle(slots)
+        seen = len(self._arrivals)
+        if seen >= self._due:
+            arrivals = np.array(self._arrivals)
+            if self._known:
+                windows = (arrivals - arrivals.min()) // self._window
+                prices = [self._settle(windows == at, self._window) for at in np.unique(windows)]
+                counted = seen
+            else:
+                latest, first = int(arrivals.max()), int(arrivals.min())
+                recent = arrivals > latest - self._window
+                ahead = max(1, self._window // _GUESSED_AHEAD)
+                prices = [self._settle(recent, min(latest - first + ahead, self._window))]
+                counted = int(recent.sum())
+            self._ln_price = max(prices)
+            self._due = seen + max(1, counted // _RENEWALS)
         return self._ln_price
 
-    def _settle(self, slots: int) -> float:
-        densities = np.array(self._densities)
+    def _settle(self, members: NDArray[np.bool_], slots: int) -> float:
+        rows = np.flatnonzero(members)
+        densities = np.array([self._densities[row] for row in rows])
         order = np.argsort(-densities, kind="stable")
         limited = self._capacity > 0
-        taken = np.cumsum(np.array(self._uses)[order][:, limited], axis=0)
+        uses = np.array([self._uses[row] for row in rows[order]])[:, limited]
+        taken = np.cumsum(uses, axis=0)
         full = (taken >= slots * self._capacity[limited]).any(axis=1)
         return float(densities[order][int(np.argmax(full))]) if full.any() else -math.inf

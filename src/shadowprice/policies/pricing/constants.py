@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from shadowprice.policies.pricing.clearing import ClearingPrice
 
 Floats = NDArray[np.float64]
 
-_GUESSED_AHEAD: Final = 20
 Carries = Literal["workers", "ps", "both"]
 
 
@@ -113,8 +112,7 @@ class ConstantsLearner:
     clearing : bool
         Whether L is raised to the price at which the demand would clear (`ClearingPrice`).
     known : bool
-        Whether the jobs taken in are all there will be. Otherwise the demand so far is set
-        against the slots so far and a twentieth of the window.
+        Whether the jobs taken in are all there will be (`ClearingPrice`).
     """
 
     pool: Pool
@@ -127,13 +125,12 @@ class ConstantsLearner:
     _ln_least_rate: float = field(init=False, default=math.inf)
     _ln_least_use: float = field(init=False, default=math.inf)
     _longest: int = field(init=False, default=1)
-    _first: int = field(init=False, default=0)
-    _last: int = field(init=False, default=-1)
     _market: ClearingPrice = field(init=False)
 
     def __post_init__(self) -> None:
         self._ln_upper = np.full(len(self.pool.scale), -np.inf)
-        self._market = ClearingPrice(self.pool.total_shares)
+        span = self.horizon if self.until is None else min(self.horizon, self.until)
+        self._market = ClearingPrice(self.pool.total_shares, span, known=self.known)
 
     def learn(self, jobs: Iterable[Job]) -> bool:
         """Take jobs in; return whether the constants changed."""
@@ -164,10 +161,7 @@ class ConstantsLearner:
         self._ln_least_use = min(self._ln_least_use, ln_use)
         self._longest = max(self._longest, window)
         if self.clearing:
-            self._market.add(ln_best - ln_use, slots * shares)
-            self._first = min(self._first, job.arrival) if self._last >= 0 else job.arrival
-            ahead = window if self.known else max(1, window // _GUESSED_AHEAD)
-            self._last = max(self._last, job.arrival + ahead)
+            self._market.add(job.arrival, ln_best - ln_use, slots * shares)
 
     def _demand(self, job: Job) -> Amounts | None:
         if self.carries == "workers" or (self.carries == "both" and job.ps is None):
@@ -197,7 +191,7 @@ class ConstantsLearner:
         )
         ln_lower = -math.log(4.0) - ln_eta + self._ln_least_rate
         if self.clearing:
-            ln_lower = max(ln_lower, self._market.ln_price(self._last - self._first))
+            ln_lower = max(ln_lower, self._market.ln_price())
         upper = np.where(np.isneginf(self._ln_upper), -np.inf, np.maximum(self._ln_upper, ln_lower))
         return PriceConstants(ln_lower, upper)
 
