@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Run a generated workload under five schedulers; table, runs and pages in runs/demo
 	@$(BIN)/shadowprice generate --preset calibrated --arrivals bursty --jobs 200 --slots 100 --seed 3 --out runs/demo/workload
 	@$(BIN)/shadowprice compare -c runs/demo/workload/cluster.yaml -j runs/demo/workload/jobs.jsonl --until '100 slots' \
-		-p 'oasis,oasis?lower=clearing,fifo,drf,rrh,dorm' --out runs/demo/compared
+		-p 'oasis,oasis?lower=clearing,fifo,drf,rrh,dorm?window=4&adjustable=4' --out runs/demo/compared
 	@echo "Open runs/demo/compared/compare.html, or ask why a job was refused:"
 	@$(BIN)/shadowprice explain runs/demo/compared/oasis-lower=clearing job-9
 
