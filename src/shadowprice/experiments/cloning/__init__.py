@@ -1,0 +1,66 @@
+"""What CSD's copies cost and bring: the paper has no figures, these are what it invites."""
+
+from __future__ import annotations
+
+from shadowprice.experiments.cloning import busy, light
+from shadowprice.experiments.framework import Experiment
+
+SOURCE = "CSD, speculative cloning with a dual approach (2017)"
+NONE = "The paper reports no measurements. "
+
+EXPERIMENTS = (
+    Experiment(
+        name="cloning-deadline",
+        title="Machine time and copies over the deadline and the miss probability",
+        source=f"{SOURCE}, problem (1)",
+        reported=NONE + "Copies fall with the deadline and with epsilon, by Theorem 1.",
+        measure=light.measure_deadline,
+        draw=light.draw_deadline,
+        size=(11.0, 4.4),
+    ),
+    Experiment(
+        name="cloning-tail",
+        title="Machine time and copies over the tail order",
+        source=f"{SOURCE}, problem (1)",
+        reported=NONE + "It assumes that copies always cost machine time.",
+        measure=light.measure_tail,
+        draw=light.draw_tail,
+        size=(11.0, 4.4),
+    ),
+    Experiment(
+        name="cloning-relaxed",
+        title="How often the relaxed constraint (7) misses more than it may",
+        source=f"{SOURCE}, (6) and (7)",
+        reported=NONE + "(7) is introduced as a relaxation of (6).",
+        measure=light.measure_relaxed,
+        draw=light.draw_relaxed,
+        size=(11.0, 4.4),
+    ),
+    Experiment(
+        name="cloning-theorem",
+        title="Theorem 1 against the optimum over the spread of mean durations",
+        source=f"{SOURCE}, Theorem 1",
+        reported="Theorem 1 is stated for any means; it takes every marginal cost as equal.",
+        measure=light.measure_theorem,
+        draw=light.draw_theorem,
+        size=(11.0, 4.4),
+    ),
+    Experiment(
+        name="cloning-load",
+        title="Flowtime and machine time over load, under four rules for a free machine",
+        source=f"{SOURCE}, section 1, heavily loaded regime",
+        reported=NONE + "Many duplicates under heavy load can make flowtime longer.",
+        measure=busy.measure_load,
+        draw=busy.draw_load,
+        size=(11.0, 7.6),
+    ),
+    Experiment(
+        name="cloning-workers",
+        title="The same on measured worker times of two training jobs",
+        source=f"{SOURCE}, section 1; times: Alibaba GPU cluster trace 2020, mini-batch-time",
+        reported=NONE,
+        measure=busy.measure_workers,
+        draw=busy.draw_workers,
+        size=(11.0, 7.6),
+    ),
+)

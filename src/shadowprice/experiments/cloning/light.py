@@ -1,0 +1,243 @@
+"""The lightly loaded regime: deadline, epsilon, tail order, (7) and Theorem 1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from shadowprice.core.errors import InputError
+from shadowprice.experiments.style import PALETTE
+from shadowprice.policies.cloning.api import (
+    CloningProblem,
+    Constraint,
+    Method,
+    Pareto,
+    TaskGroup,
+    solve,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+MEAN: Final = 10.0
+"""Seconds that a task takes on average, where means are equal."""
+TASKS: Final = 50
+MACHINES: Final = 2000
+ORDER: Final = 1.8
+EPSILONS: Final = (0.01, 0.05, 0.2)
+
+
+def _problem(order: float, deadline: float, epsilon: float, tasks: int = TASKS) -> CloningProblem:
+    group = TaskGroup(tasks, Pareto.of_mean(order, MEAN))
+    return CloningProblem([group], MACHINES, deadline, epsilon)
+
+
+def measure_deadline(settings: Settings) -> Tables:
+    """Solve for deadlines from the earliest one that holds to twenty means."""
+    rows: list[dict[str, Any]] = []
+    deadlines = np.geomspace(0.6, 30.0, 15 if settings.quick else 60)
+    for at, ratio in enumerate(deadlines):
+        settings.progress(at, len(deadlines), f"deadline of {ratio:.2g} means")
+        for epsilon in EPSILONS:
+            try:
+                found = solve(_problem(ORDER, MEAN * float(ratio), epsilon))
+            except InputError:
+                continue
+            rows.append(
+                {
+                    "deadline_in_means": float(ratio),
+                    "epsilon": epsilon,
+                    "continuous_copies": float(found.continuous.mean()),
+                    "whole_copies": float(found.copies.mean()),
+                    "continuous_cost": found.continuous_cost / (TASKS * MEAN),
+                    "whole_cost": found.expected_cost / (TASKS * MEAN),
+                    "miss_probability": found.miss_probability,
+                }
+            )
+    return {"deadline": pl.DataFrame(rows)}
+
+
+def draw_deadline(tables: Tables, figure: Figure) -> None:
+    """Draw copies and machine time over the deadline, a line for each epsilon."""
+    left, right = figure.subplots(1, 2)
+    for colour, epsilon in zip(PALETTE, EPSILONS, strict=False):
+        rows = tables["deadline"].filter(pl.col("epsilon") == epsilon)
+        x = rows["deadline_in_means"]
+        label = f"missed with {epsilon:g}"
+        left.plot(x, rows["continuous_copies"], color=colour, label=label)
+        left.plot(x, rows["whole_copies"], color=colour, linestyle=":", linewidth=1.4)
+        right.plot(x, rows["continuous_cost"], color=colour, label=label)
+        right.plot(x, rows["whole_cost"], color=colour, linestyle=":", linewidth=1.4)
+    left.set(title="Copies of a task", ylabel="copies", yscale="log")
+    right.set(title="Machine time, against one copy each", ylabel="relative machine time")
+    left.set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
+    left.minorticks_off()
+    right.axhline(1.0, color=PALETTE[6], linewidth=1.0)
+    _means_axis(left, "deadline, in mean durations", (1, 2, 5, 10, 20))
+    _means_axis(right, "deadline, in mean durations", (1, 2, 5, 10, 20))
+    left.plot([], [], color=PALETTE[6], linestyle=":", label="whole copies")
+    left.legend()
+
+
+def _means_axis(axes: Any, label: str, ticks: tuple[float, ...]) -> None:
+    axes.set(xscale="log", xlabel=label)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def measure_tail(settings: Settings) -> Tables:
+    """Solve for tail orders from almost 1 to 4, and for no deadline at all."""
+    rows: list[dict[str, Any]] = []
+    orders = np.linspace(1.1, 4.0, 12 if settings.quick else 59)
+    for at, order in enumerate(orders):
+        settings.progress(at, len(orders), f"tail order {order:.2f}")
+        for name, ratio in (("3 means", 3.0), ("8 means", 8.0), ("no deadline", 1e6)):
+            found = solve(_problem(float(order), MEAN * ratio, 0.05))
+            rows.append(
+                {
+                    "order": float(order),
+                    "deadline": name,
+                    "continuous_copies": float(found.continuous.mean()),
+                    "continuous_cost": found.continuous_cost / (TASKS * MEAN),
+                    "whole_cost": found.expected_cost / (TASKS * MEAN),
+                }
+            )
+    return {"tail": pl.DataFrame(rows)}
+
+
+def draw_tail(tables: Tables, figure: Figure) -> None:
+    """Draw copies and machine time over the tail order, a line for each deadline."""
+    left, right = figure.subplots(1, 2)
+    for colour, name in zip(PALETTE, ("3 means", "8 means", "no deadline"), strict=False):
+        rows = tables["tail"].filter(pl.col("deadline") == name)
+        label = name if name == "no deadline" else f"deadline {name}"
+        left.plot(rows["order"], rows["continuous_copies"], color=colour, label=label)
+        right.plot(rows["order"], rows["continuous_cost"], color=colour, label=label)
+    for axes in (left, right):
+        axes.axvline(2.0, color=PALETTE[6], linewidth=1.0, linestyle="--")
+        axes.set(xlabel="tail order (heavier to the left)")
+    left.set(title="Copies of a task", ylabel="copies", ylim=(0.9, None))
+    right.axhline(1.0, color=PALETTE[6], linewidth=1.0)
+    right.set(title="Machine time, against one copy each", ylabel="relative machine time")
+    right.text(2.06, 0.45, "left of order 2\na copy pays for itself", color=PALETTE[6])
+    left.legend()
+
+
+def measure_relaxed(settings: Settings) -> Tables:
+    """Compare optima under (7) with what (6) allows: equal tasks, and random jobs in copies."""
+    epsilons = np.geomspace(0.005, 0.5, 10 if settings.quick else 40)
+    rows: list[dict[str, Any]] = []
+    for epsilon in epsilons:
+        for tasks in (2, 10, 50, 500):
+            found = solve(
+                _problem(2.5, 3.0 * MEAN, float(epsilon), tasks), constraint=Constraint.RELAXED
+            )
+            if found.deadline_price > 0:
+                excess = found.continuous_miss / float(epsilon) - 1.0
+                rows.append({"epsilon": float(epsilon), "tasks": tasks, "excess": excess})
+    rng = np.random.default_rng(settings.seed)
+    draws = 100 if settings.quick else 1500
+    drawn: list[dict[str, Any]] = []
+    for at in range(draws):
+        settings.progress(at, draws, "random jobs, whole copies")
+        tasks = int(rng.choice([2, 5, 10, 20]))
+        orders, means = rng.uniform(2.0, 3.5, tasks), rng.uniform(5.0, 15.0, tasks)
+        groups = [
+            TaskGroup(1, Pareto.of_mean(float(o), float(m)))
+            for o, m in zip(orders, means, strict=True)
+        ]
+        epsilon = float(rng.choice([0.01, 0.05, 0.1, 0.2, 0.4]))
+        problem = CloningProblem(groups, 40 * tasks, float(rng.uniform(25.0, 60.0)), epsilon)
+        relaxed = solve(problem, constraint=Constraint.RELAXED)
+        drawn.append(
+            {
+                "epsilon": epsilon,
+                "tasks": tasks,
+                "misses_too_often": relaxed.miss_probability > epsilon * (1 + 1e-12),
+                "excess": relaxed.miss_probability / epsilon - 1.0,
+                "saved": 1.0 - relaxed.expected_cost / solve(problem).expected_cost,
+            }
+        )
+    return {"continuous": pl.DataFrame(rows), "whole": pl.DataFrame(drawn)}
+
+
+def draw_relaxed(tables: Tables, figure: Figure) -> None:
+    """Draw the excess over epsilon, and how often whole copies under (7) break (6)."""
+    left, right = figure.subplots(1, 2)
+    for colour, tasks in zip(PALETTE, (2, 10, 50, 500), strict=False):
+        rows = tables["continuous"].filter(pl.col("tasks") == tasks)
+        left.plot(rows["epsilon"], 100 * rows["excess"], color=colour, label=f"{tasks} tasks")
+    left.set(
+        title="How much above epsilon the optimum under (7) misses",
+        ylabel="% of epsilon", xscale="log", yscale="log", xlabel="epsilon",
+    )  # fmt: skip
+    left.set_xticks([0.01, 0.05, 0.2, 0.5], ["0.01", "0.05", "0.2", "0.5"])
+    left.set_yticks([0.001, 0.01, 0.1, 1], ["0.001", "0.01", "0.1", "1"])
+    left.minorticks_off()
+    left.legend(loc="lower right")
+    counts = tables["whole"].group_by("epsilon").agg(
+        pl.col("misses_too_often").mean(), pl.len().alias("jobs")
+    ).sort("epsilon")  # fmt: skip
+    places = np.arange(len(counts))
+    bars = right.bar(places, 100 * counts["misses_too_often"].to_numpy(), color=PALETTE[0])
+    right.bar_label(bars, fmt="%.1f %%", padding=2)
+    right.set_xticks(places, [f"{epsilon:g}" for epsilon in counts["epsilon"]])
+    right.grid(visible=False, axis="x")
+    right.set(
+        title="Random jobs whose whole copies under (7) break (6)",
+        ylabel="% of jobs", xlabel="epsilon",
+    )  # fmt: skip
+
+
+def measure_theorem(settings: Settings) -> Tables:
+    """Compare Theorem 1 with the optimum, for means spread over ever more."""
+    spreads = np.geomspace(1.0, 20.0, 6 if settings.quick else 16)
+    draws = 5 if settings.quick else 40
+    rows: list[dict[str, Any]] = []
+    for at, spread in enumerate(spreads):
+        settings.progress(at, len(spreads), f"means spread {spread:.2g}-fold")
+        for seed in range(draws):
+            rng = np.random.default_rng(1000 * settings.seed + seed)
+            means = MEAN * float(spread) ** rng.uniform(-0.5, 0.5, 20)
+            groups = [TaskGroup(1, Pareto.of_mean(2.0, float(mean))) for mean in means]
+            # Early enough that the deadline binds for every task: (1d) stays inactive.
+            problem = CloningProblem(groups, 400, 1.05 * float(means.max()), 0.05)
+            closed = solve(problem, Method.CLOSED_FORM)
+            best = solve(problem, constraint=Constraint.RELAXED)
+            rows.append(
+                {
+                    "spread": float(spread),
+                    "seed": seed,
+                    "continuous": closed.continuous_cost / best.continuous_cost - 1.0,
+                    "whole": closed.expected_cost / best.expected_cost - 1.0,
+                }
+            )
+    return {"theorem": pl.DataFrame(rows)}
+
+
+def draw_theorem(tables: Tables, figure: Figure) -> None:
+    """Draw the extra cost of Theorem 1: median and 10 % to 90 % of the draws."""
+    axes = figure.subplots(1, 2)
+    titles = {
+        "continuous": "Theorem 1 before rounding, over the optimum",
+        "whole": "Rounded up, over the best whole copies",
+    }
+    for place, (name, title) in enumerate(titles.items()):
+        rows = tables["theorem"].group_by("spread").agg(
+            pl.col(name).median().alias("median"),
+            pl.col(name).quantile(0.1).alias("low"),
+            pl.col(name).quantile(0.9).alias("high"),
+        ).sort("spread")  # fmt: skip
+        low, high = (100 * rows[column].to_numpy() for column in ("low", "high"))
+        axes[place].fill_between(
+            rows["spread"], low, high, color=PALETTE[place], alpha=0.2, linewidth=0,
+            label="10 % to 90 % of draws",
+        )  # fmt: skip
+        axes[place].plot(rows["spread"], 100 * rows["median"], color=PALETTE[place], label="median")
+        axes[place].set(title=title, ylabel="extra machine time, %", ylim=(0, None))
+        _means_axis(axes[place], "longest over shortest mean (about)", (1, 2, 5, 10, 20))
+        axes[place].legend(loc="upper left" if place == 0 else "best")
