@@ -23,7 +23,7 @@ demo: $(STAMP) ## Run a generated workload under five schedulers; table, runs an
 	@$(BIN)/shadowprice compare -c runs/demo/workload/cluster.yaml -j runs/demo/workload/jobs.jsonl --until '100 slots' \
 		-p 'oasis,oasis?lower=clearing,fifo,drf,rrh,dorm?window=4&adjustable=4' --out runs/demo/compared
 	@echo "Open runs/demo/compared/compare.html, or ask why a job was refused:"
-	@$(BIN)/shadowprice explain runs/demo/compared/oasis-lower=clearing job-9
+	@$(BIN)/shadowprice explain runs/demo/compared/oasis-lower=clearing job-1
 
 test: $(STAMP) ## Run the tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
