@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
@@ -37,8 +36,8 @@ from shadowprice.core.events import (
     Stop,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.ledger import Ledger, LedgerView
-from shadowprice.core.policy import JobState, Policy, Status
+from shadowprice.core.ledger import Ledger
+from shadowprice.core.policy import Policy, Status
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import EMPTY, Placement
 from shadowprice.core.utility import utility_value
@@ -49,6 +48,7 @@ from shadowprice.engine.validation import (
     check_commitment,
     check_placement,
 )
+from shadowprice.engine.view import EngineView
 
 PRIORITY: Final[Mapping[type, int]] = {
     ServerLost: 0,
@@ -59,47 +59,6 @@ PRIORITY: Final[Mapping[type, int]] = {
     SlotEnded: 5,
 }
 """Order of events within a slot; equal ones keep the order in which the driver sends them."""
-
-
-class EngineView:
-    """The engine's state as policies see it; see `core.policy.View`.
-
-    Parameters
-    ----------
-    engine : Engine
-        Whose state to show.
-    """
-
-    __slots__ = ("_engine", "ledger", "open_jobs")
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.ledger: LedgerView = LedgerView(engine.ledger)
-        self.open_jobs: Mapping[str, JobState] = MappingProxyType(engine.open_jobs)
-
-    @property
-    def slot(self) -> int:
-        """The first slot that can still be decided."""
-        return self._engine.ledger.start
-
-    @property
-    def cluster(self) -> Cluster:
-        """The servers."""
-        return self._engine.cluster
-
-    @property
-    def end(self) -> int:
-        """First slot that no plan may use."""
-        return self._engine.end
-
-    @property
-    def until(self) -> int | None:
-        """End of the timespan T, None where it is open."""
-        return self._engine.until
-
-    def lost(self, server: int) -> bool:
-        """Whether a server is out."""
-        return server in self._engine.lost
 
 
 class Engine:

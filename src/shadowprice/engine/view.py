@@ -1,0 +1,55 @@
+"""The engine's state as policies see it: read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.policy import JobState
+
+if TYPE_CHECKING:
+    from shadowprice.engine.engine import Engine
+
+
+class EngineView:
+    """The engine's state as policies see it; see `core.policy.View`.
+
+    Parameters
+    ----------
+    engine : Engine
+        Whose state to show.
+    """
+
+    __slots__ = ("_engine", "ledger", "open_jobs")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.ledger: LedgerView = LedgerView(engine.ledger)
+        self.open_jobs: Mapping[str, JobState] = MappingProxyType(engine.open_jobs)
+
+    @property
+    def slot(self) -> int:
+        """The first slot that can still be decided."""
+        return self._engine.ledger.start
+
+    @property
+    def cluster(self) -> Cluster:
+        """The servers."""
+        return self._engine.cluster
+
+    @property
+    def end(self) -> int:
+        """First slot that no plan may use."""
+        return self._engine.end
+
+    @property
+    def until(self) -> int | None:
+        """End of the timespan T, None where it is open."""
+        return self._engine.until
+
+    def lost(self, server: int) -> bool:
+        """Whether a server is out."""
+        return server in self._engine.lost
