@@ -23,6 +23,25 @@ _MANY = 200
 
 
 @kernel
+def _excess(
+    kind: int,
+    shape: float,
+    minimum: float,
+    scale: float,
+    rows: Floats,
+    decay: float,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    ratio: float,
+) -> float:
+    """Return the left side of (17): g'(r) + l + k phi'(r)."""
+    _, slope, _ = curve(kind, shape, minimum, scale, rows, ratio)
+    h = math.exp(-decay * ratio)
+    return slope + l - k * (decay * h if relaxed else decay * h / (1.0 - h))
+
+
+@kernel
 def answer(
     kind: int,
     shape: float,
@@ -42,17 +61,17 @@ def answer(
     bracket that shrinks at every step.
     """
     low, high = 1.0, most
-    _, slope, _ = curve(kind, shape, minimum, scale, rows, low)
-    h = math.exp(-decay * low)
-    pull = decay * h if relaxed else decay * h / (1.0 - h)
-    if slope + l - k * pull >= 0.0:
-        return low
-    _, slope, _ = curve(kind, shape, minimum, scale, rows, high)
-    h = math.exp(-decay * high)
-    pull = decay * h if relaxed else decay * h / (1.0 - h)
-    if slope + l - k * pull <= 0.0:
-        return high
     ratio = min(max(start, low), high)
+    # An end is looked at only when the search comes to it: a warm start rarely does.
+    low_known, high_known = False, False
+    if ratio == low:
+        if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
+            return low
+        low_known = True
+    if ratio == high:
+        if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, high) <= 0.0:
+            return high
+        high_known = True
     if ratio in (low, high):
         ratio = math.sqrt(low * high)
     target = math.log(k * decay) if k > 0.0 else 0.0
@@ -76,11 +95,20 @@ def answer(
             high = ratio
         following = ratio - value / steep if steep > 0.0 else -1.0
         # Where g' + l is almost 0 its logarithm is steep, and a step short of the root tiny: a
-        # small step ends the search only if the equation itself holds.
-        solved = k == 0.0 or abs(value) <= 1e-6
-        if solved and abs(following - ratio) <= 1e-12 * ratio:
+        # small step ends the search only if the equation itself holds. Newton squares the error,
+        # so a step of 1e-6 leaves one of about 1e-12.
+        solved = k == 0.0 or abs(value) <= 1e-5
+        if solved and low <= following <= high and abs(following - ratio) <= 1e-6 * ratio:
             return following
         if not low < following < high or (not solved and abs(following - ratio) <= 1e-6 * ratio):
+            if not low_known and following <= low:
+                if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
+                    return low
+                low_known = True
+            if not high_known and value < 0.0:
+                if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, high) <= 0.0:
+                    return high
+                high_known = True
             if high - low <= 1e-12 * high:
                 return low
             following = math.sqrt(low * high)

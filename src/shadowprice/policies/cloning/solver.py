@@ -211,7 +211,12 @@ def _algorithm_1(
     ratios = _theorem_1(arrays, problem.budget)
     inverse = float((arrays.count / arrays.decay).sum())
     mean = float(arrays.count @ (arrays.minimum + arrays.scale)) / problem.tasks
-    k = mean * inverse / problem.budget
+    # sum phi falls like 1 / k: below the optimum a fixed step is careful, far above it overshoots.
+    out = np.empty((len(arrays.count), 3))
+    every = np.arange(len(arrays.count), dtype=np.int64)
+    curves(*arrays.columns[2:], every, ratios, out)
+    slope = max(float(arrays.count @ out[:, 1]) / problem.tasks, 1e-3 * mean)
+    k = 0.5 * slope * inverse / problem.budget
     l = 1e-3 * mean  # noqa: E741
     sums = np.zeros(6)
     sweep(*arrays.columns, float(most), relaxed, k, l, ratios, sums)
