@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import difflib
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,9 +61,9 @@ class _LawSpec(Spec):
             _seconds(value)
         return value
 
+    @abstractmethod
     def law(self, folder: Path) -> Distribution:
         """Return the law; files are found from ``folder``."""
-        raise NotImplementedError
 
 
 class ParetoSpec(_LawSpec):
