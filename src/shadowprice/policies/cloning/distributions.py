@@ -94,7 +94,7 @@ class Distribution(ABC):
 
     def quadrature(self, most: float) -> tuple[Floats, Floats]:
         """Return ln S at the nodes, and their weights in units of ``scale``, for r in [1, most]."""
-        raise TypeError(f"{self.label} has a closed curve")
+        raise TypeError(f"{self.label} has a closed curve: no quadrature up to {most:g} copies")
 
     def table(self, most: float) -> Floats:
         """Return K, dK/dx and d2K/dx2 at knots in x = ln r up to ``most``.
