@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from tests.oracles.gangs import Instance, algorithm_3
 
-from shadowprice.policies.astraea.market import MICRO, GangJob, Market, Places, reach_of
+from shadowprice.policies.astraea.market import Market, Places
 from shadowprice.policies.astraea.prices import price_table, theta_of
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
 
 TENANTS = 14
 

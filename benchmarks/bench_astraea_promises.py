@@ -18,12 +18,13 @@ import numpy as np
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.astraea.workload import SHORT, draw_jobs, shared_cluster
-from shadowprice.policies.astraea.market import MICRO, GangJob, Market, Places, reach_of
+from shadowprice.policies.astraea.market import Market, Places
 from shadowprice.policies.astraea.optimum import Batch, dominating
 from shadowprice.policies.astraea.prices import price_table, theta_of
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
 from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
-from shadowprice.simulator.record import Scenario
+from shadowprice.simulator.scenario import Scenario
 
 BATCHES = 200
 SEED = 13  # a stretch of the trace in which several users have jobs

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import minimize
 
-from shadowprice.policies.cloning.api import (
+from shadowprice.cloning.api import (
     CloningProblem,
     Constraint,
     Draw,
@@ -29,8 +29,8 @@ from shadowprice.policies.cloning.api import (
     simulate,
     solve,
 )
-from shadowprice.policies.cloning.feasible import check_feasible
-from shadowprice.policies.cloning.solver import _algorithm_1, _continuous, expected_cost
+from shadowprice.cloning.feasible import check_feasible
+from shadowprice.cloning.solver import _algorithm_1, _continuous, expected_cost
 
 
 def different(tasks: int, machines: int, deadline: float, seed: int = 0) -> CloningProblem:

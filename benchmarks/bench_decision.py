@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.oracles.slotcost import places
 
-from shadowprice.kernels.horizon import best_schedule
-from shadowprice.kernels.pricing import exponential_prices
-from shadowprice.kernels.slotcost import expand_choices, slot_costs
-from shadowprice.kernels.slotgroups import SlotGroups
+from shadowprice.kernels.horizon.search import best_schedule
+from shadowprice.kernels.prices.exponential import exponential_prices
+from shadowprice.kernels.slots.costs import expand_choices, slot_costs
+from shadowprice.kernels.slots.groups import SlotGroups
 
 Ints = NDArray[np.int64]
 RESOURCES = 5

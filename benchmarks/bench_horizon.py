@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.oracles.knapsack import best_payoff, table_costs
 
-from shadowprice.kernels.horizon import best_schedule
+from shadowprice.kernels.horizon.search import best_schedule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

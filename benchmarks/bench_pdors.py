@@ -24,10 +24,10 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.coupled_lp import solve_slots_lp
-from shadowprice.kernels.horizon import best_schedule, cost_bounds
-from shadowprice.kernels.slot_choices import slot_choices
-from shadowprice.kernels.slot_placement import EXACT, GREEDY, RANDOMISED
+from shadowprice.kernels.horizon.search import best_schedule, cost_bounds
+from shadowprice.kernels.slots.choices import slot_choices
+from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
+from shadowprice.kernels.slots.placement import EXACT, GREEDY, RANDOMISED
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

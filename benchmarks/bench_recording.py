@@ -23,11 +23,12 @@ from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.job import Job, StepModel, build_job
 from shadowprice.core.utility import Sigmoid
 from shadowprice.engine import Engine
-from shadowprice.simulator.driver import Observer, Simulation
-from shadowprice.simulator.record import Scenario, build_policy, record_run
-from shadowprice.simulator.recorder import Recorder
-from shadowprice.simulator.report import write_report
-from shadowprice.simulator.results import read_run, write_run
+from shadowprice.results.files import read_run, write_run
+from shadowprice.results.observer import Observer
+from shadowprice.results.recorder import Recorder
+from shadowprice.results.report import write_report
+from shadowprice.simulator.driver import Simulation
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 
 JOBS, SLOTS, SERVERS = 50_000, 8_000, 60
 

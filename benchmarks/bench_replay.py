@@ -34,7 +34,7 @@ from shadowprice.core.policy import Policy, PolicyContext, View
 from shadowprice.core.specs import ClusterSpec, validate
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.record import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from shadowprice.traces.generator import cluster_for
 from shadowprice.traces.locate import parse_spec, read_trace
 from shadowprice.traces.synthesis import SynthesisOptions, synthesize

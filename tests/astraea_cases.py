@@ -16,7 +16,8 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from shadowprice.simulator.driver import Incident, Observer, Simulation
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 
 EXAMPLE: Mapping[str, Any] = json.loads(

@@ -13,7 +13,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from shadowprice.simulator.driver import Incident, Observer, Simulation
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Incident, Simulation
 from tests.workloads import cluster, random_job
 
 Watch = Callable[[Engine, int], None]

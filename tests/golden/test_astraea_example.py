@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from shadowprice.policies.astraea.calendar import calendar
-from shadowprice.policies.astraea.market import MICRO, Award, GangJob, Market, Places, reach_of
+from shadowprice.policies.astraea.market import Award, Market, Places
 from shadowprice.policies.astraea.prices import price_table
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
 
 EXAMPLE = json.loads(Path(__file__).with_name("astraea_example.json").read_text("utf-8"))
 CLUSTER = EXAMPLE["cluster"]

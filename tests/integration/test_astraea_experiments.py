@@ -10,8 +10,8 @@ import pytest
 from shadowprice.experiments.astraea import efficiency, ratio, workload
 from shadowprice.experiments.astraea.runs import POLICIES, run, variance
 from shadowprice.experiments.framework import Settings, experiments, run_experiment
-from shadowprice.simulator.accounts import books_of
-from shadowprice.simulator.record import Scenario, build_policy, record_run
+from shadowprice.results.accounts import books_of
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 
 
 @pytest.fixture(autouse=True)

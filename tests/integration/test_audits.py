@@ -11,7 +11,7 @@ from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
 from shadowprice.simulator.misreports import misreports
-from shadowprice.simulator.record import Scenario
+from shadowprice.simulator.scenario import Scenario
 from tests.astraea_cases import (
     SETTINGS,
     example_cluster,

@@ -20,8 +20,8 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
-from shadowprice.simulator.directory import PendingDirectory
-from shadowprice.simulator.results import FILES, read_run
+from shadowprice.results.directory import PendingDirectory
+from shadowprice.results.files import FILES, read_run
 from tests.priced import INFO, FlatRate, FlatRateParameters
 
 CLUSTER = """\

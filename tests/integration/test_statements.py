@@ -12,10 +12,10 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.simulator.accounts import Books, books_of, timeline
-from shadowprice.simulator.record import Scenario, build_policy, record_run
-from shadowprice.simulator.report import write_report
-from shadowprice.simulator.results import Run, read_run, write_run
+from shadowprice.results.accounts import Books, books_of, timeline
+from shadowprice.results.files import Run, read_run, write_run
+from shadowprice.results.report import write_report
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from tests.astraea_cases import (
     SETTINGS,
     example_cluster,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag
-from shadowprice.policies.bags.laws import law_of
+from shadowprice.laws.bags import law_of
 
 Floats = NDArray[np.float64]
 

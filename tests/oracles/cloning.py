@@ -10,7 +10,7 @@ import numpy as np
 from scipy.integrate import IntegrationWarning, quad
 from scipy.optimize import minimize
 
-from shadowprice.policies.cloning.api import CloningProblem, Distribution, Empirical, LogNormal
+from shadowprice.cloning.api import CloningProblem, Distribution, Empirical, LogNormal
 
 
 def cost_by_quadrature(law: Distribution, ratio: float) -> float:

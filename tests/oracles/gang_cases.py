@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shadowprice.kernels.gangs import best_gang, fill_run_ends, place_gang, running_sums
+from shadowprice.kernels.market.gangs import best_gang, fill_run_ends, place_gang, running_sums
 from tests.oracles.gangs import Instance, Plan
 
 

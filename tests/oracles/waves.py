@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from shadowprice.simulator.cloning import Rule, WaveJobs, WaveRule
+from shadowprice.cloning.waves import Rule, WaveRule
+from shadowprice.cloning.workload import WaveJobs
 
 
 class PlainWaves:

@@ -5,9 +5,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.income import divide
-from shadowprice.policies.astraea.market import Award, GangJob, Market, Places, reach_of
+from shadowprice.kernels.market.income import divide
+from shadowprice.policies.astraea.market import Award, Market, Places
 from shadowprice.policies.astraea.prices import price_table, theta_of
+from shadowprice.policies.tenants.gang_jobs import GangJob, reach_of
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 

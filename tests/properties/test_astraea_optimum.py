@@ -7,9 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from shadowprice.policies.astraea.market import MICRO, GangJob, Market, Places, reach_of
+from shadowprice.policies.astraea.market import Market, Places
 from shadowprice.policies.astraea.optimum import Batch, dominating
 from shadowprice.policies.astraea.prices import price_table
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
 
 
 def random_batch(seed: int, *, jobs: int = 3, slots: int = 3, servers: int = 2) -> Batch:

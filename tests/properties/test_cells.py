@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.policies.sharing.cells import Buddies, Cell, VirtualClusters, cells_of, cut
+from shadowprice.policies.tenants.cells import Buddies, Cell, VirtualClusters, cells_of, cut
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 

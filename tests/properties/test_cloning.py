@@ -5,8 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shadowprice.core.errors import InputError
-from shadowprice.policies.cloning.api import (
+from shadowprice.cloning.api import (
     CloningProblem,
     Constraint,
     Distribution,
@@ -19,7 +18,8 @@ from shadowprice.policies.cloning.api import (
     Weibull,
     solve,
 )
-from shadowprice.policies.cloning.solver import expected_cost, miss_probability
+from shadowprice.cloning.solver import expected_cost, miss_probability
+from shadowprice.core.errors import InputError
 from tests.oracles.cloning import brute_force
 
 FAST = settings(

@@ -24,7 +24,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, Status
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
-from shadowprice.simulator.driver import Incident, Observer, Simulation
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import StragglingExecution
 from tests.planners import EarliestPlanner, Wanderer
 from tests.workloads import cluster, random_job

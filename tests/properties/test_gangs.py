@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.gangs import fill_run_ends, reserve_places
+from shadowprice.kernels.market.gangs import fill_run_ends, reserve_places
 from tests.oracles.gang_cases import random_instance, solve
 from tests.oracles.gangs import Instance, algorithm_3, breaks, cost_of, optimum
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.horizon import best_schedule, cheapest_costs
+from shadowprice.kernels.horizon.search import best_schedule, cheapest_costs
 from tests.oracles.knapsack import best_payoff, table_costs
 
 COST = st.one_of(

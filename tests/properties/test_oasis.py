@@ -20,7 +20,8 @@ from shadowprice.policies.oasis.policy import Oasis
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Pool
 from shadowprice.policies.registry import make_policy
-from shadowprice.simulator.driver import Observer, Simulation
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Simulation
 from tests.oasis_cases import Market, random_case
 from tests.replays import replay, world
 from tests.workloads import cluster, random_job

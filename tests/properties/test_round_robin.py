@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.round_robin import place
+from shadowprice.kernels.reactive.round_robin import place
 from tests.oracles.round_robin import Table
 
 

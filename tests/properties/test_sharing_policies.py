@@ -17,8 +17,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.sharing.dealing import deal
-from shadowprice.policies.sharing.tenancy import tenancy_of
+from shadowprice.policies.tenants.dealing import deal
+from shadowprice.policies.tenants.tenancy import tenancy_of
 from tests.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}

@@ -12,7 +12,7 @@ from shadowprice.cli.console import Output, print_json, progress_bar, stderr, st
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shadowprice.simulator.record import Scenario
+    from shadowprice.simulator.scenario import Scenario
 
 audit = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="Check a policy's promises to tenants."

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shadowprice.policies.cloning.api import CloningProblem, Measured, Solution
-    from shadowprice.simulator.cloning import Rule, Waves
+    from shadowprice.cloning.api import CloningProblem, Measured, Solution
+    from shadowprice.cloning.waves import Rule, Waves
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -84,7 +84,7 @@ def simulate(
     """Run the job many times: how often it misses, what it costs, how long it takes."""
     import numpy as np
 
-    from shadowprice.policies.cloning.api import simulate as run
+    from shadowprice.cloning.api import simulate as run
 
     numbers: NDArray[np.int64]
     if copies is None:
@@ -129,8 +129,9 @@ def waves(
     that has run 1.5 medians of its job. saving: a copy where the flowtime it saves exceeds the
     delay it causes to those that wait.
     """
+    from shadowprice.cloning.waves import WaveRule, run
+    from shadowprice.cloning.workload import poisson_jobs
     from shadowprice.inputs.cloning import read_cloning
-    from shadowprice.simulator.cloning import WaveRule, poisson_jobs, run
 
     rules = _rules(rule)
     content = read_cloning(file)
@@ -160,8 +161,8 @@ def waves(
 def _rules(text: str) -> list[Rule]:
     import difflib
 
+    from shadowprice.cloning.waves import Rule
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.simulator.cloning import Rule
 
     known = [one.value for one in Rule]
     rules = []
@@ -226,8 +227,8 @@ def _read(file: Path, output: Output) -> CloningProblem:
 def _solved(
     file: Path, method: MethodName, constraint: ConstraintName, output: Output
 ) -> tuple[CloningProblem, Solution]:
-    from shadowprice.policies.cloning.api import Constraint, Method
-    from shadowprice.policies.cloning.api import solve as find
+    from shadowprice.cloning.api import Constraint, Method
+    from shadowprice.cloning.api import solve as find
 
     problem = _read(file, output)
     solution = find(problem, Method(method), Constraint(constraint))
@@ -271,7 +272,7 @@ def _solution_record(problem: CloningProblem, solution: Solution) -> dict[str, o
 
 
 def _tails(problem: CloningProblem) -> list[dict[str, object]]:
-    from shadowprice.policies.cloning.api import Empirical
+    from shadowprice.cloning.api import Empirical
 
     return [
         {

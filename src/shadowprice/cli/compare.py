@@ -22,7 +22,7 @@ from shadowprice.cli.console import (
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from shadowprice.simulator.results import Run
+    from shadowprice.results.files import Run
 
 PAGE, NUMBERS = "compare.html", "compare.json"
 
@@ -71,10 +71,10 @@ def compare(
     """
     from shadowprice.cli.simulate import leave_if_partial
     from shadowprice.cli.tables import summary_table
-    from shadowprice.simulator.directory import PendingDirectory
+    from shadowprice.results.directory import PendingDirectory
+    from shadowprice.results.files import folder_name
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.record import build_policy, record_run
-    from shadowprice.simulator.results import folder_name
+    from shadowprice.simulator.scenario import build_policy, record_run
 
     variants = _variants(policy)
     settings = o.policy_settings(params, set_, sorted({v.policy for v in variants}))
@@ -163,7 +163,7 @@ def _variants(text: str) -> list[_Variant]:
 
 
 def _is_comparison(path: Path) -> bool:
-    from shadowprice.simulator.results import is_run
+    from shadowprice.results.files import is_run
 
     entries = list(path.iterdir())
     return any(entry.name == NUMBERS for entry in entries) and all(
@@ -172,8 +172,8 @@ def _is_comparison(path: Path) -> bool:
 
 
 def _keep(run: Run, folder: Path) -> None:
-    from shadowprice.simulator.report import write_report
-    from shadowprice.simulator.results import REPORT, write_run
+    from shadowprice.results.files import REPORT, write_run
+    from shadowprice.results.report import write_report
 
     folder.mkdir()
     write_run(run, folder)
@@ -182,8 +182,8 @@ def _keep(run: Run, folder: Path) -> None:
 
 def _keep_comparison(runs: list[Run], folder: Path) -> None:
     from shadowprice.cli.tables import best_of, metric_rows
-    from shadowprice.simulator.report.comparison import write_comparison
-    from shadowprice.simulator.results import write_json
+    from shadowprice.results.files import write_json
+    from shadowprice.results.report.comparison import write_comparison
 
     table = []
     for row in metric_rows(runs):

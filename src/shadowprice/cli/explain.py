@@ -14,7 +14,7 @@ from shadowprice.cli.options import OutputOption
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shadowprice.simulator.story import Stay, Story
+    from shadowprice.results.story import Stay, Story
 
 MOST_STAYS = 12
 """Placements shown of a plan or a run."""
@@ -34,7 +34,7 @@ def explain(
 
     shadowprice explain run resnet50-a
     """
-    from shadowprice.simulator.story import read_story
+    from shadowprice.results.story import read_story
 
     story = read_story(run, job)
     if output is Output.JSON:

@@ -16,7 +16,8 @@ from shadowprice.core.errors import Fault, InputError
 if TYPE_CHECKING:
     from shadowprice.core.cluster import Cluster
     from shadowprice.core.job import Job
-    from shadowprice.simulator.record import Input, Scenario
+    from shadowprice.results.collect import Input
+    from shadowprice.simulator.scenario import Scenario
 
 WHAT, HOW, OUTPUT = "What to run", "How to run it", "Results"
 
@@ -166,7 +167,8 @@ def load_scenario(
     """
     from shadowprice.inputs import read_cluster
     from shadowprice.inputs.incidents import read_incidents
-    from shadowprice.simulator.record import Input, Scenario
+    from shadowprice.results.collect import Input
+    from shadowprice.simulator.scenario import Scenario
 
     if (jobs is None) == (trace is None):
         found = "both --jobs and --trace are given" if jobs else "what to run is missing"
@@ -213,7 +215,7 @@ def _read_trace(
     spec: str, cluster: Cluster | None, slot: Fraction, load: float, seed: int, skip_invalid: bool
 ) -> tuple[Cluster, list[Job], list[str], Input]:
     from shadowprice.core.specs import ClusterSpec, validate
-    from shadowprice.simulator.record import Input
+    from shadowprice.results.collect import Input
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize

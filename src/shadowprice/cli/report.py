@@ -23,8 +23,8 @@ def report(
     shadowprice report run
     """
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.simulator.report import write_report
-    from shadowprice.simulator.results import REPORT, read_run
+    from shadowprice.results.files import REPORT, read_run
+    from shadowprice.results.report import write_report
 
     path = to or run / REPORT
     try:

@@ -20,8 +20,8 @@ from shadowprice.cli.console import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shadowprice.simulator.directory import PendingDirectory
-    from shadowprice.simulator.results import Run
+    from shadowprice.results.directory import PendingDirectory
+    from shadowprice.results.files import Run
 
 
 def simulate(
@@ -63,11 +63,11 @@ def simulate(
     """
     from shadowprice.cli.tables import summary_table
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.simulator.directory import PendingDirectory
+    from shadowprice.results.directory import PendingDirectory
+    from shadowprice.results.files import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.journaling import JournalWriter
-    from shadowprice.simulator.record import build_policy, record_run
-    from shadowprice.simulator.results import JOURNAL, is_run
+    from shadowprice.simulator.scenario import build_policy, record_run
 
     if journal and out is None:
         raise InputError(Fault("--journal", "needs a directory to write to", "give --out DIR"))
@@ -112,8 +112,8 @@ def simulate(
 
 
 def _keep(run: Run, pending: PendingDirectory) -> None:
-    from shadowprice.simulator.report import write_report
-    from shadowprice.simulator.results import REPORT, write_run
+    from shadowprice.results.files import REPORT, write_run
+    from shadowprice.results.report import write_report
 
     write_run(run, pending.path)
     write_report(run, pending.path / REPORT)

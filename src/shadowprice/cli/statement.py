@@ -14,8 +14,8 @@ from shadowprice.cli.options import OutputOption
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shadowprice.simulator.accounts import Account, Books
-    from shadowprice.simulator.results import Run
+    from shadowprice.results.accounts import Account, Books
+    from shadowprice.results.files import Run
 
 
 def statement(
@@ -36,8 +36,8 @@ def statement(
     shadowprice statement run --tenant vision
     """
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.simulator.accounts import books_of
-    from shadowprice.simulator.results import read_run
+    from shadowprice.results.accounts import books_of
+    from shadowprice.results.files import read_run
 
     read = read_run(run)
     books = books_of(read)
@@ -72,7 +72,7 @@ def _record(run: Run, books: Books, tenant: str | None) -> Mapping[str, object]:
 def _partners(books: Books, tenant: str) -> list[dict[str, object]]:
     import polars as pl
 
-    from shadowprice.simulator.accounts import MICRO
+    from shadowprice.results.accounts import MICRO
 
     rows: list[dict[str, object]] = []
     for other in books.accounts:
@@ -95,7 +95,7 @@ def _partners(books: Books, tenant: str) -> list[dict[str, object]]:
 def _jobs(run: Run, books: Books, tenant: str) -> list[dict[str, object]]:
     import polars as pl
 
-    from shadowprice.simulator.accounts import MICRO
+    from shadowprice.results.accounts import MICRO
 
     paid = books.payments.group_by("job").agg((pl.col("amount").sum() / MICRO).alias("paid"))
     table = (
@@ -136,7 +136,7 @@ def _print_all(run: Run, books: Books) -> None:
 
 
 def _cells(account: Account) -> list[str]:
-    from shadowprice.simulator.accounts import MICRO
+    from shadowprice.results.accounts import MICRO
 
     share = " ".join(f"{count} {kind}" for kind, count in account.share.items()) or "-"
     return [
@@ -154,7 +154,7 @@ def _cells(account: Account) -> list[str]:
 
 
 def _print_one(run: Run, books: Books, tenant: str) -> None:
-    from shadowprice.simulator.accounts import MICRO
+    from shadowprice.results.accounts import MICRO
 
     account = books.accounts[tenant]
     console = stdout()

@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shadowprice.simulator.report.scales import span
-from shadowprice.simulator.results import Run
+from shadowprice.results.files import Run
+from shadowprice.results.report.scales import span
 
 
 @dataclass(frozen=True, slots=True)

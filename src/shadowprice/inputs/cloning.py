@@ -24,12 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from shadowprice.core.amounts import Duration, parse_duration
-from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs import Spec, validate
-from shadowprice.core.specs.fields import DurationField
-from shadowprice.inputs.text import load_yaml, read_lines
-from shadowprice.policies.cloning.api import (
+from shadowprice.cloning.api import (
     CloningProblem,
     Distribution,
     Empirical,
@@ -40,6 +35,11 @@ from shadowprice.policies.cloning.api import (
     Weibull,
     fit_pareto_tail,
 )
+from shadowprice.core.amounts import Duration, parse_duration
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.specs import Spec, validate
+from shadowprice.core.specs.fields import DurationField
+from shadowprice.inputs.text import load_yaml, read_lines
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = float

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -10,7 +11,7 @@ import numba
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-_IMPORT = re.compile(r"^from shadowprice\.kernels\.(\w+) import", re.MULTILINE)
+_IMPORT = re.compile(r"^from shadowprice\.kernels\.([\w.]+) import", re.MULTILINE)
 
 
 def kernel(function: Function) -> Function:
@@ -51,16 +52,31 @@ def _renew_with_callees(compiled: Any, function: Callable[..., object]) -> None:
 @cache
 def _stamp(file: Path) -> tuple[tuple[str, int, int], ...]:
     """Return name, time and size of every kernel file that a file calls into."""
-    called = {file.with_name(f"{name}.py") for name in _callees(file)}
-    stats = [(path.name, path.stat()) for path in sorted(called) if path.exists()]
-    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+    stats = [(path, path.stat()) for path in sorted(_callees(file)) if path.exists()]
+    return tuple(
+        (f"{path.parent.name}/{path.name}", stat.st_mtime_ns, stat.st_size) for path, stat in stats
+    )
 
 
 @cache
-def _callees(file: Path) -> frozenset[str]:
-    """Return the kernel modules that a file imports, directly or not."""
-    if not file.exists():
-        return frozenset()
-    direct = set(_IMPORT.findall(file.read_text(encoding="utf-8"))) - {file.stem}
-    nested = (_callees(file.with_name(f"{name}.py")) for name in direct)
-    return frozenset(direct).union(*nested)
+def _callees(file: Path) -> frozenset[Path]:
+    """Return the kernel files that a file imports, directly or not."""
+    found: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        source = waiting.pop()
+        if not source.exists():
+            continue
+        for name in _IMPORT.findall(source.read_text(encoding="utf-8")):
+            callee = _source_of(f"shadowprice.kernels.{name}")
+            if callee is not None and callee not in found and callee != file:
+                found.add(callee)
+                waiting.append(callee)
+    return frozenset(found)
+
+
+@cache
+def _source_of(module: str) -> Path | None:
+    """Return the file of a kernel module, wherever its folder is, without running it."""
+    found = find_spec(module)
+    return None if found is None or found.origin is None else Path(found.origin)

@@ -1,1 +1,1 @@
-"""The driver on simulated time: execution model, recording and results."""
+"""The driver on simulated time: execution models, scenarios and audits."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.simulator.accounts import Account, books_of
+from shadowprice.results.accounts import Account, books_of
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.misreports import Misreport, TrueRevenue, misreports
-from shadowprice.simulator.record import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 
 Progress = Callable[[int, int], None]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag
 from shadowprice.engine.state import JobRecord
-from shadowprice.policies.bags.laws import law_of
+from shadowprice.laws.bags import law_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

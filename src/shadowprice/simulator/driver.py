@@ -9,7 +9,6 @@ from itertools import groupby
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
-    Command,
     Decision,
     DriverEvent,
     JobCancelled,
@@ -24,29 +23,11 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
+from shadowprice.results.observer import Observer
 from shadowprice.simulator.bags import BagExecution
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 
 Incident = ServerLost | ServerBack | JobCancelled
-
-
-class Observer:
-    """What looks on while a simulation runs; every hook does nothing by default."""
-
-    def began(self, engine: Engine) -> None:
-        """Take note of the engine before its first event."""
-
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
-        """Take note of an event that the engine handled and of the commands it gave."""
-
-    def slot_running(self, engine: Engine, slot: int) -> None:
-        """Take note of a slot in which placements are settled and running."""
-
-    def decided(self, seconds: float) -> None:
-        """Take note of how long the policy took over one decision."""
-
-    def finished(self, engine: Engine) -> None:
-        """Take note of the end of the simulation."""
 
 
 @dataclass(frozen=True, slots=True)

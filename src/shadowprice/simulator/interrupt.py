@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final
 
 from shadowprice.core.events import Command, DriverEvent
-from shadowprice.simulator.driver import Observer
+from shadowprice.results.observer import Observer
 
 PATIENCE: Final = 2.0
 """Seconds that an event may still take after Ctrl-C before the run stops inside it."""

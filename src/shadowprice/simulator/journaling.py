@@ -8,7 +8,7 @@ from types import TracebackType
 
 from shadowprice.core.events import Command, DriverEvent
 from shadowprice.engine.journal import encode
-from shadowprice.simulator.driver import Observer
+from shadowprice.results.observer import Observer
 
 
 class JournalWriter(Observer):

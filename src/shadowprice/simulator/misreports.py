@@ -22,7 +22,7 @@ from shadowprice.core.utility import (
     Utility,
     utility_value,
 )
-from shadowprice.simulator.driver import Observer
+from shadowprice.results.observer import Observer
 
 Lie = Callable[[Job], Job | None]
 """Turns a job into its misstated form; None where the job has nothing to misstate that way."""

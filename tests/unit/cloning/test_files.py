@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from shadowprice.cli.main import main
-from shadowprice.core.errors import InputError
-from shadowprice.inputs.cloning import parse_cloning, read_cloning, read_durations
-from shadowprice.policies.cloning.api import (
+from shadowprice.cloning.api import (
     Empirical,
     HyperExponential,
     LogNormal,
@@ -18,6 +16,8 @@ from shadowprice.policies.cloning.api import (
     Weibull,
     solve,
 )
+from shadowprice.core.errors import InputError
+from shadowprice.inputs.cloning import parse_cloning, read_cloning, read_durations
 
 FILE = """\
 machines: 200

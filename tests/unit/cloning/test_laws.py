@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shadowprice.core.errors import InputError
-from shadowprice.policies.cloning.api import (
+from shadowprice.cloning.api import (
     CloningProblem,
     Distribution,
     Empirical,
@@ -18,7 +17,8 @@ from shadowprice.policies.cloning.api import (
     Weibull,
     fit_pareto_tail,
 )
-from shadowprice.policies.cloning.solver import costs
+from shadowprice.cloning.solver import costs
+from shadowprice.core.errors import InputError
 from tests.oracles.cloning import cost_by_quadrature
 
 SAMPLE = 3.0 * np.random.default_rng(5).pareto(1.7, 800) + 3.0

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from shadowprice.cloning.api import CloningProblem, Draw, TaskGroup, simulate, solve
+from shadowprice.cloning.montecarlo import clopper_pearson
 from shadowprice.core.errors import InputError
-from shadowprice.policies.cloning.api import CloningProblem, Draw, TaskGroup, simulate, solve
-from shadowprice.policies.cloning.montecarlo import clopper_pearson
 from tests.unit.cloning.test_laws import LAWS
 
 # Laws whose variance is finite in two copies: the standard error then means something.

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from shadowprice.core.errors import InputError
-from shadowprice.kernels.cloning import answer
-from shadowprice.kernels.cloning_curves import curve
-from shadowprice.policies.cloning.api import (
+from shadowprice.cloning.api import (
     CloningProblem,
     Constraint,
     Distribution,
@@ -22,9 +19,12 @@ from shadowprice.policies.cloning.api import (
     Weibull,
     solve,
 )
-from shadowprice.policies.cloning.convexity import Condition
-from shadowprice.policies.cloning.feasible import fewest_machines, smallest_deadline
-from shadowprice.policies.cloning.solver import _algorithm_1, costs, expected_cost, miss_probability
+from shadowprice.cloning.convexity import Condition
+from shadowprice.cloning.feasible import fewest_machines, smallest_deadline
+from shadowprice.cloning.solver import _algorithm_1, costs, expected_cost, miss_probability
+from shadowprice.core.errors import InputError
+from shadowprice.kernels.cloning.continuous import answer
+from shadowprice.kernels.cloning.curves import curve
 from tests.oracles.cloning import brute_force, cost_by_quadrature, general_solver, miss_of
 
 BODY = np.random.default_rng(9).gamma(20.0, 0.4, 500)

@@ -6,19 +6,11 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
+from shadowprice.cloning.api import Distribution, LogNormal, Pareto, TaskGroup, Weibull
+from shadowprice.cloning.waves import GRID, Rule, WaveRule, Waves, _tables, paying_age, run
+from shadowprice.cloning.workload import WaveJobs, measured_jobs, poisson_jobs
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.cloning_saving import assess
-from shadowprice.policies.cloning.api import Distribution, LogNormal, Pareto, TaskGroup, Weibull
-from shadowprice.simulator.cloning import (
-    Rule,
-    WaveJobs,
-    WaveRule,
-    Waves,
-    measured_jobs,
-    poisson_jobs,
-    run,
-)
-from shadowprice.simulator.cloning.waves import GRID, _tables, paying_age
+from shadowprice.kernels.cloning.saving import assess
 from tests.oracles.waves import PlainWaves
 
 HEAVY = [TaskGroup(6, Pareto.of_mean(1.8, 10.0)), TaskGroup(2, LogNormal.of_mean(1.0, 6.0))]

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shadowprice.kernels.coupled_lp import solve_slots_lp
-from shadowprice.kernels.polygons import group_machines, slot_corners
+from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
+from shadowprice.kernels.slots.polygons import group_machines, slot_corners
 from tests.oracles.slot_cases import Slot, polygon_corners, random_slot
 from tests.oracles.slot_placement import solve_slot
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from shadowprice.kernels.horizon import best_schedule, cheapest_costs, cost_bounds
-from shadowprice.kernels.horizon_residues import residue_costs
+from shadowprice.kernels.horizon.residues import residue_costs
+from shadowprice.kernels.horizon.search import best_schedule, cheapest_costs, cost_bounds
 from tests.oracles.knapsack import best_payoff, brute_force_costs, random_instance, table_costs
 
 

@@ -1,4 +1,4 @@
-"""A cached kernel must not outlive the code that it calls."""
+"""A cached kernel must not outlive the code that it calls, in whatever folder that is."""
 
 import os
 import subprocess
@@ -9,11 +9,21 @@ import pytest
 
 CALLER = """
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.callee import value
+from shadowprice.kernels.inner.between import passed
 
 @kernel
 def doubled():
-    return 2 * value()
+    return 2 * passed()
+"""
+BETWEEN = """
+from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.inner.deeper.callee import (
+    value,
+)
+
+@kernel
+def passed():
+    return value()
 """
 CALLEE = """
 from shadowprice.kernels.jit import kernel
@@ -25,8 +35,13 @@ def value():
 
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
-def test_a_changed_callee_recompiles_its_callers(tmp_path: Path) -> None:
+def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path) -> None:
+    deeper = tmp_path / "inner" / "deeper"
+    deeper.mkdir(parents=True)
+    for folder in (deeper.parent, deeper):
+        (folder / "__init__.py").touch()
     (tmp_path / "caller.py").write_text(CALLER, encoding="utf-8")
+    (deeper.parent / "between.py").write_text(BETWEEN, encoding="utf-8")
     script = (
         "import sys, shadowprice.kernels as kernels\n"
         f"kernels.__path__.append({str(tmp_path)!r})\n"
@@ -35,7 +50,7 @@ def test_a_changed_callee_recompiles_its_callers(tmp_path: Path) -> None:
     )
 
     def run(value: int) -> int:
-        (tmp_path / "callee.py").write_text(CALLEE.format(value), encoding="utf-8")
+        (deeper / "callee.py").write_text(CALLEE.format(value), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-B", "-c", script], capture_output=True, text=True, check=True
         )

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from shadowprice.kernels.coupled_lp import solve_slots_lp
-from shadowprice.kernels.rounding import gain_factor, mix, round_feasibly, uniform
+from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
+from shadowprice.kernels.slots.rounding import gain_factor, mix, round_feasibly, uniform
 from tests.oracles.slot_cases import Slot, random_slot, round_literally
 
 TRIES = 10**9

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.horizon import best_schedule
-from shadowprice.kernels.rounding import mix
-from shadowprice.kernels.slot_choices import internal_rivals, slot_choices
-from shadowprice.kernels.slot_placement import (
+from shadowprice.kernels.horizon.search import best_schedule
+from shadowprice.kernels.slots.choices import internal_rivals, slot_choices
+from shadowprice.kernels.slots.placement import (
     EXACT,
     GREEDY,
     RANDOMISED,
@@ -17,6 +16,7 @@ from shadowprice.kernels.slot_placement import (
     place_external,
     place_internal,
 )
+from shadowprice.kernels.slots.rounding import mix
 from tests.oracles.pdors_schedule import best_payoff
 from tests.oracles.slot_cases import Slot, random_slot
 from tests.oracles.slot_placement import solve_slot

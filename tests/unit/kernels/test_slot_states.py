@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shadowprice.kernels.pricing import exponential_prices
-from shadowprice.kernels.slot_states import PLACES, slot_states
-from shadowprice.kernels.slotgroups import SlotGroups
+from shadowprice.kernels.prices.exponential import exponential_prices
+from shadowprice.kernels.slots.groups import SlotGroups
+from shadowprice.kernels.slots.states import PLACES, slot_states
 
 
 @pytest.mark.parametrize("seed", range(12))

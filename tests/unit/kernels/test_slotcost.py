@@ -5,9 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from shadowprice.kernels.pricing import UNLIMITED, exponential_price, exponential_prices, priced
-from shadowprice.kernels.slotcost import expand_choices, slot_costs
-from shadowprice.kernels.slotgroups import SlotGroups, group_servers
+from shadowprice.kernels.prices.exponential import (
+    UNLIMITED,
+    exponential_price,
+    exponential_prices,
+    priced,
+)
+from shadowprice.kernels.slots.costs import expand_choices, slot_costs
+from shadowprice.kernels.slots.groups import SlotGroups, group_servers
 from tests.oracles import slotcost as naive
 
 

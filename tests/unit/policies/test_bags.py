@@ -16,7 +16,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.engine import Engine
-from shadowprice.kernels.bags import cheapest_copies, copy_costs, reserve
+from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, Plan
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation

@@ -17,7 +17,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import Constant, utility_value
 from shadowprice.engine import Engine
-from shadowprice.kernels.server_patterns import best_pattern
+from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.offline.packing import Items, Machines, pack
 from shadowprice.policies.offline.problem import whole_problem
 from shadowprice.policies.offline.solver import solve

@@ -15,7 +15,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import FAMILIES, Constant, Deadline, Linear, Power, utility_value
 from shadowprice.engine import Engine
-from shadowprice.kernels.risk_reward import appraise, worth
+from shadowprice.kernels.reactive.risk_reward import appraise, worth
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.replays import Watcher, replay

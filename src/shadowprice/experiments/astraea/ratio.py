@@ -16,9 +16,9 @@ from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, run
 from shadowprice.experiments.astraea.workload import TINY, draw_jobs, shared_cluster
 from shadowprice.experiments.framework import Settings, Tables
 from shadowprice.experiments.style import PALETTE
-from shadowprice.policies.astraea.gang_jobs import gang_job
 from shadowprice.policies.astraea.optimum import Batch, Optimum
-from shadowprice.policies.sharing.tenancy import Claim, tenancy_of
+from shadowprice.policies.tenants.gang_jobs import gang_job
+from shadowprice.policies.tenants.tenancy import Claim, tenancy_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

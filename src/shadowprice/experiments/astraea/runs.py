@@ -14,8 +14,9 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.sharing.tenancy import tenancy_of
-from shadowprice.simulator.driver import Observer, Simulation
+from shadowprice.policies.tenants.tenancy import tenancy_of
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Simulation
 
 POLICIES: Final = ("astraea", "gandiva_fair", "hived", "batchsche")
 COLOURS: Final[Mapping[str, str]] = {

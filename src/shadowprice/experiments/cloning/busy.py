@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from shadowprice.cloning.api import Distribution, LogNormal, Pareto, TaskGroup
+from shadowprice.cloning.waves import Rule, WaveRule, run
+from shadowprice.cloning.workload import WaveJobs, measured_jobs, poisson_jobs
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.experiments.style import PALETTE
-from shadowprice.policies.cloning.api import Distribution, LogNormal, Pareto, TaskGroup
-from shadowprice.simulator.cloning import (
-    Rule,
-    WaveJobs,
-    WaveRule,
-    measured_jobs,
-    poisson_jobs,
-    run,
-)
 from shadowprice.traces.locate import ENVIRONMENT, traces_folder
 
 if TYPE_CHECKING:

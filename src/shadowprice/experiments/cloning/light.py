@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from shadowprice.core.errors import InputError
-from shadowprice.experiments.style import PALETTE
-from shadowprice.policies.cloning.api import (
+from shadowprice.cloning.api import (
     CloningProblem,
     Constraint,
     Method,
@@ -17,6 +15,8 @@ from shadowprice.policies.cloning.api import (
     TaskGroup,
     solve,
 )
+from shadowprice.core.errors import InputError
+from shadowprice.experiments.style import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

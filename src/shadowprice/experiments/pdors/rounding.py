@@ -14,7 +14,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.experiments.pdors.setting import SLOT, cluster, workload
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
-from shadowprice.kernels.slot_placement import EXACT, RANDOMISED, place_external
+from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, place_external
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.planner import Planner
 from shadowprice.policies.pdors.policy import Pdors

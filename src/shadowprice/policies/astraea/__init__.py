@@ -1,5 +1,7 @@
 """Astraea: tenants with fair shares, batches, posted prices and payments for what is borrowed.
 
+BatchSche, which it is compared with, plays the same rounds with every tenant on servers of its own.
+
 Wang, Zhou, Han, Chen, Li: "Online Scheduling of Distributed Machine Learning Jobs for Incentivizing
 Sharing in Multi-Tenant Systems", IEEE Transactions on Computers 72(3), 2023.
 """
@@ -21,5 +23,15 @@ POLICIES = (
         "take one each. Jobs wait for their batch: the first slot in which one can run grows with "
         "lambda and with the time it arrives. No round is longer than the largest power of two "
         "within the cluster's horizon.",
+    ),
+    PolicyInfo(
+        name="batchsche",
+        summary="Every tenant alone on servers of its own, with Astraea's batches and gangs.",
+        paper=f"{PAPER}, section 5.1; after Zhang et al., MobiHoc 2020",
+        parameters=RoundParameters,
+        build="shadowprice.policies.astraea.batchsche:build",
+        details="Shares become servers: cells as large as each share allows, parameter servers "
+        "beside them. Prices see the tenant's own places. The original's objective, weighted "
+        "completion time, is left out.",
     ),
 )

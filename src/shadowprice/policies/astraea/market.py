@@ -6,113 +6,24 @@ reserved before; all its gangs end within it. Slots are counted from its beginni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.gangs import (
+from shadowprice.kernels.market.gangs import (
     best_gang,
     fill_run_ends,
     place_gang,
     reserve_places,
     running_sums,
 )
-from shadowprice.kernels.income import divide
+from shadowprice.kernels.market.income import divide
+from shadowprice.policies.tenants.gang_jobs import LARGEST, GangJob
 
 Integers = npt.NDArray[np.int64]
-
-MICRO = 1_000_000
-"""Units of account in one unit of utility."""
-
-LARGEST = 2**62
-"""No sum of prices or utilities may reach this, in units of account."""
-
-
-@dataclass(frozen=True, eq=False)
-class GangJob:
-    """A job as a round sees it.
-
-    Parameters
-    ----------
-    name : str
-        Unique name.
-    tenant : int
-        Owner.
-    arrival : int
-        Arrival slot; with the name, the order of service.
-    worker_type, ps_type : int
-        Types of the places it uses; ``ps_type`` is ignored without parameter servers.
-    counts : int64, shape (choices,)
-        Numbers of workers it may run with, increasing.
-    spread_slots, colocated_slots : int64, shape (choices,)
-        Slots it needs with that many, by placement (Eq. (1)); colocated is never slower.
-    reach : int64, shape (most parameter servers on a server + 1,)
-        Workers elsewhere that so many parameter servers serve, see `reach_of`.
-    utility : callable
-        From durations in slots (int64 array) to utilities (float64 array), non-increasing.
-    """
-
-    name: str
-    tenant: int
-    arrival: int
-    worker_type: int
-    ps_type: int
-    counts: Integers
-    spread_slots: Integers
-    colocated_slots: Integers
-    reach: Integers
-    utility: Callable[[Integers], npt.NDArray[np.float64]]
-
-    def values(self, slots: int) -> Integers:
-        """Return the utility, in millionths, of ending before each slot up to ``slots``.
-
-        The clock of the *ideal* revenue starts with the round (line 9 of Algorithm 3), whatever
-        the job has waited before.
-
-        Returns
-        -------
-        int64, shape (slots + 1,)
-            Entry 0, an end before any slot, is 0 and never asked for.
-        """
-        values = np.zeros(slots + 1, np.int64)
-        utilities = self.utility(np.arange(1, slots + 1, dtype=np.int64)) * MICRO
-        if np.abs(utilities).max(initial=0.0) >= LARGEST:
-            raise InputError(f"job {self.name!r} is worth too much to count; scale utilities down")
-        values[1:] = np.rint(utilities)
-        return values
-
-
-def reach_of(most_ps: int, worker_bandwidth: int, ps_bandwidth: int, served: bool) -> Integers:
-    """Return how many workers elsewhere each number of parameter servers can serve: (3i).
-
-    Parameters
-    ----------
-    most_ps : int
-        Most parameter servers on one server.
-    worker_bandwidth, ps_bandwidth : int
-        b_w and b_p in bit/s; 0 where the job names none, and nothing then binds.
-    served : bool
-        Whether the job trains with parameter servers at all.
-
-    Returns
-    -------
-    int64, shape (most_ps + 1,)
-        -1 where the job cannot have so many.
-    """
-    reach = np.full(most_ps + 1, -1, np.int64)
-    if not served:
-        reach[0] = UNLIMITED
-        return reach
-    for ps in range(1, most_ps + 1):
-        if worker_bandwidth and ps_bandwidth:
-            reach[ps] = min(ps * ps_bandwidth // worker_bandwidth, UNLIMITED)
-        else:
-            reach[ps] = UNLIMITED
-    return reach
 
 
 @dataclass(frozen=True, eq=False)

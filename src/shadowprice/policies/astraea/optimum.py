@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shadowprice.policies.astraea.market import GangJob
 from shadowprice.policies.milp import Program
+from shadowprice.policies.tenants.gang_jobs import GangJob
 
 Integers = npt.NDArray[np.int64]
 

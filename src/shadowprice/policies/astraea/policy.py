@@ -6,7 +6,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.astraea.parameters import RoundParameters
 from shadowprice.policies.astraea.pools import whole_pool
 from shadowprice.policies.astraea.rounds import RoundPolicy
-from shadowprice.policies.sharing.tenancy import tenancy_of
+from shadowprice.policies.tenants.tenancy import tenancy_of
 
 
 def build(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:

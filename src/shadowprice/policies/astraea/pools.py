@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowprice.core.job import Job
-from shadowprice.policies.astraea.gang_jobs import gang_job
 from shadowprice.policies.astraea.market import Market, Places
 from shadowprice.policies.astraea.parameters import Theta
 from shadowprice.policies.astraea.prices import price_table, theta_of
-from shadowprice.policies.sharing.tenancy import Claim, Tenancy
+from shadowprice.policies.tenants.gang_jobs import gang_job
+from shadowprice.policies.tenants.tenancy import Claim, Tenancy
 
 Integers = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowprice.core.errors import InputError
-from shadowprice.policies.astraea.market import MICRO, GangJob
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob
 
 
 def price_table(theta: float, capacity: int) -> npt.NDArray[np.int64]:

@@ -6,8 +6,9 @@ from typing import Final
 
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.policies.astraea.calendar import Round
-from shadowprice.policies.astraea.market import LARGEST, MICRO, Gang, GangJob, Market
-from shadowprice.policies.sharing.tenancy import Tenancy
+from shadowprice.policies.astraea.market import Gang, Market
+from shadowprice.policies.tenants.gang_jobs import LARGEST, MICRO, GangJob
+from shadowprice.policies.tenants.tenancy import Tenancy
 
 BONUS: Final = LARGEST // 4
 """Added to every utility, it shows the best gang of a job that no gang is worth."""

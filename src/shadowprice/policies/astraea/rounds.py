@@ -29,13 +29,13 @@ from shadowprice.core.policy import Capabilities, PolicyContext, View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.astraea.calendar import Round, calendar
-from shadowprice.policies.astraea.gang_jobs import gang_job, hopeless
-from shadowprice.policies.astraea.market import MICRO, Award, GangJob, Market
+from shadowprice.policies.astraea.market import Award, Market
 from shadowprice.policies.astraea.parameters import RoundParameters
 from shadowprice.policies.astraea.pools import Pool, theta_record
 from shadowprice.policies.astraea.prices import rounds_of_lemma
 from shadowprice.policies.astraea.reasons import why_not
-from shadowprice.policies.sharing.tenancy import Claim, Tenancy, require_tenants
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, gang_job, hopeless
+from shadowprice.policies.tenants.tenancy import Claim, Tenancy, require_tenants
 
 
 @dataclass(slots=True)

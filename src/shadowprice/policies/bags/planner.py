@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag, TaskCopies
-from shadowprice.kernels.bags import cheapest_copies, copy_costs, reserve
-from shadowprice.kernels.cloning import fewest_copies
-from shadowprice.policies.bags.laws import law_of
+from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
+from shadowprice.kernels.cloning.continuous import fewest_copies
+from shadowprice.laws.bags import law_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

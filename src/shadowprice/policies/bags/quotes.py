@@ -9,22 +9,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.cloning.feasible import (
+    MOST_MACHINES,
+    SLACK,
+    fewest_machines,
+    smallest_deadline,
+)
+from shadowprice.cloning.problem import CloningProblem, Constraint, TaskGroup
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.bag import Bag
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, Status, View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
-from shadowprice.kernels.slotcost import expand_choices, slot_costs
-from shadowprice.policies.bags.laws import law_of
+from shadowprice.kernels.slots.costs import expand_choices, slot_costs
+from shadowprice.laws.bags import law_of
 from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, Plan
-from shadowprice.policies.cloning.feasible import (
-    MOST_MACHINES,
-    SLACK,
-    fewest_machines,
-    smallest_deadline,
-)
-from shadowprice.policies.cloning.problem import CloningProblem, Constraint, TaskGroup
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import Offer, Scarcity
 

@@ -22,10 +22,10 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
-from shadowprice.kernels.dominant_share import fill
-from shadowprice.policies.baselines.fixed import NO_PLACEMENT, EmptyCluster
+from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.policies.baselines.parameters import DrfParameters
-from shadowprice.policies.baselines.table import JobTable
+from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster
+from shadowprice.policies.reactive.table import JobTable
 
 
 class Drf:

@@ -22,9 +22,9 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
-from shadowprice.policies.baselines.fixed import NO_PLACEMENT, EmptyCluster, fixed_workers
+from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FifoParameters
-from shadowprice.policies.baselines.room import Room
+from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
 
 class Fifo:

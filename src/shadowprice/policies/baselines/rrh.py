@@ -26,10 +26,11 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import FAMILIES
-from shadowprice.kernels.risk_reward import admission, appraise, run_in_order
-from shadowprice.policies.baselines.fixed import NO_PLACEMENT, EmptyCluster, fixed_workers
+from shadowprice.kernels.reactive.risk_reward import admission, appraise, run_in_order
+from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import RrhParameters
-from shadowprice.policies.baselines.table import JobTable
+from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster
+from shadowprice.policies.reactive.table import JobTable
 
 _FAMILY: Final = {kind: at for at, kind in enumerate(FAMILIES)}
 _PARAMETERS: Final = {

@@ -26,11 +26,10 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
-from shadowprice.policies.baselines.fixed import NO_PLACEMENT, EmptyCluster
-from shadowprice.policies.baselines.room import Room
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.recomputation import Outcome, Recomputation, layout_of
 from shadowprice.policies.dorm.shares import Entry, Pools
+from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
 
 class Dorm:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.policies.baselines.room import Room
 from shadowprice.policies.dorm.model import Instance, Item, Solution, solve
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.placing import Layout
 from shadowprice.policies.dorm.shares import Entry, Pools
+from shadowprice.policies.reactive.room import Room
 
 Integers = NDArray[np.int64]
 Outcome = dict[Entry, tuple[int, Layout]]

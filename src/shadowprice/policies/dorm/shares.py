@@ -12,7 +12,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.dominant_share import fill
+from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.policies.dorm.placing import places
 
 Integers = NDArray[np.int64]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Schedule
-from shadowprice.kernels.horizon import best_schedule
-from shadowprice.kernels.slotcost import expand_choices, slot_costs
-from shadowprice.kernels.slotgroups import Groups
+from shadowprice.kernels.horizon.search import best_schedule
+from shadowprice.kernels.slots.costs import expand_choices, slot_costs
+from shadowprice.kernels.slots.groups import Groups
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import Offer
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.kernels.horizon import best_schedule
+from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.policies.milp import Program
 from shadowprice.policies.offline.packing import places
 from shadowprice.policies.offline.problem import end_of

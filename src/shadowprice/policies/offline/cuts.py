@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
-from shadowprice.kernels.server_patterns import best_pattern
+from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.milp import Program
 from shadowprice.policies.offline.packing import places
 from shadowprice.policies.offline.problem import Problem

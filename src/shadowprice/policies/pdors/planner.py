@@ -13,10 +13,10 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
-from shadowprice.kernels.rounding import mix
-from shadowprice.kernels.slot_choices import slot_choices
-from shadowprice.kernels.slot_placement import EXACT, GREEDY, RANDOMISED, place_external
-from shadowprice.kernels.slot_states import slot_states
+from shadowprice.kernels.slots.choices import slot_choices
+from shadowprice.kernels.slots.placement import EXACT, GREEDY, RANDOMISED, place_external
+from shadowprice.kernels.slots.rounding import mix
+from shadowprice.kernels.slots.states import slot_states
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.quotes import Choices, PdorsQuote
 from shadowprice.policies.pricing.board import PriceBoard

@@ -13,7 +13,7 @@ from shadowprice.core.cluster import Amounts
 from shadowprice.core.job import Job
 from shadowprice.core.policy import View
 from shadowprice.core.schedule import Schedule
-from shadowprice.kernels.horizon import best_schedule
+from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.policies.pricing.offers import Offer, Scarcity
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Choices:
     relaxed : ndarray of float64, shape (states, counts)
         Lower bounds of the external choices, from the relaxation of (3.22).
     rounds : ndarray of int64, shape (states, counts)
-        Rounds of rounding, or how it went without (`kernels.slot_placement`).
+        Rounds of rounding, or how it went without (`kernels.slots.placement`).
     """
 
     state_of: Integers

@@ -9,7 +9,7 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Schedule
-from shadowprice.kernels.slotgroups import Groups, SlotGroups
+from shadowprice.kernels.slots.groups import Groups, SlotGroups
 from shadowprice.policies.pricing.constants import Pool, PriceConstants
 
 Integers = NDArray[np.int64]

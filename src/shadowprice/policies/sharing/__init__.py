@@ -1,26 +1,14 @@
-"""Multi-tenant schedulers that Astraea is compared with, and what they share.
+"""Multi-tenant schedulers that Astraea is compared with and that run gangs of fixed size.
 
-BatchSche keeps every tenant on servers of its own, Gandiva_fair divides time by tickets, HiveD
-guarantees cells.
+Gandiva_fair divides time by tickets, HiveD guarantees cells.
 """
 
-from shadowprice.policies.astraea.parameters import RoundParameters
 from shadowprice.policies.registry import PolicyInfo
 from shadowprice.policies.sharing.parameters import GandivaFairParameters, HivedParameters
 
 _EVALUATION = "Wang et al., IEEE TC 72(3), 2023, section 5.1"
 
 POLICIES = (
-    PolicyInfo(
-        name="batchsche",
-        summary="Every tenant alone on servers of its own, with Astraea's batches and gangs.",
-        paper=f"{_EVALUATION}; after Zhang et al., MobiHoc 2020",
-        parameters=RoundParameters,
-        build="shadowprice.policies.sharing.batchsche:build",
-        details="Shares become servers: cells as large as each share allows, parameter servers "
-        "beside them. Prices see the tenant's own places. The original's objective, weighted "
-        "completion time, is left out.",
-    ),
     PolicyInfo(
         name="gandiva_fair",
         summary="Split stride: tenants take turns in proportion to their shares, slot by slot, "

@@ -11,9 +11,9 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.astraea.gang_jobs import fewest_slots, gang_job
 from shadowprice.policies.sharing.parameters import Size
-from shadowprice.policies.sharing.tenancy import Claim
+from shadowprice.policies.tenants.gang_jobs import fewest_slots, gang_job
+from shadowprice.policies.tenants.tenancy import Claim
 
 Integers = npt.NDArray[np.int64]
 

@@ -33,7 +33,7 @@ from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, fixed
 from shadowprice.policies.sharing.parameters import GandivaFairParameters
 from shadowprice.policies.sharing.strides import Claim as StrideClaim
 from shadowprice.policies.sharing.strides import Strides, trade
-from shadowprice.policies.sharing.tenancy import Tenancy, require_tenants, tenancy_of
+from shadowprice.policies.tenants.tenancy import Tenancy, require_tenants, tenancy_of
 
 Integers = npt.NDArray[np.int64]
 

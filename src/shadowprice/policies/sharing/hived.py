@@ -36,10 +36,10 @@ from shadowprice.core.events import (
 from shadowprice.core.policy import Capabilities, PolicyContext, View
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.sharing.cells import Cell, VirtualClusters, cut
 from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, fixed_gang, place_on
 from shadowprice.policies.sharing.parameters import HivedParameters
-from shadowprice.policies.sharing.tenancy import require_tenants, tenancy_of
+from shadowprice.policies.tenants.cells import Cell, VirtualClusters, cut
+from shadowprice.policies.tenants.tenancy import require_tenants, tenancy_of
 
 Integers = npt.NDArray[np.int64]
 

@@ -1,0 +1,34 @@
+"""Everything that solving and simulating CSD takes."""
+
+from shadowprice.cloning.montecarlo import Draw, Measured, simulate
+from shadowprice.cloning.problem import CloningProblem, Constraint, TaskGroup
+from shadowprice.cloning.solver import Method, Solution, solve
+from shadowprice.laws.distributions import (
+    Distribution,
+    HyperExponential,
+    LogNormal,
+    Pareto,
+    Weibull,
+)
+from shadowprice.laws.empirical import Empirical
+from shadowprice.laws.tail import ParetoTail, fit_pareto_tail
+
+__all__ = [
+    "CloningProblem",
+    "Constraint",
+    "Distribution",
+    "Draw",
+    "Empirical",
+    "HyperExponential",
+    "LogNormal",
+    "Measured",
+    "Method",
+    "Pareto",
+    "ParetoTail",
+    "Solution",
+    "TaskGroup",
+    "Weibull",
+    "fit_pareto_tail",
+    "simulate",
+    "solve",
+]

@@ -1,0 +1,172 @@
+"""Check what the solver rests on: that every task's answer to given prices is its minimum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.cloning.integer import WholeCopies
+from shadowprice.cloning.problem import CloningProblem
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.kernels.cloning.curves import KNOT_STEP, curves
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class Condition(Enum):
+    """Why the problem is convex."""
+
+    LEMMA_1 = "lemma-1"
+    """g'' >= 0: by the form of the law, or at every number of copies in question."""
+    WIDER = "wider"
+    """g'' >= min(0, -a g'), with a = -ln S(T_d): convex in S(T_d)^r instead of in r."""
+    CERTIFIED = "certified"
+    """Neither everywhere, but no number of copies beyond the convex range is better."""
+
+
+@dataclass(frozen=True)
+class Convexity:
+    """Outcome of the check.
+
+    Attributes
+    ----------
+    condition : Condition
+        What holds.
+    most : int
+        Copies a task may have where it holds.
+    convex : ndarray of bool, shape (merged groups,)
+        Those whose g is convex in r (Lemma 1's conclusion).
+    doubtful : ndarray of int64
+        Merged groups for which it fails beyond ``most``.
+    """
+
+    condition: Condition
+    most: int
+    convex: NDArray[np.bool_]
+    doubtful: Integers
+
+    def certify(
+        self,
+        problem: CloningProblem,
+        relaxed: bool,
+        prices: tuple[float, float],
+        ratios: Floats,
+        violation: float,
+    ) -> None:
+        """Show that doubtful groups gain nothing beyond the convex range, or refuse.
+
+        By weak duality the KKT point is optimal if it minimises each task's Lagrangian over all
+        numbers of copies, not only over the range where that follows from convexity.
+        """
+        if not len(self.doubtful):
+            return
+        if violation > 1e-6:
+            self._refuse(problem)
+        home = _lagrangian(problem, relaxed, prices, self.doubtful, ratios[self.doubtful])
+        slack = 1e-9 * np.abs(home)
+        for beyond in self._beyond(problem):
+            at = np.full(len(self.doubtful), beyond)
+            if np.any(_lagrangian(problem, relaxed, prices, self.doubtful, at) < home - slack):
+                self._refuse(problem)
+
+    def certify_whole(
+        self,
+        problem: CloningProblem,
+        relaxed: bool,
+        prices: tuple[float, float],
+        ratios: Floats,
+        whole: WholeCopies,
+    ) -> None:
+        """Show that whole copies beyond the convex range cost more than the choice found."""
+        if not len(self.doubtful):
+            return
+        arrays = problem.arrays
+        every = np.arange(len(arrays.count), dtype=np.int64)
+        home = _lagrangian(problem, relaxed, prices, every, ratios)
+        k, l = prices  # noqa: E741
+        bound = float(arrays.count @ home) - k * problem.budget - l * problem.machines
+        out = np.empty((len(whole.groups), 3))
+        _curves(problem, whole.groups, whole.copies.astype(np.float64), out)
+        excess = float(whole.tasks @ out[:, 0]) - bound
+        for beyond in self._beyond(problem):
+            at = np.full(len(self.doubtful), beyond)
+            there = _lagrangian(problem, relaxed, prices, self.doubtful, at)
+            if np.any(there - home[self.doubtful] < excess):
+                self._refuse(problem)
+
+    def _beyond(self, problem: CloningProblem) -> Floats:
+        last = float(problem.most_copies)
+        near = np.arange(self.most, min(self.most + 1000.0, last)) + 1.0
+        far = np.arange(np.log(max(self.most, 1)), np.log(last) + KNOT_STEP, KNOT_STEP)
+        return np.concatenate([near, np.minimum(np.exp(far), last)])
+
+    def _refuse(self, problem: CloningProblem) -> None:
+        group = int(np.flatnonzero(np.isin(problem.member, self.doubtful))[0])
+        law = problem.groups[group].duration
+        raise InputError(
+            Fault(
+                f"tasks[{group}].duration",
+                f"this {law.label} law breaks Lemma 1's condition beyond {self.most} copies (its "
+                "cost curve is not convex there), and more copies may be better: a solution could "
+                "not be told from the optimum",
+                "allow a longer deadline or fewer machines, or describe the tasks by a law whose "
+                "hazard falls (pareto, weibull with shape <= 1, hyper-exponential)",
+            )
+        )
+
+
+def check_convexity(problem: CloningProblem) -> Convexity:
+    """Check Lemma 1's conclusion, or the wider condition, on the numbers of copies in question.
+
+    Pareto, Weibull of shape <= 1 and hyper-exponential laws meet Lemma 1 by their form. The
+    others are checked at every knot of their tables up to M - N + 1 copies.
+    """
+    most = problem.most_copies
+    convex = np.ones(len(problem.arrays.count), dtype=np.bool_)
+    for member, group in zip(problem.member, problem.groups, strict=True):
+        convex[member] = group.duration.convex_by_form
+    checked = np.flatnonzero(~convex)
+    if not len(checked) or most == 1:
+        return Convexity(Condition.LEMMA_1, most, convex, np.zeros(0, dtype=np.int64))
+    knots = np.arange(0.0, np.log(most) + KNOT_STEP, KNOT_STEP)
+    ratios = np.minimum(np.exp(knots), float(most))
+    decay = problem.arrays.decay[checked]
+    convex[:] = True
+    reach = np.full(len(checked), np.inf)
+    out = np.empty((len(checked), 3))
+    for ratio in ratios:
+        _curves(problem, checked, np.full(len(checked), ratio), out)
+        slope, bow = out[:, 1], out[:, 2]
+        noise = 1e-9 * np.abs(slope) / ratio
+        convex[checked] &= bow >= -noise
+        broken = bow < np.minimum(0.0, -decay * slope) - noise
+        reach[broken & np.isinf(reach)] = ratio
+    doubtful = np.isfinite(reach)
+    if not np.any(doubtful):
+        condition = Condition.LEMMA_1 if convex.all() else Condition.WIDER
+        return Convexity(condition, most, convex, np.zeros(0, dtype=np.int64))
+    below = np.exp(np.log(reach.min()) - KNOT_STEP)
+    return Convexity(Condition.CERTIFIED, max(int(below), 1), convex, checked[doubtful])
+
+
+def _curves(problem: CloningProblem, groups: Integers, ratios: Floats, out: Floats) -> None:
+    a = problem.arrays
+    curves(a.minimum, a.scale, a.kind, a.shape, a.table, a.tables, groups, ratios, out)
+
+
+def _lagrangian(
+    problem: CloningProblem,
+    relaxed: bool,
+    prices: tuple[float, float],
+    groups: Integers,
+    ratios: Floats,
+) -> Floats:
+    out = np.empty((len(groups), 3))
+    _curves(problem, groups, ratios, out)
+    h = np.exp(-problem.arrays.decay[groups] * ratios)
+    phi = h if relaxed else -np.log1p(-h)
+    return np.asarray(out[:, 0] + prices[0] * phi + prices[1] * ratios)

@@ -1,0 +1,123 @@
+"""Turning uniform numbers into durations, for many laws at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from shadowprice.cloning.problem import TaskGroup
+from shadowprice.laws.distributions import (
+    Distribution,
+    HyperExponential,
+    LogNormal,
+    Pareto,
+    Weibull,
+)
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_ALMOST_ONE = 1.0 - 2.0**-53
+
+
+class Sampler:
+    """Durations of the tasks of given groups, a column a task.
+
+    Parameters
+    ----------
+    groups : sequence of TaskGroup
+        The tasks, in their order.
+
+    Attributes
+    ----------
+    by_copy : ndarray of bool, shape (tasks,)
+        Tasks whose copies have to be drawn one by one (hyper-exponential: no closed inverse).
+    """
+
+    def __init__(self, groups: Sequence[TaskGroup]) -> None:
+        self._laws = [group.duration for group in groups]
+        self._counts = np.array([group.count for group in groups], dtype=np.int64)
+        self._columns: dict[type[Distribution], Integers] = {}
+        owner = np.repeat(np.arange(len(groups), dtype=np.int64), self._counts)
+        forms = np.array([type(law).__name__ for law in self._laws])[owner]
+        for law in self._laws:
+            if type(law) not in self._columns:
+                self._columns[type(law)] = np.flatnonzero(forms == type(law).__name__)
+        self._owner = owner
+        self.by_copy = forms == HyperExponential.__name__
+
+    def phases(self, drawn: Integers) -> Iterator[tuple[int, int, HyperExponential]]:
+        """Yield (first draw, draw after the last, law) of every hyper-exponential group.
+
+        Parameters
+        ----------
+        drawn : ndarray of int64, shape (tasks,)
+            Draws of each task.
+        """
+        ends = np.concatenate([[0], np.cumsum(drawn)])[
+            np.concatenate([[0], np.cumsum(self._counts)])
+        ]
+        for position, law in enumerate(self._laws):
+            if isinstance(law, HyperExponential):
+                yield int(ends[position]), int(ends[position + 1]), law
+
+    def times(self, uniforms: Floats, exponents: Integers | None = None) -> Floats:
+        """Return the times that go with uniform numbers.
+
+        Parameters
+        ----------
+        uniforms : ndarray, shape (trials, tasks)
+            1 - S of the time wanted, in [0, 1); a hyper-exponential's column holds times already.
+        exponents : ndarray of int64, shape (tasks,), optional
+            r where the law is S^r: that of the least of r draws.
+
+        Returns
+        -------
+        ndarray, shape (trials, tasks)
+            Seconds.
+        """
+        times = uniforms
+        for form, columns in self._columns.items():
+            if form is HyperExponential:
+                continue
+            whole = len(columns) == uniforms.shape[1]
+            part = uniforms if whole else uniforms[:, columns]
+            logs = np.log1p(-part)
+            if exponents is not None:
+                logs /= exponents[columns]
+            found = self._inverse(form, columns, logs)
+            if whole:
+                return found
+            times[:, columns] = found
+        return times
+
+    def _inverse(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
+        """Return S^-1 at ln S = ``logs``; one law a column."""
+        laws = [self._laws[position] for position in self._owner[columns]]
+
+        def column(name: str) -> Floats:
+            return np.array([getattr(law, name) for law in laws])
+
+        if form is Pareto:
+            logs *= -1.0 / column("shape")
+            np.exp(logs, out=logs)
+            logs *= column("minimum")
+            return logs
+        if form is Weibull:
+            np.negative(logs, out=logs)
+            np.power(logs, 1.0 / column("shape"), out=logs)
+            logs *= column("time_scale")
+            logs += column("minimum")
+            return logs
+        if form is LogNormal:
+            normal = ndtri(np.minimum(np.exp(logs), _ALMOST_ONE))
+            times = column("median") * np.exp(-column("sigma") * normal)
+            return np.asarray(times + column("minimum"))
+        survival = np.exp(logs)
+        for position in np.unique(self._owner[columns]):
+            own = self._owner[columns] == position
+            survival[:, own] = self._laws[position].inverse_survival(survival[:, own])
+        return survival

@@ -1,0 +1,123 @@
+"""What a deadline needs: fewest machines, least epsilon, earliest deadline."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.cloning.problem import CloningProblem, Constraint
+from shadowprice.core.amounts import format_seconds
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.kernels.cloning.continuous import fewest_copies
+
+Integers = NDArray[np.int64]
+
+SLACK = 1.0 + 1e-12
+"""The budget of (6) is met up to the rounding of a sum of logarithms."""
+
+MOST_MACHINES = 10_000_000
+"""A smallest machine count is looked for up to here."""
+
+
+def fewest_machines(
+    problem: CloningProblem,
+    constraint: Constraint,
+    machines: int,
+    decays: NDArray[np.float64] | None = None,
+) -> tuple[float, int]:
+    """Give copies where they lower the miss most, until the deadline holds or machines end.
+
+    Parameters
+    ----------
+    problem : CloningProblem
+        The tasks and the budget.
+    constraint : Constraint
+        (6) or (7).
+    machines : int
+        Most machines to use.
+    decays : ndarray, optional
+        -ln S at another deadline, shape (groups,) of the problem's own groups.
+
+    Returns
+    -------
+    (sum of phi, machines used)
+        The deadline holds when the first is within the budget; the second is then the fewest
+        machines that do.
+    """
+    if decays is None:
+        counts, decays = problem.arrays.count, problem.arrays.decay
+    else:
+        counts = np.array([group.count for group in problem.groups], dtype=np.int64)
+    copies = np.ones(len(counts), dtype=np.int64)
+    relaxed = constraint is Constraint.RELAXED
+    total, used, _ = fewest_copies(counts, decays, machines, relaxed, problem.budget, copies)
+    return float(total), int(used)
+
+
+def smallest_deadline(problem: CloningProblem, constraint: Constraint = Constraint.EXACT) -> float:
+    """Return the earliest deadline that the machines can hold with whole copies, in seconds."""
+
+    def holds(deadline: float) -> bool:
+        decays = problem.decays(deadline)
+        if float(decays.min()) <= 0.0:
+            return False
+        total, _ = fewest_machines(problem, constraint, problem.machines, decays)
+        return total <= problem.budget * SLACK
+
+    low = max(group.duration.shortest for group in problem.groups)
+    high = max(low, *(group.duration.mean for group in problem.groups))
+    while not holds(high):
+        low, high = high, 2.0 * high
+    while high - low > 1e-9 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def check_feasible(problem: CloningProblem, constraint: Constraint) -> None:
+    """Refuse a problem that no whole numbers of copies solve, saying what would do.
+
+    Raises
+    ------
+    InputError
+        With the smallest deadline, machine count and miss probability that would do, each with
+        the other two as they are.
+    """
+    shortest = max(group.duration.shortest for group in problem.groups)
+    if problem.deadline <= shortest or float(problem.arrays.decay.min()) <= 0.0:
+        raise InputError(
+            Fault(
+                "deadline",
+                f"{format_seconds(problem.deadline)} is not longer than the shortest possible "
+                f"duration of a task, {format_seconds(shortest)}: no number of copies helps",
+                _deadline_advice(problem, constraint),
+            )
+        )
+    total, _ = fewest_machines(problem, constraint, problem.machines)
+    if total <= problem.budget * SLACK:
+        return
+    least = -math.expm1(-total) if constraint is Constraint.EXACT or total < 1 else 1.0
+    ways = [_deadline_advice(problem, constraint)]
+    reached, used = fewest_machines(problem, constraint, MOST_MACHINES)
+    if reached <= problem.budget * SLACK:
+        ways.append(f"machines: {used} (the fewest)")
+    rounded = math.ceil(least * 1e6) / 1e6
+    if rounded < 1.0:
+        ways.append(f"miss_probability: {rounded:.6g} (the smallest is {least:.6g})")
+    raise InputError(
+        Fault(
+            "deadline",
+            f"{problem.machines} machines cannot finish {problem.tasks} tasks in "
+            f"{format_seconds(problem.deadline)} with a miss probability of "
+            f"{problem.miss_probability:g}; the best whole copies miss with {least:.6g}",
+            "any one of these would do: " + "; ".join(ways),
+        )
+    )
+
+
+def _deadline_advice(problem: CloningProblem, constraint: Constraint) -> str:
+    least = smallest_deadline(problem, constraint)
+    rounded = math.ceil(least * 1e4) / 1e4
+    return f"deadline: {rounded:.10g}s (the smallest is {least:.8g}s)"

@@ -1,0 +1,365 @@
+"""The exact integer optimum of CSD: Lagrangian bound, then a search over its core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.cloning.feasible import SLACK
+from shadowprice.cloning.problem import Arrays
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.kernels.cloning.bound import integer_bound
+from shadowprice.kernels.cloning.continuous import fewest_copies
+from shadowprice.kernels.cloning.integer import (
+    balanced_options,
+    extend,
+    least_penalties,
+    move_penalties,
+    multisets,
+    undominated,
+)
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+FIRST_GROUPS = 8
+"""Groups that the first, narrowest search lets move."""
+FEW_STATES = 200
+"""A search this narrow costs nothing: the gap may widen in large strides."""
+MOST_MOVES = 64
+MOST_OPTIONS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCopies:
+    """Whole numbers of copies with the bound that judges them.
+
+    Attributes
+    ----------
+    groups : ndarray of int64, shape (rows,)
+        Group of each row; a group has one row for every number of copies its tasks have.
+    copies, tasks : ndarray of int64, shape (rows,)
+        How many copies how many tasks of that group have.
+    bound : float
+        No choice of whole copies costs less.
+    proved : bool
+        Whether the search shows that nothing is better than this choice.
+    states : int
+        Largest number of states kept at once.
+    """
+
+    groups: Integers
+    copies: Integers
+    tasks: Integers
+    bound: float
+    proved: bool
+    states: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What a group may do, in the order of the penalty.
+
+    ``chosen`` says how many tasks make each of ``moves``; a balanced group (``moves`` empty)
+    shares out its change of copies evenly.
+    """
+
+    penalty: Floats
+    late: Floats
+    machines: Integers
+    chosen: Integers
+    moves: Integers
+
+    def moved(self, option: int, count: int) -> list[tuple[int, int]]:
+        """Return (change of copies, tasks) of an option of a group of ``count`` tasks."""
+        if len(self.moves):
+            row = self.chosen[option]
+            return [(int(m), int(n)) for m, n in zip(self.moves, row, strict=True) if n]
+        each, rest = divmod(int(self.machines[option]), count)
+        pairs = [(each, count - rest), (each + 1, rest)]
+        return [(change, tasks) for change, tasks in pairs if change and tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One group's options, and how the states after it came about."""
+
+    group: int
+    options: _Options
+    parent: Integers
+    option: Integers
+
+
+class _Core:
+    """Search the choices whose penalties are within a gap of the bound."""
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        relaxed: bool,
+        budget: float,
+        machines: int,
+        most: int,
+        convex: NDArray[np.bool_],
+        prices: tuple[float, float],
+        base: Integers,
+        limit: int,
+    ) -> None:
+        self.arrays = arrays
+        self.convex = convex
+        self.relaxed = relaxed
+        self.most = most
+        self.k, self.l = prices
+        self.base = base
+        self.limit = limit
+        h = np.exp(-arrays.decay * base)
+        late = float(arrays.count @ (h if relaxed else -np.log1p(-h)))
+        self.room_late = budget * SLACK - late
+        self.room_machines = int(machines - arrays.count @ base)
+        self.least = np.empty(len(base))
+        least_penalties(*arrays.columns, most, relaxed, self.k, self.l, base, self.least)
+        # The bound holds only if every task's choice is its best at these prices.
+        if np.any(self.least < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
+            raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
+        np.maximum(self.least, 0.0, out=self.least)
+        self.widest = 1
+        self.whole = True
+
+    def first_gap(self) -> float:
+        """Return a gap within which only a few groups can move."""
+        near = np.sort(self.least)[: FIRST_GROUPS + 1]
+        finite = near[np.isfinite(near)]
+        return float(finite[-1]) if finite.size else 0.0
+
+    def _options(self, group: int, gap: float) -> _Options:
+        return self._balanced(group, gap) if self.convex[group] else self._any(group, gap)
+
+    def _balanced(self, group: int, gap: float) -> _Options:
+        size = 256
+        while True:
+            penalty, late = np.empty(size), np.empty(size)
+            change = np.empty(size, dtype=np.int64)
+            found = balanced_options(
+                group, int(self.arrays.count[group]), *self.arrays.columns[1:], self.most,
+                self.relaxed, self.k, self.l, int(self.base[group]), gap, penalty, late, change,
+            )  # fmt: skip
+            if found <= size:
+                break
+            if size >= MOST_OPTIONS:
+                self.whole = False
+                found = size
+                break
+            size *= 8
+        order = np.argsort(penalty[:found], kind="stable")
+        none = np.zeros((0, 0), dtype=np.int64)
+        return _Options(penalty[order], late[order], change[order], none, none.ravel())
+
+    def _any(self, group: int, gap: float) -> _Options:
+        penalty, late = np.empty(MOST_MOVES), np.empty(MOST_MOVES)
+        change = np.empty(MOST_MOVES, dtype=np.int64)
+        moves = move_penalties(
+            group, *self.arrays.columns[1:], self.most, self.relaxed, self.k, self.l,
+            int(self.base[group]), gap, penalty, late, change,
+        )  # fmt: skip
+        if moves == MOST_MOVES:
+            self.whole = False
+        count = int(self.arrays.count[group])
+        size = 256
+        while True:
+            chosen = np.zeros((size, moves), dtype=np.int64)
+            sums = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
+            found = multisets(
+                count, moves, penalty[:moves], late[:moves], change[:moves], gap, size,
+                chosen, *sums,
+            )  # fmt: skip
+            if found <= size:
+                break
+            if size >= MOST_OPTIONS:
+                self.whole = False
+                found = size
+                break
+            size *= 8
+        order = np.argsort(sums[0][:found], kind="stable")
+        return _Options(
+            sums[0][order], sums[1][order], sums[2][order], chosen[order], change[:moves]
+        )  # fmt: skip
+
+    def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:
+        """Find the best choice within the gap of the bound, or None.
+
+        Returns
+        -------
+        (excess, moves)
+            Cost above the bound, and (group, change of copies, tasks) of every move.
+        """
+        self.whole = True
+        self.widest = 1
+        active = np.flatnonzero(self.least <= gap)
+        active = active[np.argsort(self.least[active], kind="stable")]
+        options = [self._options(int(group), gap) for group in active]
+        # What the groups still to come can change: sums over the rest of the list.
+        bounds = np.zeros((len(options) + 1, 4))
+        for i in range(len(options) - 1, -1, -1):
+            late, machines = options[i].late, options[i].machines
+            bounds[i] = bounds[i + 1] + (late.min(), late.max(), machines.min(), machines.max())
+        by_machines = self.l > 0.0 or bounds[0, 3] > self.room_machines
+        states = np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64)
+        layers: list[_Layer] = []
+        for i, (group, option) in enumerate(zip(active, options, strict=True)):
+            states, layer = self._step(states, int(group), option, gap, bounds[i + 1], by_machines)
+            layers.append(layer)
+            if not len(states[0]):
+                return None
+        penalty, late, machines = states
+        if (self.room_late < late.max() or self.room_machines < machines.max()) and not layers:
+            return None
+        excess = (
+            penalty
+            + self.k * np.maximum(self.room_late - late, 0.0)
+            + self.l * (self.room_machines - machines)
+        )
+        best = int(np.argmin(excess))
+        moves = []
+        state = best
+        for layer in reversed(layers):
+            count = int(self.arrays.count[layer.group])
+            for change, tasks in layer.options.moved(int(layer.option[state]), count):
+                moves.append((layer.group, change, tasks))
+            state = int(layer.parent[state])
+        return float(excess[best]), moves
+
+    def _step(
+        self,
+        states: tuple[Floats, Floats, Integers],
+        group: int,
+        options: _Options,
+        gap: float,
+        bounds: Floats,
+        by_machines: bool,
+    ) -> tuple[tuple[Floats, Floats, Integers], _Layer]:
+        size = min(len(states[0]) * len(options.penalty), 4096)
+        while True:
+            new = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
+            parent, picked = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+            kept = extend(
+                *states, options.penalty, options.late, options.machines, gap, self.k, self.l,
+                self.room_late, self.room_machines, bounds[0], bounds[1], int(bounds[2]),
+                int(bounds[3]), *new, parent, picked,
+            )  # fmt: skip
+            if kept <= size:
+                break
+            if size >= 16 * self.limit:
+                self.whole = False
+                kept = size
+                break
+            size *= 8
+        penalty, late, machines = new[0][:kept], new[1][:kept], new[2][:kept]
+        order = np.lexsort((late, machines)) if by_machines else np.argsort(late, kind="stable")
+        keep = np.empty(kept, dtype=np.int64)
+        left = undominated(order, penalty, late, machines, self.k, self.l, by_machines, keep)
+        keep = keep[:left]
+        if left > self.limit:
+            self.whole = False
+            keep = keep[np.argpartition(penalty[keep], self.limit)[: self.limit]]
+        self.widest = max(self.widest, len(keep))
+        layer = _Layer(group, options, parent[keep], picked[keep])
+        return (penalty[keep], late[keep], machines[keep]), layer
+
+
+def whole_optimum(
+    arrays: Arrays,
+    *,
+    relaxed: bool,
+    budget: float,
+    machines: int,
+    most: int,
+    convex: NDArray[np.bool_],
+    prices: tuple[float, float],
+    ratios: Floats,
+    limit: int = 100_000,
+) -> WholeCopies:
+    """Find the whole numbers of copies of least expected machine time.
+
+    Parameters
+    ----------
+    arrays : Arrays
+        The merged groups; a choice of whole copies must exist.
+    relaxed : bool
+        Constraint (7) instead of (6).
+    budget : float
+        C = -ln(1 - epsilon).
+    machines : int
+        M.
+    most : int
+        Largest number of copies of a task.
+    convex : ndarray of bool, shape (groups,)
+        Groups whose g is convex in r (Lemma 1).
+    prices : (k, l)
+        Multipliers near the optimum: those of the continuous problem.
+    ratios : ndarray, shape (groups,)
+        Continuous copies, where the search for whole ones starts.
+    limit : int
+        States kept at once; beyond it the result is feasible with a certified gap.
+
+    Returns
+    -------
+    WholeCopies
+        The choice, its bound and whether it is proved optimal.
+    """
+    base = np.empty(len(arrays.count), dtype=np.int64)
+    total = int(arrays.count.sum())
+    near = prices[0]
+    if near <= 0.0:
+        near = float(arrays.count @ (1.0 / arrays.decay)) / budget
+        near *= float(arrays.count @ (arrays.minimum + arrays.scale)) / total
+    k, l, bound = integer_bound(  # noqa: E741
+        *arrays.columns, most, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
+    )  # fmt: skip
+    core = _Core(arrays, relaxed, budget, machines, most, convex, (k, l), base, limit)
+    floor = 1e-13 * abs(bound)
+    gap = max(core.first_gap(), 1e-6 * abs(bound) / total, floor)
+    proved_above = 0.0
+    # Nothing within the gap: the bound rises by it. The last, widest search dominates the time.
+    for _ in range(64):
+        found = core.search(gap)
+        if found is not None:
+            excess, moves = found
+            proved = core.whole
+            best = bound + (excess if proved else proved_above)
+            groups, copies, tasks = _rows(arrays, base, moves)
+            return WholeCopies(groups, copies, tasks, best, proved, core.widest)
+        if not core.whole:
+            break
+        proved_above = gap
+        gap *= 3.0 if core.widest < FEW_STATES else 1.4
+    return _fallback(arrays, relaxed, budget, machines, bound + proved_above, core.widest)
+
+
+def _rows(
+    arrays: Arrays, base: Integers, moves: list[tuple[int, int, int]]
+) -> tuple[Integers, Integers, Integers]:
+    left = arrays.count.copy()
+    for group, _, number in moves:
+        left[group] -= number
+    home = np.flatnonzero(left)
+    groups = np.concatenate([home, np.array([m[0] for m in moves], dtype=np.int64)])
+    copies = np.concatenate(
+        [base[home], np.array([base[m[0]] + m[1] for m in moves], dtype=np.int64)]
+    )
+    tasks = np.concatenate([left[home], np.array([m[2] for m in moves], dtype=np.int64)])
+    order = np.lexsort((-copies, groups))
+    return groups[order], copies[order], tasks[order]
+
+
+def _fallback(
+    arrays: Arrays, relaxed: bool, budget: float, machines: int, bound: float, states: int
+) -> WholeCopies:
+    """Return the choice with the fewest machines: feasible, no more."""
+    copies = np.ones(len(arrays.count), dtype=np.int64)
+    _, used, last = fewest_copies(arrays.count, arrays.decay, machines, relaxed, budget, copies)
+    extra = int(used - arrays.count @ copies)
+    moves = [(int(last), 1, extra)] if last >= 0 and extra else []
+    groups, copies, tasks = _rows(arrays, copies, moves)
+    return WholeCopies(groups, copies, tasks, bound, False, states)

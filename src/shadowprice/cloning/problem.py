@@ -1,0 +1,239 @@
+"""The problem CSD, as tasks in groups and as the arrays its kernels take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.kernels.cloning.curves import TABLE, WEIBULL
+from shadowprice.laws.distributions import Distribution
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LARGEST_DECAY = 700.0
+"""A task that misses with probability e^-700 cannot miss."""
+
+TIE_SLOPE = 1e-9
+"""Share of its mean that a copy of an exponential task without a minimum is taken to cost.
+
+The true cost of such copies is nothing, which leaves the optimum undetermined; this settles on
+the fewest copies."""
+
+
+Columns = tuple[Integers, Floats, Floats, Floats, Integers, Floats, Integers, Floats]
+"""count, decay, minimum, scale, kind, shape, table, tables: how every kernel begins."""
+
+
+class Constraint(Enum):
+    """How the deadline is held."""
+
+    EXACT = "exact"
+    """(6): the probability of a miss is at most epsilon."""
+    RELAXED = "relaxed"
+    """(7): necessary for (6), not sufficient."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGroup:
+    """Tasks whose durations follow one law.
+
+    Parameters
+    ----------
+    count : int
+        Number of tasks.
+    duration : Distribution
+        Law of each one's duration.
+    """
+
+    count: int
+    duration: Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Merged groups as the kernels take them; one entry a group of tasks that equal each other.
+
+    Attributes
+    ----------
+    count : ndarray of int64, shape (groups,)
+        Tasks in each.
+    decay : ndarray, shape (groups,)
+        a = -ln S(T_d).
+    minimum, scale, shape : ndarray, shape (groups,)
+        Of the cost curve; seconds, seconds, none.
+    kind, table : ndarray of int64, shape (groups,)
+        Form of the curve and its row of ``tables``.
+    tables : ndarray, shape (tables, knots, 3)
+        Tabulated curves.
+    """
+
+    count: Integers
+    decay: Floats
+    minimum: Floats
+    scale: Floats
+    kind: Integers
+    shape: Floats
+    table: Integers
+    tables: Floats
+
+    @property
+    def columns(self) -> Columns:
+        """The arrays in the order in which kernels take them."""
+        return (
+            self.count, self.decay, self.minimum, self.scale, self.kind, self.shape, self.table,
+            self.tables,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CloningProblem:
+    """CSD: N tasks on M machines, a deadline, and how often it may be missed.
+
+    Parameters
+    ----------
+    groups : sequence of TaskGroup
+        The tasks.
+    machines : int
+        M, single-slot machines.
+    deadline : float
+        T_d in seconds.
+    miss_probability : float
+        epsilon in (0, 1).
+
+    Raises
+    ------
+    InputError
+        If a number is out of range or there are fewer machines than tasks.
+    """
+
+    groups: tuple[TaskGroup, ...]
+    machines: int
+    deadline: float
+    miss_probability: float
+
+    def __init__(
+        self,
+        groups: Sequence[TaskGroup],
+        machines: int,
+        deadline: float,
+        miss_probability: float,
+    ) -> None:
+        object.__setattr__(self, "groups", tuple(groups))
+        object.__setattr__(self, "machines", int(machines))
+        object.__setattr__(self, "deadline", float(deadline))
+        object.__setattr__(self, "miss_probability", float(miss_probability))
+        faults = self._faults()
+        if faults:
+            raise InputError(faults)
+
+    def _faults(self) -> list[Fault]:
+        faults = []
+        if not self.groups:
+            faults.append(Fault("tasks", "there are no tasks", "name at least one group"))
+        for position, group in enumerate(self.groups):
+            if group.count < 1:
+                faults.append(
+                    Fault(f"tasks[{position}].count", f"{group.count} tasks", "write 1 or more")
+                )
+        if not 0.0 < self.miss_probability < 1.0:
+            faults.append(
+                Fault(
+                    "miss_probability",
+                    f"{self.miss_probability:g} is outside (0, 1)",
+                    "write for example 0.05: no number of copies never misses, and 1 asks nothing",
+                )
+            )
+        if not self.deadline > 0.0 or not math.isfinite(self.deadline):
+            faults.append(Fault("deadline", "is not a positive time", "write for example 60s"))
+        if self.machines < self.tasks:
+            faults.append(
+                Fault(
+                    "machines",
+                    f"{self.machines} machines for {self.tasks} tasks: the light regime starts "
+                    "every task at once",
+                    f"give at least {self.tasks} machines, or run the tasks in waves: "
+                    "shadowprice cloning waves",
+                )
+            )
+        return faults
+
+    @cached_property
+    def tasks(self) -> int:
+        """N, the number of tasks."""
+        return sum(group.count for group in self.groups)
+
+    @property
+    def budget(self) -> float:
+        """C = -ln(1 - epsilon)."""
+        return -math.log1p(-self.miss_probability)
+
+    @property
+    def most_copies(self) -> int:
+        """Largest number of copies one task can have when every task has one."""
+        return self.machines - self.tasks + 1
+
+    def decays(self, deadline: float) -> Floats:
+        """Return a = -ln S(deadline) a group, capped where a miss is out of the question."""
+        by_form: dict[type[Distribution], list[int]] = {}
+        for position, group in enumerate(self.groups):
+            by_form.setdefault(type(group.duration), []).append(position)
+        decays = np.empty(len(self.groups))
+        for form, positions in by_form.items():
+            laws = [self.groups[position].duration for position in positions]
+            decays[positions] = form.log_survivals(laws, deadline)
+        return np.minimum(-decays, LARGEST_DECAY)
+
+    @cached_property
+    def _merged(self) -> tuple[Arrays, Integers]:
+        tables: dict[Hashable, int] = {}
+        rows: list[Floats] = []
+        numbers = np.empty((len(self.groups), 7))
+        numbers[:, 0] = self.decays(self.deadline)
+        for position, group in enumerate(self.groups):
+            law = group.duration
+            table = 0
+            if law.kind == TABLE:
+                known = tables.get(law.table_key)
+                if known is None:
+                    known = tables[law.table_key] = len(rows)
+                    rows.append(law.table(float(self.most_copies)))
+                table = known
+            minimum, scale = law.shortest, law.scale
+            if law.kind == WEIBULL and law.shape_parameter == 1.0 and minimum == 0.0:
+                minimum = TIE_SLOPE * scale
+            numbers[position, 1:] = (
+                minimum, scale, law.kind, law.shape_parameter, table, group.count,
+            )  # fmt: skip
+        keys = np.ascontiguousarray(numbers[:, :6]).view(np.dtype((np.void, 6 * 8))).ravel()
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        count = np.bincount(inverse, weights=numbers[:, 6]).astype(np.int64)
+        columns = np.ascontiguousarray(numbers[first, :6].T)
+        arrays = Arrays(
+            count=count,
+            decay=columns[0].copy(),
+            minimum=columns[1].copy(),
+            scale=columns[2].copy(),
+            kind=columns[3].astype(np.int64),
+            shape=columns[4].copy(),
+            table=columns[5].astype(np.int64),
+            tables=np.stack(rows) if rows else np.zeros((1, 2, 3)),
+        )
+        return arrays, inverse.astype(np.int64)
+
+    @property
+    def arrays(self) -> Arrays:
+        """The distinct groups as arrays."""
+        return self._merged[0]
+
+    @property
+    def member(self) -> Integers:
+        """Which of the merged groups each group belongs to, shape (groups,)."""
+        return self._merged[1]

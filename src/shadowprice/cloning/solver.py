@@ -1,0 +1,343 @@
+"""Solve CSD: Theorem 1, the KKT system, Algorithm 1, and whole numbers of copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.cloning.convexity import Condition, check_convexity
+from shadowprice.cloning.feasible import check_feasible
+from shadowprice.cloning.integer import WholeCopies, whole_optimum
+from shadowprice.cloning.problem import Arrays, CloningProblem, Constraint
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.kernels.cloning.continuous import optimum, sweep
+from shadowprice.kernels.cloning.curves import curves
+from shadowprice.kernels.cloning.dual import subgradient
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class Method(Enum):
+    """How the copies are found."""
+
+    EXACT = "exact"
+    """The KKT system by root finding; whole copies by exact search."""
+    CLOSED_FORM = "closed-form"
+    """Theorem 1, rounded up."""
+    SUBGRADIENT = "subgradient"
+    """Algorithm 1, rounded up."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Numbers of copies, with what they cost and how good they are.
+
+    Attributes
+    ----------
+    copies : ndarray of int64, shape (tasks,)
+        Whole copies of every task, in the order of the problem's groups.
+    continuous : ndarray of float64, shape (tasks,)
+        Optimum over real numbers of copies (by the method asked for).
+    miss_probability, expected_cost : float
+        Of the whole copies: Pr[flowtime > T_d], (3), and machine seconds, (5).
+    continuous_miss, continuous_cost : float
+        The same of the real numbers.
+    lower_bound : float
+        No whole copies cost less (the continuous cost where the method makes no integer bound).
+    proved : bool
+        Whether ``copies`` is proved optimal.
+    deadline_price, machine_price : float
+        The multipliers k and l: machine seconds that a looser C, or a further machine, saves.
+    iterations : int
+        Passes over the tasks.
+    violation : float
+        Largest relative violation of a constraint by ``continuous``, or of its complementarity.
+    condition : Condition
+        Why the problem is convex.
+    """
+
+    problem: CloningProblem
+    method: Method
+    constraint: Constraint
+    copies: Integers
+    continuous: Floats
+    miss_probability: float
+    expected_cost: float
+    continuous_miss: float
+    continuous_cost: float
+    lower_bound: float
+    proved: bool
+    deadline_price: float
+    machine_price: float
+    iterations: int
+    violation: float
+    condition: Condition
+
+    @property
+    def gap(self) -> float:
+        """Relative distance of the cost from the lower bound, 0 where proved optimal."""
+        if self.proved:
+            return 0.0
+        return max(self.expected_cost / self.lower_bound - 1.0, 0.0)
+
+    @property
+    def machines(self) -> int:
+        """Machines that the copies use."""
+        return int(self.copies.sum())
+
+
+def solve(
+    problem: CloningProblem,
+    method: Method = Method.EXACT,
+    constraint: Constraint = Constraint.EXACT,
+    *,
+    iterations: int = 100_000,
+    tolerance: float = 1e-6,
+) -> Solution:
+    """Find numbers of copies that hold the deadline at the least expected machine time.
+
+    Parameters
+    ----------
+    problem : CloningProblem
+        Tasks, machines, deadline and miss probability.
+    method : Method
+        Exact optimum, Theorem 1's closed form or Algorithm 1.
+    constraint : Constraint
+        (6) or (7). Theorem 1 is about (7) and always takes that.
+    iterations, tolerance : int, float
+        Of Algorithm 1.
+
+    Returns
+    -------
+    Solution
+        Whole and real numbers of copies, and their cost.
+
+    Raises
+    ------
+    InputError
+        If no whole copies hold the deadline (with the smallest deadline, machine count and miss
+        probability that would do), if a law breaks the convexity that the solver rests on, or if
+        Theorem 1's numbers need more machines than there are.
+
+    References
+    ----------
+    CSD, (1)-(17), Theorems 1 and 2, Algorithm 1; design note 0005.
+    """
+    if method is Method.CLOSED_FORM:
+        constraint = Constraint.RELAXED
+    check_feasible(problem, constraint)
+    convexity = check_convexity(problem)
+    arrays = problem.arrays
+    relaxed = constraint is Constraint.RELAXED
+    prices = (0.0, 0.0)
+    violation = 0.0
+    if method is Method.EXACT:
+        ratios, prices, passes, violation = _continuous(problem, relaxed, convexity.most)
+        convexity.certify(problem, relaxed, prices, ratios, violation)
+        whole = whole_optimum(
+            arrays,
+            relaxed=relaxed,
+            budget=problem.budget,
+            machines=problem.machines,
+            most=convexity.most,
+            convex=convexity.convex,
+            prices=prices,
+            ratios=ratios,
+        )
+        convexity.certify_whole(problem, relaxed, prices, ratios, whole)
+    else:
+        if method is Method.CLOSED_FORM:
+            ratios, passes = _theorem_1(arrays, problem.budget), 1
+        else:
+            ratios, prices, passes, violation = _algorithm_1(
+                problem, relaxed, convexity.most, iterations, tolerance
+            )
+        whole = _rounded_up(problem, ratios, method, tolerance)
+    return _report(
+        problem, method, constraint, ratios, whole, prices, passes, violation, convexity.condition
+    )
+
+
+def _theorem_1(arrays: Arrays, budget: float) -> Floats:
+    """Return (12) before rounding, written in a_i = alpha ln nu_i so that it serves any law.
+
+    With every g' equal, (8) makes S_i(T_d)^r_i proportional to 1 / a_i.
+    """
+    inverse = float((arrays.count / arrays.decay).sum())
+    return np.asarray(np.maximum(np.log(arrays.decay * inverse / budget) / arrays.decay, 1.0))
+
+
+def _continuous(
+    problem: CloningProblem, relaxed: bool, most: int
+) -> tuple[Floats, tuple[float, float], int, float]:
+    arrays = problem.arrays
+    ratios = np.ones(len(arrays.count))
+    k, l, passes = optimum(  # noqa: E741
+        *arrays.columns, float(most), relaxed, problem.budget, float(problem.machines), ratios
+    )
+    return ratios, (k, l), passes, _violation(problem, relaxed, ratios, k, l)
+
+
+def _violation(
+    problem: CloningProblem,
+    relaxed: bool,
+    ratios: Floats,
+    k: float,
+    l: float,  # noqa: E741
+) -> float:
+    """Return how far the constraints are broken, or loose at a positive price, as a share."""
+    arrays = problem.arrays
+    late = float(arrays.count @ _misses(arrays, ratios, relaxed)) / problem.budget - 1.0
+    over = float(arrays.count @ ratios) / problem.machines - 1.0
+    first = abs(late) if k > 0.0 else max(late, 0.0)
+    second = abs(over) if l > 0.0 else max(over, 0.0)
+    return max(first, second)
+
+
+def _misses(arrays: Arrays, ratios: Floats | Integers, relaxed: bool) -> Floats:
+    h = np.exp(-arrays.decay * ratios)
+    return np.asarray(h if relaxed else -np.log1p(-h))
+
+
+def _algorithm_1(
+    problem: CloningProblem, relaxed: bool, most: int, iterations: int, tolerance: float
+) -> tuple[Floats, tuple[float, float], int, float]:
+    """Run Algorithm 1 from Theorem 1's multiplier, in multipliers scaled by the curvature there."""
+    arrays = problem.arrays
+    ratios = _theorem_1(arrays, problem.budget)
+    inverse = float((arrays.count / arrays.decay).sum())
+    mean = float(arrays.count @ (arrays.minimum + arrays.scale)) / problem.tasks
+    # sum phi falls like 1 / k: below the optimum a fixed step is careful, far above it overshoots.
+    out = np.empty((len(arrays.count), 3))
+    every = np.arange(len(arrays.count), dtype=np.int64)
+    curves(*arrays.columns[2:], every, ratios, out)
+    slope = max(float(arrays.count @ out[:, 1]) / problem.tasks, 1e-3 * mean)
+    k = 0.5 * slope * inverse / problem.budget
+    l = 1e-3 * mean  # noqa: E741
+    sums = np.zeros(6)
+    sweep(*arrays.columns, float(most), relaxed, k, l, ratios, sums)
+    # 2 x 2 curvature: steps below one over twice the diagonal cannot diverge.
+    k_scale = 0.5 / sums[2] if sums[2] > 0.0 else 0.5 * k / problem.budget
+    l_scale = 0.5 / sums[4] if sums[4] > 0.0 else 0.5 * mean / problem.machines
+    k, l, used, violation = subgradient(  # noqa: E741
+        *arrays.columns, float(most), relaxed, problem.budget, float(problem.machines), k, l,
+        k_scale, l_scale, 1000.0, tolerance, iterations, ratios, np.zeros((0, 3)),
+    )  # fmt: skip
+    return ratios, (k, l), used, violation
+
+
+def _rounded_up(
+    problem: CloningProblem, ratios: Floats, method: Method, tolerance: float
+) -> WholeCopies:
+    arrays = problem.arrays
+    # Noise of the last digits must not buy a whole copy.
+    noise = 1e-9 if method is Method.CLOSED_FORM else 10.0 * tolerance
+    copies = np.maximum(np.ceil(ratios * (1.0 - noise)), 1.0).astype(np.int64)
+    used = int(arrays.count @ copies)
+    if used > problem.machines:
+        raise InputError(
+            Fault(
+                "machines",
+                f"rounded up, the copies of {method.value} need {used} machines, there are "
+                f"{problem.machines}",
+                f"use --method exact, or write machines: {used}",
+            )
+        )
+    groups = np.arange(len(copies), dtype=np.int64)
+    return WholeCopies(groups, copies, arrays.count.copy(), 0.0, False, 0)
+
+
+def expected_cost(problem: CloningProblem, copies: Floats | Integers) -> float:
+    """Return (5), the expected machine seconds, for a number of copies a task.
+
+    Parameters
+    ----------
+    problem : CloningProblem
+        The tasks.
+    copies : ndarray, shape (tasks,)
+        Copies of every task, in the order of the groups; real numbers from 1 on.
+    """
+    member = np.repeat(problem.member, [group.count for group in problem.groups])
+    return float(costs(problem.arrays, member, np.asarray(copies, dtype=np.float64)).sum())
+
+
+def costs(arrays: Arrays, groups: Integers, ratios: Floats) -> Floats:
+    """Return g of tasks of given merged groups at given numbers of copies."""
+    out = np.empty((len(groups), 3))
+    curves(
+        arrays.minimum, arrays.scale, arrays.kind, arrays.shape, arrays.table, arrays.tables,
+        groups, ratios, out,
+    )  # fmt: skip
+    return out[:, 0]
+
+
+def miss_probability(problem: CloningProblem, copies: Floats | Integers) -> float:
+    """Return (3), the probability that some task outlasts the deadline.
+
+    Parameters
+    ----------
+    problem : CloningProblem
+        The tasks.
+    copies : ndarray, shape (tasks,)
+        Copies of every task, in the order of the groups.
+    """
+    member = np.repeat(problem.member, [group.count for group in problem.groups])
+    h = np.exp(-problem.arrays.decay[member] * copies)
+    return float(-np.expm1(np.log1p(-h).sum()))
+
+
+def _report(
+    problem: CloningProblem,
+    method: Method,
+    constraint: Constraint,
+    ratios: Floats,
+    whole: WholeCopies,
+    prices: tuple[float, float],
+    passes: int,
+    violation: float,
+    condition: Condition,
+) -> Solution:
+    arrays = problem.arrays
+    member, counts = problem.member, np.array([g.count for g in problem.groups])
+    owner = np.repeat(member, counts)
+    # Tasks of one merged group take its numbers of copies in their order, the largest first.
+    copies = np.empty(problem.tasks, dtype=np.int64)
+    by_group = np.argsort(owner, kind="stable")
+    copies[by_group] = np.repeat(whole.copies, whole.tasks)
+    groups = np.arange(len(arrays.count), dtype=np.int64)
+    continuous_cost = float(arrays.count @ costs(arrays, groups, ratios))
+    cost = float(whole.tasks @ costs(arrays, whole.groups, whole.copies.astype(np.float64)))
+    late = _misses(arrays, ratios, False)
+    h = np.exp(-arrays.decay[whole.groups] * whole.copies)
+    bound = whole.bound if method is Method.EXACT else 0.0
+    return Solution(
+        problem=problem,
+        method=method,
+        constraint=constraint,
+        copies=copies,
+        continuous=ratios[owner],
+        miss_probability=float(-np.expm1(whole.tasks @ np.log1p(-h))),
+        expected_cost=cost,
+        continuous_miss=float(-np.expm1(-(arrays.count @ late))),
+        continuous_cost=continuous_cost,
+        lower_bound=min(bound, cost) if method is Method.EXACT else 0.0,
+        proved=whole.proved,
+        deadline_price=prices[0],
+        machine_price=prices[1],
+        iterations=passes,
+        violation=violation,
+        condition=condition,
+    )
+
+
+__all__ = [
+    "Method",
+    "Solution",
+    "expected_cost",
+    "miss_probability",
+    "solve",
+]

@@ -1,0 +1,236 @@
+"""Run jobs in waves under a rule that says what a free machine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.cloning.api import Distribution
+from shadowprice.cloning.workload import WaveJobs
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.kernels.cloning.saving import LEAST_LOG
+from shadowprice.kernels.cloning.waves import (
+    BY_SAVING,
+    EVERY_TASK,
+    LATE_TASKS,
+    NO_COPIES,
+    run_waves,
+)
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+KNOTS = 512
+GRID = np.concatenate([[0.0], np.geomspace(0.01, 60.0, 39)])
+"""Where the rule by saving evaluates its integrals, in units of a job's time scale."""
+
+
+class Rule(Enum):
+    """What a free machine takes."""
+
+    NONE = "none"
+    """The next waiting task; never a copy."""
+    FULL = "full"
+    """Every task in a fixed number of copies, one behind the other in the queue."""
+    DETECT = "detect"
+    """A copy of a task found late: it has run longer than a factor times the median of its job's
+    finished tasks (speculative execution as in Hadoop and Spark)."""
+    SAVING = "saving"
+    """A copy where the flowtime it is expected to save exceeds the delay that its machine time
+    causes to the jobs that wait."""
+
+
+_CODES = {
+    Rule.NONE: NO_COPIES,
+    Rule.FULL: EVERY_TASK,
+    Rule.DETECT: LATE_TASKS,
+    Rule.SAVING: BY_SAVING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WaveRule:
+    """A rule and its parameters.
+
+    Parameters
+    ----------
+    rule : Rule
+        Which.
+    copies : int
+        Most copies of a task: for FULL, how many each gets.
+    late_factor : float
+        DETECT: late is longer than so many medians.
+    late_share : float
+        DETECT: looked for once this share of a job's tasks has finished.
+    machine_price : float
+        SAVING: flowtime seconds that a machine second is worth besides the delay it causes; the
+        brake on copies while nothing waits.
+    look : float or None
+        DETECT, SAVING: while machines idle, running tasks are looked at so often, in seconds;
+        None for a quarter of the mean task duration.
+    """
+
+    rule: Rule
+    copies: int = 2
+    late_factor: float = 1.5
+    late_share: float = 0.75
+    machine_price: float = 0.1
+    look: float | None = None
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.copies < 1:
+            faults.append(Fault("copies", f"{self.copies} copies", "write 1 or more"))
+        if not self.late_factor > 0.0:
+            faults.append(Fault("late_factor", "must be positive", "write 1.5"))
+        if not 0.0 <= self.late_share <= 1.0:
+            faults.append(Fault("late_share", "is outside [0, 1]", "write 0.75"))
+        if self.machine_price < 0.0:
+            faults.append(Fault("machine_price", "must not be negative", "write 0"))
+        if faults:
+            raise InputError(faults)
+
+
+@dataclass(frozen=True)
+class Waves:
+    """What a run showed.
+
+    Attributes
+    ----------
+    flowtime : ndarray, shape (jobs,)
+        Seconds from arrival to the end of the last task (Definition 1).
+    started : ndarray, shape (jobs,)
+        Second at which a job's first task began.
+    work : ndarray, shape (jobs,)
+        Machine seconds of each job, copies included.
+    copies : ndarray of int64, shape (tasks,)
+        Copies begun of each task.
+    wasted : float
+        Machine seconds of copies that did not win.
+    helped : int
+        Tasks that a later copy ended.
+    makespan : float
+        Second of the last end.
+    """
+
+    flowtime: Floats
+    started: Floats
+    work: Floats
+    copies: Integers
+    wasted: float
+    helped: int
+    makespan: float
+
+    @property
+    def mean_flowtime(self) -> float:
+        """Mean flowtime in seconds."""
+        return float(self.flowtime.mean())
+
+    @property
+    def machine_time(self) -> float:
+        """Machine seconds of all jobs."""
+        return float(self.work.sum())
+
+
+def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
+    """Run jobs on ``machines`` single-slot machines until all are done.
+
+    Parameters
+    ----------
+    jobs : WaveJobs
+        The jobs.
+    machines : int
+        M.
+    rule : WaveRule
+        What a free machine takes.
+
+    Returns
+    -------
+    Waves
+        Flowtimes and machine time.
+
+    Raises
+    ------
+    InputError
+        If there is no machine, or fewer durations were drawn than the rule may start copies.
+    """
+    if machines < 1:
+        raise InputError(Fault("machines", f"{machines} machines run nothing", "write 1 or more"))
+    most = 1 if rule.rule is Rule.NONE else rule.copies
+    if jobs.durations.shape[1] < most:
+        raise InputError(
+            Fault(
+                "copies",
+                f"durations of {jobs.durations.shape[1]} copies a task were drawn, the rule may "
+                f"start {most}",
+                f"draw the jobs with most={most}",
+            )
+        )
+    tables, begins, steps = _tables(jobs.laws)
+    means = np.array([law.mean for law in jobs.laws])
+    paying = np.array([paying_age(law) for law in jobs.laws])
+    typical = float((means[jobs.law] * jobs.scale).mean())
+    count = jobs.jobs
+    order = np.empty(count, dtype=np.int64)
+    order[np.lexsort((np.arange(count), -jobs.priority))] = np.arange(count)
+    started, finish, work = np.empty(count), np.empty(count), np.zeros(count)
+    copies, won = (np.zeros(len(jobs.law), dtype=np.int64) for _ in range(2))
+    wasted = run_waves(
+        machines, _CODES[rule.rule], most, rule.late_factor, rule.late_share, rule.machine_price,
+        0.25 * typical if rule.look is None else rule.look,
+        jobs.arrival, order, jobs.first, jobs.law, jobs.scale, jobs.durations[:, :most].copy(),
+        tables, begins, steps, means, paying, GRID, started, finish, work, copies, won,
+    )  # fmt: skip
+    return Waves(
+        flowtime=finish - jobs.arrival,
+        started=started,
+        work=work,
+        copies=copies,
+        wasted=float(wasted),
+        helped=int((won > 0).sum()),
+        makespan=float(finish.max()),
+    )
+
+
+def _tables(laws: Sequence[Distribution]) -> tuple[Floats, Floats, Floats]:
+    """Tabulate ln S of every law at knots in ln t, from where S leaves 1 to far in the tail."""
+    tables = np.empty((len(laws), KNOTS))
+    begins, steps = np.empty(len(laws)), np.empty(len(laws))
+    for row, law in enumerate(laws):
+        low = float(law.inverse_survival(1.0 - 1e-6))
+        high = max(float(law.inverse_survival(1e-9)), 2.0 * low)
+        knots = np.linspace(np.log(low), np.log(high), KNOTS)
+        tables[row] = np.maximum(law.log_survival(np.exp(knots)), LEAST_LOG)
+        tables[row, 0] = 0.0
+        begins[row], steps[row] = knots[0], knots[1] - knots[0]
+    return tables, begins, steps
+
+
+def paying_age(law: Distribution) -> float:
+    """Return the age at which a second copy of a task lowers its machine time most, in seconds.
+
+    A copy begun at age e makes the expected machine time
+    integral_0^e S(t) dt + 2 integral S(e + t) S(t) dt. Under a heavy tail what has lasted long
+    will last longer, so that two machines until the first of two ends are fewer machine seconds
+    than one until the end.
+
+    Returns
+    -------
+    float
+        The best such age of a grid up to a hundred means; infinite where never is best.
+    """
+    mean = law.mean
+    time = np.concatenate([[0.0], np.geomspace(1e-3 * mean, 1000.0 * mean, 1500)])
+    alone, fresh = law.survival(time), law.survival(time)
+    so_far = np.concatenate([[0.0], np.cumsum(0.5 * (alone[1:] + alone[:-1]) * np.diff(time))])
+    best, least = float("inf"), float(so_far[-1]) * (1.0 - 1e-9)
+    for age in np.concatenate([[0.0], np.geomspace(0.02 * mean, 100.0 * mean, 600)]):
+        work = float(np.interp(age, time, so_far))
+        work += 2.0 * float(np.trapezoid(law.survival(age + time) * fresh, time))
+        if work < least:
+            best, least = float(age), work
+    return best

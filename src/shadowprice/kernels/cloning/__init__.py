@@ -1,0 +1,1 @@
+"""Copies of tasks against stragglers (CSD)."""

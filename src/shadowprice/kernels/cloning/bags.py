@@ -1,0 +1,292 @@
+"""Kernels of bags of tasks: the cheapest copies at the prices of slots, and what to reserve.
+
+A copy that runs when a slot begins holds a place for that slot. A task started in r copies at the
+beginning of slot 0 still runs at the beginning of slot v with probability S(v)^r, so r copies cost
+``c(r) = r * sum_v p_v S(v)^r`` in expectation: CSD's (5) with the price of the hour in it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.cloning.curves import miss
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+NOTHING = 1e-20
+"""Probabilities below this are left out of a distribution."""
+
+
+@kernel
+def copy_costs(log_survival: Floats, price: Floats, most: int) -> Floats:
+    """Return the expected cost of 1 to ``most`` copies of a task of each group.
+
+    Parameters
+    ----------
+    log_survival : float64[G, V]
+        ln S at the beginning of each slot after the start; 0 in the first.
+    price : float64[V]
+        Price of a place in each slot.
+    most : int
+        Largest number of copies.
+
+    Returns
+    -------
+    float64[G, most]
+        Entry r - 1 is c(r).
+    """
+    groups, slots = log_survival.shape
+    cost = np.zeros((groups, most))
+    for g in range(groups):
+        for v in range(slots):
+            alive = math.exp(log_survival[g, v])
+            power = 1.0
+            for r in range(most):
+                power *= alive
+                cost[g, r] += (r + 1) * price[v] * power
+    return cost
+
+
+@kernel
+def _next_vertex(cost: Floats, late: Floats, at: int, l: float) -> tuple[int, float]:  # noqa: E741
+    """Return the next vertex of the lower hull of (phi, c + l r), and the price of going there."""
+    best, slope = -1, np.inf
+    for r in range(at + 1, len(cost)):
+        fall = late[at] - late[r]
+        if fall > 0.0:
+            here = (cost[r] - cost[at] + l * (r - at)) / fall
+            if here <= slope:
+                best, slope = r, here
+    return best, slope
+
+
+@kernel
+def _answer(
+    count: Integers,
+    cost: Floats,
+    late: Floats,
+    budget: float,
+    l: float,  # noqa: E741
+    copies: Integers,
+    change: Integers,
+) -> tuple[bool, float]:
+    """Minimise sum c + l r subject to sum phi <= budget by the break step; see `cheapest_copies`.
+
+    ``change`` receives the group whose tasks differ, how many of them take how many copies, and
+    how many copies one more of them takes.
+    """
+    groups, most = cost.shape
+    total = 0.0
+    value = 0.0
+    change[0] = -1
+    following = np.empty(groups, np.int64)
+    slope = np.empty(groups)
+    for g in range(groups):
+        at = 0
+        for r in range(1, most):
+            if cost[g, r] + l * r < cost[g, at] + l * at:
+                at = r
+        copies[g] = at + 1
+        total += count[g] * late[g, at]
+        value += count[g] * (cost[g, at] + l * (at + 1))
+        following[g], slope[g] = _next_vertex(cost[g], late[g], at, l)
+    while total > budget:
+        g = 0
+        for j in range(1, groups):
+            if slope[j] < slope[g]:
+                g = j
+        if slope[g] == np.inf:
+            return False, value
+        at, to = copies[g] - 1, following[g]
+        fall = late[g, at] - late[g, to]
+        over = total - budget
+        if over <= fall * count[g]:
+            tasks = min(math.ceil(over / fall), count[g])
+            # All but one of them move to the vertex; the last one only as far as it must.
+            target = late[g, at] - (over - (tasks - 1) * fall) + 1e-12 * budget
+            last = to
+            for r in range(most):
+                if late[g, r] <= target and cost[g, r] + l * r < cost[g, last] + l * last:
+                    last = r
+            change[0], change[1], change[2], change[3] = g, tasks - 1, to + 1, last + 1
+            return True, value + slope[g] * over
+        total -= fall * count[g]
+        value += slope[g] * fall * count[g]
+        copies[g] = to + 1
+        following[g], slope[g] = _next_vertex(cost[g], late[g], to, l)
+    return True, value
+
+
+@kernel
+def _places(count: Integers, copies: Integers, change: Integers) -> int:
+    used = 0
+    for g in range(len(count)):
+        used += count[g] * copies[g]
+    if change[0] >= 0:
+        base = copies[change[0]]
+        used += change[1] * (change[2] - base) + change[3] - base
+    return used
+
+
+@kernel
+def cheapest_copies(
+    count: Integers,
+    cost: Floats,
+    decay: Floats,
+    budget: float,
+    places: int,
+    copies: Integers,
+    change: Integers,
+) -> tuple[bool, float]:
+    """Find copies of least expected cost that meet CSD's (6) on so many places.
+
+    For given multipliers every group takes a vertex of the lower hull of (phi(r), c(r)): no shape
+    of c is assumed, for prices that change from slot to slot break Lemma 1's. Along the hulls the
+    cheapest steps per fall of phi are taken until (6) holds; only the last one is taken by some of
+    its tasks. Where that needs too many places, their price is raised.
+
+    Parameters
+    ----------
+    count : int64[G]
+        Tasks in each group.
+    cost : float64[G, R]
+        As `copy_costs` gives it.
+    decay : float64[G]
+        a = -ln S at the deadline.
+    budget : float
+        C = -ln(1 - epsilon).
+    places : int
+        Most copies in all, (1b).
+    copies : int64[G]
+        Receives the copies of each task.
+    change : int64[4]
+        Receives the exception to it: a group (-1 for none); tasks of it that take another number
+        of copies; that number; and the copies of one more of its tasks.
+
+    Returns
+    -------
+    found : bool
+        Whether the copies meet both constraints.
+    bound : float
+        No copies that meet (6) cost less in expectation.
+    """
+    groups, most = cost.shape
+    late = np.empty((groups, most))
+    for g in range(groups):
+        for r in range(most):
+            late[g, r] = miss(decay[g], r + 1.0, False)
+    found, bound = _answer(count, cost, late, budget, 0.0, copies, change)
+    if not found or _places(count, copies, change) <= places:
+        return found, bound
+    scale = cost[:, 0].max() / places
+    low, high = 0.0, scale
+    for _ in range(60):
+        _answer(count, cost, late, budget, high, copies, change)
+        if _places(count, copies, change) <= places:
+            break
+        low, high = high, 4.0 * high
+    else:
+        return False, bound
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        _answer(count, cost, late, budget, middle, copies, change)
+        if _places(count, copies, change) <= places:
+            high = middle
+        else:
+            low = middle
+    _answer(count, cost, late, budget, high, copies, change)
+    return True, bound
+
+
+@kernel
+def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
+    """Write the probabilities of a binomial where they matter; return that range, both ends in."""
+    if p >= 1.0:
+        pmf[n] = 1.0
+        return n, n
+    if p <= 0.0:
+        pmf[0] = 1.0
+        return 0, 0
+    mean = n * p
+    reach = 12.0 * math.sqrt(mean * (1.0 - p)) + 40.0
+    low = max(0, int(mean - reach))
+    high = min(n, int(mean + reach))
+    whole = math.lgamma(n + 1.0)
+    ln_p, ln_q = math.log(p), math.log1p(-p)
+    for k in range(low, high + 1):
+        ways = whole - math.lgamma(k + 1.0) - math.lgamma(n - k + 1.0)
+        pmf[k] = math.exp(ways + k * ln_p + (n - k) * ln_q)
+    return low, high
+
+
+@kernel
+def reserve(tasks: Integers, copies: Integers, log_survival: Floats, level: float) -> Integers:
+    """Return the places that copies need slot by slot, but for a small probability in each.
+
+    The copies that still run at the beginning of slot v number ``sum_j r_j B_j`` with
+    ``B_j ~ Binomial(n_j, S_j(v)^r_j)``, independent of each other; their distribution is convolved
+    exactly.
+
+    Parameters
+    ----------
+    tasks, copies : int64[J]
+        n_j tasks that run in r_j copies each.
+    log_survival : float64[J, V]
+        ln S_j at the beginning of each slot.
+    level : float
+        Probability with which the places of one slot may be too few.
+
+    Returns
+    -------
+    int64[V]
+        Places, never fewer than expected (rounded down), never more than in the slot before; all
+        copies in the first slot.
+    """
+    rows, slots = log_survival.shape
+    total = 0
+    widest = 0
+    for j in range(rows):
+        total += tasks[j] * copies[j]
+        widest = max(widest, tasks[j])
+    need = np.empty(slots, np.int64)
+    need[0] = total
+    have = np.empty(total + 1)
+    then = np.empty(total + 1)
+    pmf = np.empty(widest + 1)
+    for v in range(1, slots):
+        low, high = 0, 0
+        have[0] = 1.0
+        mean = 0.0
+        for j in range(rows):
+            alive = math.exp(copies[j] * log_survival[j, v])
+            mean += copies[j] * tasks[j] * alive
+            first, last = _binomial(tasks[j], alive, pmf)
+            step = copies[j]
+            below, above = low + first * step, high + last * step
+            then[below : above + 1] = 0.0
+            for k in range(first, last + 1):
+                weight = pmf[k]
+                if weight > NOTHING:
+                    for x in range(low, high + 1):
+                        then[x + k * step] += weight * have[x]
+            have, then = then, have
+            low, high = below, above
+            while low < high and have[high] < NOTHING:
+                high -= 1
+            while low < high and have[low] < NOTHING:
+                low += 1
+        tail = 0.0
+        places = low
+        for x in range(high, low, -1):
+            tail += have[x]
+            if tail > level:
+                places = x
+                break
+        places = max(places, int(mean))
+        need[v] = min(places, need[v - 1])
+    return need

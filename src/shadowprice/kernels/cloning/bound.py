@@ -1,0 +1,243 @@
+"""Kernels of the Lagrangian bound on CSD's whole copies.
+
+For any prices k, l >= 0 the least of sum g + k (sum phi - C) + l (sum r - M) over whole copies is
+at most the least cost; the kernels here find the prices that make it largest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.cloning.continuous import answer
+from shadowprice.kernels.cloning.curves import curve, miss
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@kernel
+def whole_answers(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    ratios: Floats,
+    copies: Integers,
+) -> tuple[float, float, int]:
+    """Minimise g + k phi + l r over whole r for every group; return its sum, sum phi, sum r."""
+    value, late, used = 0.0, 0.0, 0
+    for j in range(count.shape[0]):
+        rows = tables[table[j]]
+        r = answer(
+            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], float(most), relaxed, k, l,
+            ratios[j],
+        )  # fmt: skip
+        ratios[j] = r
+        below = int(r)
+        best = np.inf
+        for c in range(below, min(below + 1, most) + 1):
+            cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
+            phi = miss(decay[j], float(c), relaxed)
+            here = cost + k * phi + l * c
+            if here < best:
+                best = here
+                copies[j] = c
+        value += count[j] * best
+        late += count[j] * miss(decay[j], float(copies[j]), relaxed)
+        used += count[j] * copies[j]
+    return value, late, used
+
+
+@kernel
+def break_step(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    budget: float,
+    k_near: float,
+    l: float,  # noqa: E741
+    ratios: Floats,
+    copies: Integers,
+) -> tuple[float, float, float]:
+    """Maximise the bound over k at a fixed l.
+
+    Two prices around ``k_near`` bracket the break step; the steps between them, sorted by
+    (cost of a copy + l) / (fall of phi), are taken until sum phi is within the budget.
+
+    Returns
+    -------
+    (k, bound without -l M, sum r of the relaxation)
+        ``copies`` receives the choice just before the break step.
+    """
+    groups = count.shape[0]
+    upper = np.empty(groups, dtype=np.int64)
+    _, late, used = whole_answers(
+        count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, 0.0, l,
+        ratios, copies,
+    )  # fmt: skip
+    if late <= budget:
+        value = 0.0
+        for j in range(groups):
+            cost, _, _ = curve(
+                kind[j], shape[j], minimum[j], scale[j], tables[table[j]], float(copies[j])
+            )
+            value += count[j] * (cost + l * copies[j])
+        return 0.0, value, float(used)
+    width = 1.02
+    low = k_near
+    while True:
+        low /= width
+        _, late, used = whole_answers(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, low, l,
+            ratios, copies,
+        )  # fmt: skip
+        if late > budget:
+            break
+        width *= width
+    width = 1.02
+    high = k_near
+    while True:
+        high *= width
+        _, there, _ = whole_answers(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, high, l,
+            ratios, upper,
+        )  # fmt: skip
+        if there <= budget or high > 1e290:
+            break
+        width *= width
+    steps = 0
+    for j in range(groups):
+        steps += upper[j] - copies[j]
+    price = np.empty(steps)
+    owner = np.empty(steps, dtype=np.int64)
+    fall = np.empty(steps)
+    n = 0
+    for j in range(groups):
+        rows = tables[table[j]]
+        for c in range(copies[j], upper[j]):
+            here, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
+            there, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, c + 1.0)
+            drop = miss(decay[j], float(c), relaxed) - miss(decay[j], c + 1.0, relaxed)
+            price[n] = (there - here + l) / drop if drop > 0.0 else np.inf
+            fall[n] = drop
+            owner[n] = j
+            n += 1
+    order = np.argsort(price, kind="mergesort")
+    k = high
+    machines = float(used)
+    for i in range(steps):
+        j = owner[order[i]]
+        k = price[order[i]]
+        wanted = (late - budget) / fall[order[i]]
+        if wanted <= count[j]:
+            machines += wanted
+            break
+        late -= count[j] * fall[order[i]]
+        machines += count[j]
+        copies[j] += 1
+    value = -k * budget
+    for j in range(groups):
+        rows = tables[table[j]]
+        cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(copies[j]))
+        phi = miss(decay[j], float(copies[j]), relaxed)
+        value += count[j] * (cost + k * phi + l * copies[j])
+    return k, value, machines
+
+
+@kernel
+def integer_bound(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    budget: float,
+    machines: int,
+    k_near: float,
+    l_near: float,
+    ratios: Floats,
+    copies: Integers,
+) -> tuple[float, float, float]:
+    """Maximise D(k, l) over both prices.
+
+    The inner problem over k is exact (`break_step`); its sum of machines is a subgradient in l,
+    so l is bisected.
+
+    Returns
+    -------
+    (k, l, bound)
+        ``copies`` receives the minimisers just before the break step.
+    """
+    trial = np.empty_like(copies)
+    k, value, used = break_step(
+        count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+        k_near, 0.0, ratios, copies,
+    )  # fmt: skip
+    if used <= machines * (1.0 + 1e-12):
+        return k, 0.0, value
+    best_k, best_l, best = k, 0.0, value
+    if l_near <= 0.0:
+        l_near = max(abs(value) / machines, 1e-300)
+    low, high = 0.0, np.inf
+    above, below = used - machines, 0.0
+    l = l_near  # noqa: E741
+    factor = 1.02
+    side = 0
+    for _ in range(200):
+        k, value, used = break_step(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+            k if k > 0.0 else k_near, l, ratios, trial,
+        )  # fmt: skip
+        value -= l * machines
+        if value > best:
+            best_k, best_l, best = k, l, value
+            copies[:] = trial
+        over = used - machines
+        # Within half a machine the bound is within half of l's last change of its maximum.
+        if abs(over) <= 0.5 and high - low <= 1e-3 * high:
+            break
+        if over > 0.0:
+            if side == 1:
+                below *= 0.5  # Illinois: an end that stays twice weighs half
+            side = 1
+            low, above = l, over
+        else:
+            if side == -1:
+                above *= 0.5
+            side = -1
+            high, below = l, over
+        if high == np.inf:
+            l *= factor  # noqa: E741
+            factor = min(factor * factor, 1e6)
+        elif low == 0.0:
+            l /= factor  # noqa: E741
+            factor = min(factor * factor, 1e6)
+        else:
+            if high - low <= 1e-11 * high:
+                break
+            l = low + (high - low) * above / (above - below)  # noqa: E741
+            if not low < l < high:
+                l = 0.5 * (low + high)  # noqa: E741
+    return best_k, best_l, best

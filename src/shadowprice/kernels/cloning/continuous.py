@@ -1,0 +1,411 @@
+"""Kernels of CSD's continuous problem: the answer to given prices, KKT, feasibility.
+
+A task (or a group of equal tasks) is five numbers: ``count`` of them, ``decay`` a = -ln S(T_d),
+``minimum`` and ``scale`` of the cost curve g(r) = minimum r + scale K(r), and the kind of K with
+its shape. Equations cited are CSD's.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.cloning.curves import curve, miss
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_SHIFT_LIMIT = 3.0
+_MANY = 200
+
+
+@kernel
+def _excess(
+    kind: int,
+    shape: float,
+    minimum: float,
+    scale: float,
+    rows: Floats,
+    decay: float,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    ratio: float,
+) -> float:
+    """Return the left side of (17): g'(r) + l + k phi'(r)."""
+    _, slope, _ = curve(kind, shape, minimum, scale, rows, ratio)
+    h = math.exp(-decay * ratio)
+    return slope + l - k * (decay * h if relaxed else decay * h / (1.0 - h))
+
+
+@kernel
+def answer(
+    kind: int,
+    shape: float,
+    minimum: float,
+    scale: float,
+    rows: Floats,
+    decay: float,
+    most: float,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    start: float,
+) -> float:
+    """Return the r in [1, most] that minimises g(r) + l r + k phi(r), (16).
+
+    Newton on a r + ln(g' + l) [+ ln(1 - h)] = ln(k a), which is nearly linear in r, inside a
+    bracket that shrinks at every step.
+    """
+    low, high = 1.0, most
+    ratio = min(max(start, low), high)
+    # An end is looked at only when the search comes to it: a warm start rarely does.
+    low_known, high_known = False, False
+    if ratio == low:
+        if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
+            return low
+        low_known = True
+    if ratio == high:
+        if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, high) <= 0.0:
+            return high
+        high_known = True
+    if ratio in (low, high):
+        ratio = math.sqrt(low * high)
+    target = math.log(k * decay) if k > 0.0 else 0.0
+    for _ in range(_MANY):
+        _, slope, bow = curve(kind, shape, minimum, scale, rows, ratio)
+        marginal = slope + l
+        if k > 0.0 and marginal > 0.0:
+            h = math.exp(-decay * ratio)
+            value = decay * ratio + math.log(marginal) - target
+            steep = decay + bow / marginal
+            if not relaxed:
+                value += math.log1p(-h)
+                steep += decay * h / (1.0 - h)
+        elif k > 0.0:
+            value, steep = -1.0, 0.0
+        else:
+            value, steep = marginal, bow
+        if value < 0.0:
+            low = ratio
+        else:
+            high = ratio
+        following = ratio - value / steep if steep > 0.0 else -1.0
+        # Where g' + l is almost 0 its logarithm is steep, and a step short of the root tiny: a
+        # small step ends the search only if the equation itself holds. Newton squares the error,
+        # so a step of 1e-6 leaves one of about 1e-12.
+        solved = k == 0.0 or abs(value) <= 1e-5
+        if solved and low <= following <= high and abs(following - ratio) <= 1e-6 * ratio:
+            return following
+        if not low < following < high or (not solved and abs(following - ratio) <= 1e-6 * ratio):
+            if not low_known and following <= low:
+                if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
+                    return low
+                low_known = True
+            if not high_known and value < 0.0:
+                if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, high) <= 0.0:
+                    return high
+                high_known = True
+            if high - low <= 1e-12 * high:
+                return low
+            following = math.sqrt(low * high)
+        ratio = following
+    return ratio
+
+
+@kernel
+def sweep(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: float,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    ratios: Floats,
+    sums: Floats,
+) -> None:
+    """Answer (k, l) for every group, and sum what the outer search needs.
+
+    ``ratios`` holds the previous answers on entry (a warm start) and the new ones on exit.
+    ``sums`` receives: sum phi, sum r, -d sum phi / dk, -d sum phi / dl (which is
+    -d sum r / dk), -d sum r / dl, and sum g.
+    """
+    sums[:] = 0.0
+    for j in range(count.shape[0]):
+        rows = tables[table[j]]
+        r = answer(
+            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], most, relaxed, k, l, ratios[j]
+        )
+        ratios[j] = r
+        cost, _, bow = curve(kind[j], shape[j], minimum[j], scale[j], rows, r)
+        h = math.exp(-decay[j] * r)
+        if relaxed:
+            phi, fall = h, decay[j] * h
+            bend = decay[j] * fall
+        else:
+            phi = -math.log1p(-h)
+            fall = decay[j] * h / (1.0 - h)
+            bend = decay[j] * fall / (1.0 - h)
+        sums[0] += count[j] * phi
+        sums[1] += count[j] * r
+        sums[5] += count[j] * cost
+        if 1.0 < r < most:
+            stiff = bow + k * bend
+            if stiff > 0.0:
+                sums[2] += count[j] * fall * fall / stiff
+                sums[3] -= count[j] * fall / stiff
+                sums[4] += count[j] / stiff
+
+
+@kernel
+def _deadline_price(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: float,
+    relaxed: bool,
+    budget: float,
+    k_start: float,
+    l: float,  # noqa: E741
+    ratios: Floats,
+    sums: Floats,
+) -> tuple[float, int]:
+    """Find k with sum phi = budget at a fixed l; Newton in (ln k, ln sum phi), bracketed."""
+    low, high = -np.inf, np.inf
+    x = math.log(k_start)
+    goal = math.log(budget)
+    sweeps = 0
+    for _ in range(_MANY):
+        k = math.exp(x)
+        sweep(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, k, l,
+            ratios, sums,
+        )  # fmt: skip
+        sweeps += 1
+        over = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0
+        if abs(over) <= 1e-12:
+            break
+        if over > 0.0:
+            low = x
+        else:
+            high = x
+        steep = k * sums[2] / sums[0] if sums[0] > 0.0 else 0.0
+        step = over / steep if steep > 0.0 else (_SHIFT_LIMIT if over > 0.0 else -_SHIFT_LIMIT)
+        following = x + min(max(step, -_SHIFT_LIMIT), _SHIFT_LIMIT)
+        if not low < following < high:
+            if high - low <= 1e-14 * max(1.0, abs(x)):
+                break
+            following = 0.5 * (low + high)
+        if following == x:
+            break
+        x = following
+    return math.exp(x), sweeps
+
+
+@kernel
+def optimum(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: float,
+    relaxed: bool,
+    budget: float,
+    machines: float,
+    ratios: Floats,
+) -> tuple[float, float, int]:
+    """Solve the KKT system (8)-(11) for the continuous numbers of copies.
+
+    Parameters
+    ----------
+    count, decay, minimum, scale, kind, shape, table : ndarray, shape (groups,)
+        The groups; ``table`` is a row of ``tables``.
+    tables : ndarray, shape (tables, knots, 3)
+        K, dK/dx, d2K/dx2 at knots in x = ln r.
+    most : float
+        Largest number of copies of a task.
+    relaxed : bool
+        Constraint (7) instead of (6).
+    budget : float
+        C = -ln(1 - epsilon).
+    machines : float
+        M of (1b).
+    ratios : ndarray, shape (groups,)
+        Start values on entry, the optimum on exit.
+
+    Returns
+    -------
+    (k, l, sweeps)
+        Multipliers of the deadline and of (1b), and passes over the groups.
+    """
+    sums = np.zeros(6)
+    total = float(count.sum())
+    sweep(
+        count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, 0.0, 0.0,
+        ratios, sums,
+    )  # fmt: skip
+    sweeps = 1
+    tight = sums[0] > budget
+    if not tight and sums[1] <= machines:
+        return 0.0, 0.0, sweeps
+    # Theorem 1's numbers start the search, for the ratios as for k.
+    inverse = (count / decay).sum()
+    share = 0.0
+    for j in range(count.shape[0]):
+        ratios[j] = min(max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), most)
+        rows = tables[table[j]]
+        _, slope, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, ratios[j])
+        share += count[j] * max(slope, 1e-9 * abs(slope)) / total
+    share = max(share, 1e-300)
+    k = 0.0
+    if tight:
+        k, used = _deadline_price(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+            share * inverse / budget, 0.0, ratios, sums,
+        )  # fmt: skip
+        sweeps += used
+        if sums[1] <= machines * (1.0 + 1e-12):
+            return k, 0.0, sweeps
+    # (1b) binds. For each l, k(l) keeps the deadline; sum r falls as l grows.
+    low, high = -np.inf, np.inf
+    l = 0.0  # noqa: E741
+    for j in range(count.shape[0]):
+        rows = tables[table[j]]
+        _, slope, _ = curve(
+            kind[j], shape[j], minimum[j], scale[j], rows, max(machines / total, 1.0)
+        )
+        l += count[j] * abs(slope) / total  # noqa: E741
+    y = math.log(max(l, 1e-300))
+    rate = 0.0
+    last = 0.0
+    for _ in range(_MANY):
+        l = math.exp(y)  # noqa: E741
+        priced = tight
+        if not tight:
+            # Without a price on the deadline it may hold by itself, at small l.
+            sweep(
+                count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, 0.0, l,
+                ratios, sums,
+            )  # fmt: skip
+            sweeps += 1
+            priced = sums[0] > budget
+        if priced:
+            if k == 0.0:
+                k = share * inverse / budget
+                rate = 0.0
+            # Carry ln k along the tangent of the curve sum phi = budget.
+            shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)
+            k, used = _deadline_price(
+                count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+                k * math.exp(shift), l, ratios, sums,
+            )  # fmt: skip
+            sweeps += used
+        else:
+            k = 0.0
+        over = sums[1] - machines
+        if abs(over) <= 1e-11 * machines:
+            break
+        if over > 0.0:
+            low = y
+        else:
+            high = y
+        fall = sums[4]
+        rate = 0.0
+        if priced and sums[2] > 0.0:
+            fall -= sums[3] * sums[3] / sums[2]
+            rate = -sums[3] / (sums[2] * k)
+        last = l
+        step = over / (l * fall) if fall > 0.0 else (1.0 if over > 0.0 else -1.0)
+        following = y + min(max(step, -_SHIFT_LIMIT), _SHIFT_LIMIT)
+        if not low < following < high:
+            if high - low <= 1e-14 * max(1.0, abs(y)):
+                break
+            following = 0.5 * (low + high)
+        if following == y:
+            break
+        y = following
+    return k, l, sweeps
+
+
+@kernel
+def fewest_copies(
+    count: Integers, decay: Floats, machines: int, relaxed: bool, budget: float, copies: Integers
+) -> tuple[float, int, int]:
+    """Give copies where sum phi falls most until it is within budget or the machines are used.
+
+    sum phi is separable and convex, so the greedy order is exact: after n copies no other n do
+    better. ``copies`` (all 1 on entry) receives the number that every task of a group has; some
+    tasks of the last group touched may have one more.
+
+    Returns
+    -------
+    (phi, used, last)
+        sum phi reached, machines used, and the group whose tasks may differ by one
+        (the first ``used - sum count * copies`` of them have one more), or -1.
+    """
+    groups = count.shape[0]
+    gain = np.empty(groups)
+    heap = np.empty(groups, dtype=np.int64)
+    total = 0.0
+    used = 0
+    for j in range(groups):
+        here = miss(decay[j], float(copies[j]), relaxed)
+        gain[j] = here - miss(decay[j], copies[j] + 1.0, relaxed)
+        total += count[j] * here
+        used += count[j] * copies[j]
+        heap[j] = j
+    for root in range(groups // 2 - 1, -1, -1):
+        _sift(heap, gain, root)
+    while total > budget and used < machines:
+        j = heap[0]
+        if gain[j] <= 0.0:
+            break
+        wanted = math.ceil((total - budget) / gain[j])
+        room = machines - used
+        take = min(wanted, room)
+        if take < count[j]:
+            return total - take * gain[j], used + take, j
+        total -= count[j] * gain[j]
+        used += count[j]
+        copies[j] += 1
+        gain[j] = miss(decay[j], float(copies[j]), relaxed) - miss(
+            decay[j], copies[j] + 1.0, relaxed
+        )
+        _sift(heap, gain, 0)
+    return total, used, -1
+
+
+@kernel
+def _sift(heap: Integers, key: Floats, root: int) -> None:
+    """Move a heap's root down to its place; the largest key is on top."""
+    size = heap.shape[0]
+    item = heap[root]
+    while True:
+        child = 2 * root + 1
+        if child >= size:
+            break
+        if child + 1 < size and key[heap[child + 1]] > key[heap[child]]:
+            child += 1
+        if key[heap[child]] <= key[item]:
+            break
+        heap[root] = heap[child]
+        root = child
+    heap[root] = item

@@ -1,0 +1,86 @@
+"""Kernel of CSD's Algorithm 1: subgradient steps on the two prices."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.cloning.continuous import sweep
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@kernel
+def subgradient(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: float,
+    relaxed: bool,
+    budget: float,
+    machines: float,
+    k: float,
+    l: float,  # noqa: E741
+    k_scale: float,
+    l_scale: float,
+    patience: float,
+    tolerance: float,
+    iterations: int,
+    ratios: Floats,
+    trail: Floats,
+) -> tuple[float, float, int, float]:
+    """Run Algorithm 1 in scaled multipliers.
+
+    Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale``
+    (sum r - M) with gamma_t = 1 / (1 + t / ``patience``): the steps sum to infinity and their
+    squares do not (Theorem 2). A scale is Algorithm 1 on the constraint multiplied by its square
+    root.
+
+    Parameters
+    ----------
+    k, l : float
+        Start of the multipliers.
+    tolerance : float
+        Stop when both constraints are met, or bind, within this share of C and of M.
+    iterations : int
+        Stop at the latest after so many.
+    trail : ndarray, shape (n, 3)
+        Receives k, l and the dual value of the first n iterations.
+
+    Returns
+    -------
+    (k, l, iterations, violation)
+        ``violation`` is the larger share by which a constraint is broken, or loose at a positive
+        price.
+    """
+    sums = np.zeros(6)
+    violation = np.inf
+    for t in range(iterations):
+        sweep(
+            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, k, l,
+            ratios, sums,
+        )  # fmt: skip
+        late = sums[0] - budget
+        over = sums[1] - machines
+        if t < trail.shape[0]:
+            trail[t, 0] = k
+            trail[t, 1] = l
+            trail[t, 2] = sums[5] + k * late + l * over
+        first = abs(late) if k > 0.0 else max(late, 0.0)
+        second = abs(over) if l > 0.0 else max(over, 0.0)
+        violation = max(first / budget, second / machines)
+        if violation <= tolerance:
+            return k, l, t + 1, violation
+        gamma = 1.0 / (1.0 + t / patience)
+        # Where phi rises a thousandfold between two prices, a raw step would leap; the
+        # subgradient may be shortened (a smaller step size) without losing Theorem 2.
+        k = max(k + gamma * k_scale * min(late, budget), 0.0)
+        l = max(l + gamma * l_scale * over, 0.0)  # noqa: E741
+    return k, l, iterations, violation

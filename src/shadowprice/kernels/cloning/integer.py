@@ -1,0 +1,309 @@
+"""Kernels of CSD's integer problem: the exact search over the core that a bound leaves.
+
+For any k, l >= 0 a choice of whole copies costs
+
+    sum g = D(k, l) + sum of penalties + k (C - sum phi) + l (M - sum r)
+
+where a penalty is how much a task's g + k phi + l r exceeds its least over whole r. All terms
+but the first are >= 0 for a choice that meets both constraints.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.cloning.curves import curve, miss
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@kernel
+def move_penalties(
+    group: int,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    base: int,
+    gap: float,
+    penalty: Floats,
+    late: Floats,
+    copies: Integers,
+) -> int:
+    """List the moves of one task of a group whose penalty is within the gap; return how many."""
+    rows = tables[table[group]]
+    cost, _, _ = curve(kind[group], shape[group], minimum[group], scale[group], rows, float(base))
+    phi = miss(decay[group], float(base), relaxed)
+    home = cost + k * phi + l * base
+    found = 0
+    for direction in (1, -1):
+        c = base + direction
+        while 1 <= c <= most and found < penalty.shape[0]:
+            there, _, _ = curve(
+                kind[group], shape[group], minimum[group], scale[group], rows, float(c)
+            )
+            other = miss(decay[group], float(c), relaxed)
+            extra = max(there + k * other + l * c - home, 0.0)
+            if extra > gap:
+                break
+            penalty[found] = extra
+            late[found] = other - phi
+            copies[found] = c - base
+            found += 1
+            c += direction
+    return found
+
+
+@kernel
+def least_penalties(
+    count: Integers,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    copies: Integers,
+    least: Floats,
+) -> None:
+    """Find each group's smallest penalty of a move; rounding may leave it just below 0."""
+    for j in range(count.shape[0]):
+        least[j] = np.inf
+        rows = tables[table[j]]
+        base = copies[j]
+        cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(base))
+        home = cost + k * miss(decay[j], float(base), relaxed) + l * base
+        for c in (base - 1, base + 1):
+            if 1 <= c <= most:
+                there, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
+                extra = there + k * miss(decay[j], float(c), relaxed) + l * c - home
+                least[j] = min(least[j], extra)
+
+
+@kernel
+def balanced_options(
+    group: int,
+    count: int,
+    decay: Floats,
+    minimum: Floats,
+    scale: Floats,
+    kind: Integers,
+    shape: Floats,
+    table: Integers,
+    tables: Floats,
+    most: int,
+    relaxed: bool,
+    k: float,
+    l: float,  # noqa: E741
+    base: int,
+    gap: float,
+    penalty: Floats,
+    late: Floats,
+    change: Integers,
+) -> int:
+    """List the changes of a group's copies in all whose penalty is within the gap.
+
+    Where g is convex in r, two tasks of a group that differ by two copies or more can meet in
+    between at no cost: the best way to hold a number of copies is to share it out evenly.
+
+    Returns
+    -------
+    int
+        Changes found, that of nothing first; one more than the arrays hold where there are more.
+    """
+    rows = tables[table[group]]
+    cost, _, _ = curve(kind[group], shape[group], minimum[group], scale[group], rows, float(base))
+    phi = miss(decay[group], float(base), relaxed)
+    home = cost + k * phi + l * base
+    penalty[0] = 0.0
+    late[0] = 0.0
+    change[0] = 0
+    found = 1
+    for direction in (1, -1):
+        here, behind = 0.0, 0.0
+        step = 0
+        c = base + direction
+        open_ended = True
+        while open_ended and 1 <= c <= most:
+            there, _, _ = curve(
+                kind[group], shape[group], minimum[group], scale[group], rows, float(c)
+            )
+            other = miss(decay[group], float(c), relaxed)
+            extra = max(there + k * other + l * c - home, 0.0)
+            for moved in range(1, count + 1):
+                total = (count - moved) * here + moved * extra
+                if total > gap:
+                    open_ended = False
+                    break
+                if found >= penalty.shape[0]:
+                    return found + 1
+                penalty[found] = total
+                late[found] = (count - moved) * behind + moved * (other - phi)
+                change[found] = direction * (step * count + moved)
+                found += 1
+            here = extra
+            behind = other - phi
+            step += 1
+            c += direction
+    return found
+
+
+@kernel
+def multisets(
+    count: int,
+    moves: int,
+    penalty: Floats,
+    late: Floats,
+    machines: Integers,
+    gap: float,
+    limit: int,
+    chosen: Integers,
+    out_penalty: Floats,
+    out_late: Floats,
+    out_machines: Integers,
+) -> int:
+    """List how many of a group's tasks make each move, within the gap; return how many ways.
+
+    Row 0 is "nobody moves". Returns ``limit + 1`` when there are more than ``limit``.
+    """
+    number = np.zeros(moves, dtype=np.int64)
+    found = 0
+    left = count
+    spent, behind, more = 0.0, 0.0, 0
+    while True:
+        if found >= limit:
+            return limit + 1
+        chosen[found, :moves] = number
+        out_penalty[found] = spent
+        out_late[found] = behind
+        out_machines[found] = more
+        found += 1
+        # The next multiset in odometer order; a wheel that would break the gap goes back to 0.
+        place = 0
+        while place < moves:
+            if left > 0 and spent + penalty[place] <= gap:
+                number[place] += 1
+                left -= 1
+                break
+            left += number[place]
+            number[place] = 0
+            spent, behind, more = 0.0, 0.0, 0
+            for m in range(moves):
+                spent += number[m] * penalty[m]
+                behind += number[m] * late[m]
+                more += number[m] * machines[m]
+            place += 1
+        if place == moves:
+            return found
+        spent, behind, more = 0.0, 0.0, 0
+        for m in range(moves):
+            spent += number[m] * penalty[m]
+            behind += number[m] * late[m]
+            more += number[m] * machines[m]
+
+
+@kernel
+def extend(
+    penalty: Floats,
+    late: Floats,
+    machines: Integers,
+    option_penalty: Floats,
+    option_late: Floats,
+    option_machines: Integers,
+    gap: float,
+    k: float,
+    l: float,  # noqa: E741
+    room_late: float,
+    room_machines: int,
+    least_late: float,
+    most_late: float,
+    least_machines: int,
+    most_machines: int,
+    new_penalty: Floats,
+    new_late: Floats,
+    new_machines: Integers,
+    parent: Integers,
+    option: Integers,
+) -> int:
+    """Combine every state with every option of the next group, and keep what may still win.
+
+    Options are in the order of their penalties.
+    A state is a sum of penalties with the changes of sum phi and sum r it stands for. It is kept
+    if the groups to come (whose changes lie in [least, most]) can still bring both sums inside
+    their room, with penalties and unused room worth less than the gap.
+
+    Returns
+    -------
+    int
+        States kept; one more than the arrays hold when there are too many.
+    """
+    kept = 0
+    for s in range(penalty.shape[0]):
+        for o in range(option_penalty.shape[0]):
+            total = penalty[s] + option_penalty[o]
+            if total > gap:
+                break
+            behind = late[s] + option_late[o]
+            if behind + least_late > room_late:
+                continue
+            more = machines[s] + option_machines[o]
+            if more + least_machines > room_machines:
+                continue
+            unused = k * max(room_late - behind - most_late, 0.0)
+            unused += l * max(room_machines - more - most_machines, 0)
+            if total + unused > gap:
+                continue
+            if kept >= new_penalty.shape[0]:
+                return kept + 1
+            new_penalty[kept] = total
+            new_late[kept] = behind
+            new_machines[kept] = more
+            parent[kept] = s
+            option[kept] = o
+            kept += 1
+    return kept
+
+
+@kernel
+def undominated(
+    order: Integers,
+    penalty: Floats,
+    late: Floats,
+    machines: Integers,
+    k: float,
+    l: float,  # noqa: E741
+    by_machines: bool,
+    keep: Integers,
+) -> int:
+    """Mark the states that no other beats in cost, lateness and machines at once.
+
+    ``order`` sorts by machines (where they matter), then lateness. Cost relative to the bound is
+    penalty - k late - l machines.
+    """
+    kept = 0
+    best = np.inf
+    for i in range(order.shape[0]):
+        s = order[i]
+        if i == 0 or (by_machines and machines[s] != machines[order[i - 1]]):
+            best = np.inf
+        cost = penalty[s] - k * late[s] - l * machines[s]
+        if cost < best:
+            best = cost
+            keep[kept] = s
+            kept += 1
+    return kept

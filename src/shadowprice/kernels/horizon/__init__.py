@@ -1,0 +1,1 @@
+"""The exact search over the slots of a horizon."""

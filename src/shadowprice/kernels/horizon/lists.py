@@ -1,0 +1,209 @@
+"""Lists of undominated partial solutions of the search over slots, and their sums.
+
+A state is (deviation from the relaxation, reduced cost); see `horizon.core` for what they mean.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Largest table (in units of deviation) that a combination of two lists may use.
+TABLE_LIMIT = 1 << 22
+
+
+@kernel
+def _combine_table(
+    ax: Ints,
+    ar: Floats,
+    bx: Ints,
+    br: Floats,
+    low: int,
+    high: int,
+    gap: float,
+    multiplier: float,
+    slack: float,
+) -> tuple[Ints, Floats, Ints, Ints]:
+    """Combine two lists through a table over deviations ``low..high``."""
+    best = np.full(high - low + 1, np.inf)
+    pair = np.empty(high - low + 1, np.int64)
+    above_cost = np.inf
+    above = -1
+    for j in range(len(bx)):
+        room = gap - br[j]
+        for i in range(len(ax)):
+            if ar[i] > room:
+                continue
+            d = ax[i] + bx[j]
+            r = ar[i] + br[j]
+            if d > high:
+                c = r + multiplier * d
+                if c < above_cost:
+                    above_cost = c
+                    above = i * len(bx) + j
+            elif d >= low and r < best[d - low]:
+                best[d - low] = r
+                pair[d - low] = i * len(bx) + j
+    count = 1
+    for d in range(high - low + 1):
+        if best[d] < np.inf:
+            count += 1
+    deviation = np.empty(count, np.int64)
+    reduced = np.empty(count)
+    left = np.empty(count, np.int64)
+    right = np.empty(count, np.int64)
+    n = 0
+    cheapest = np.inf
+    if above >= 0:
+        left[0] = above // len(bx)
+        right[0] = above % len(bx)
+        deviation[0] = ax[left[0]] + bx[right[0]]
+        reduced[0] = ar[left[0]] + br[right[0]]
+        cheapest = above_cost
+        n = 1
+    for d in range(high - low, -1, -1):
+        if best[d] < np.inf:
+            c = best[d] + multiplier * (d + low)
+            if c < cheapest - slack:
+                cheapest = c
+                deviation[n] = d + low
+                reduced[n] = best[d]
+                left[n] = pair[d] // len(bx)
+                right[n] = pair[d] % len(bx)
+                n += 1
+    return deviation[:n], reduced[:n], left[:n], right[:n]
+
+
+@kernel
+def _combine_merge(
+    ax: Ints,
+    ar: Floats,
+    bx: Ints,
+    br: Floats,
+    low: int,
+    high: int,
+    gap: float,
+    multiplier: float,
+    slack: float,
+) -> tuple[Ints, Floats, Ints, Ints]:
+    """Combine two lists by merging a shifted copy of the first for each entry of the second."""
+    n = 0
+    deviation = np.empty(0, np.int64)
+    reduced = np.empty(0)
+    left = np.empty(0, np.int64)
+    right = np.empty(0, np.int64)
+    size = len(ax) + 64
+    new_deviation = np.empty(size, np.int64)
+    new_reduced = np.empty(size)
+    new_left = np.empty(size, np.int64)
+    new_right = np.empty(size, np.int64)
+    for j in range(len(bx)):
+        if len(new_deviation) < n + len(ax):
+            size = 2 * (n + len(ax))
+            new_deviation = np.empty(size, np.int64)
+            new_reduced = np.empty(size)
+            new_left = np.empty(size, np.int64)
+            new_right = np.empty(size, np.int64)
+        shift = bx[j]
+        extra = br[j]
+        room = gap - extra
+        i = 0
+        p = 0
+        m = 0
+        cheapest = np.inf
+        while True:
+            while i < len(ax) and ar[i] > room:
+                i += 1
+            old = p < n
+            fresh = i < len(ax) and ax[i] + shift >= low
+            if not old and not fresh:
+                break
+            if old and (not fresh or deviation[p] >= ax[i] + shift):
+                d = deviation[p]
+                r = reduced[p]
+                a = left[p]
+                b = right[p]
+                p += 1
+            else:
+                d = ax[i] + shift
+                r = ar[i] + extra
+                a = i
+                b = j
+                i += 1
+            c = r + multiplier * d
+            if c < cheapest - slack:
+                cheapest = c
+                # Of those above the window, or of equal deviation, only the last is of use.
+                if m > 0 and (
+                    (d > high and new_deviation[m - 1] > high) or new_deviation[m - 1] == d
+                ):
+                    m -= 1
+                new_deviation[m] = d
+                new_reduced[m] = r
+                new_left[m] = a
+                new_right[m] = b
+                m += 1
+        deviation, new_deviation = new_deviation, deviation
+        reduced, new_reduced = new_reduced, reduced
+        left, new_left = new_left, left
+        right, new_right = new_right, right
+        n = m
+    return deviation[:n], reduced[:n], left[:n], right[:n]
+
+
+@kernel
+def combine(
+    ax: Ints,
+    ar: Floats,
+    bx: Ints,
+    br: Floats,
+    low: int,
+    high: int,
+    gap: float,
+    multiplier: float,
+    slack: float,
+) -> tuple[Ints, Floats, Ints, Ints]:
+    """Undominated sums of two lists of partial solutions.
+
+    Parameters
+    ----------
+    ax, bx : int64[:]
+        Deviations, strictly decreasing.
+    ar, br : float64[:]
+        Reduced costs of the same states.
+    low, high : int
+        Window: sums below are dropped; of those above only the cheapest is kept.
+    gap : float
+        Sums of larger reduced cost are dropped.
+    multiplier : float
+        Price of a unit: a state costs its reduced cost plus ``multiplier`` times its deviation.
+    slack : float
+        A state is dominated by one that gathers as much for at most ``slack`` more.
+
+    Returns
+    -------
+    deviation, reduced, left, right
+        The sums by strictly decreasing deviation, and the entries of either list that make them.
+    """
+    pairs = len(ax) * len(bx)
+    if pairs == 0:
+        return (
+            np.empty(0, np.int64),
+            np.empty(0),
+            np.empty(0, np.int64),
+            np.empty(0, np.int64),
+        )
+    bottom = max(low, ax[-1] + bx[-1])
+    top = min(high, ax[0] + bx[0])
+    span = top - bottom + 1
+    if 0 < span <= min(TABLE_LIMIT, 2 * pairs + 64):
+        return _combine_table(ax, ar, bx, br, bottom, top, gap, multiplier, slack)
+    if len(ax) >= len(bx):
+        return _combine_merge(ax, ar, bx, br, low, high, gap, multiplier, slack)
+    deviation, reduced, right, left = _combine_merge(
+        bx, br, ax, ar, low, high, gap, multiplier, slack
+    )
+    return deviation, reduced, left, right

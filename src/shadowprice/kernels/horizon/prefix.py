@@ -1,0 +1,207 @@
+"""One completion slot: a good solution by rounding, then the exact one by `horizon.core`."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.horizon.core import best_deviation
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Relative difference below which two costs or payoffs count as equal.
+TOLERANCE = 1e-12
+
+
+@kernel
+def round_up(
+    slot: int,
+    required: int,
+    multiplier: float,
+    class_of: Ints,
+    option_gain: Ints,
+    option_cost: Floats,
+    option_count: Ints,
+    hull: Ints,
+    slope: Floats,
+    hull_count: Ints,
+) -> tuple[Ints, int, Ints]:
+    """Return base options at the break slope, a break edge's length and a good solution.
+
+    The solution takes whole break edges while they fit, then the cheapest single step that covers
+    the rest, and last shrinks slots while something is gathered too much.
+    """
+    classes = len(option_count)
+    base = np.zeros(classes, np.int64)
+    edge = np.full(classes, -1, np.int64)
+    for k in range(classes):
+        low = 0
+        high = hull_count[k] - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if slope[k, middle] < multiplier:
+                low = middle
+            else:
+                high = middle - 1
+        base[k] = hull[k, low]
+        if low + 1 < hull_count[k] and slope[k, low + 1] == multiplier:
+            edge[k] = hull[k, low + 1]
+    modulus = 0
+    option = np.empty(slot + 1, np.int64)
+    rest = required
+    for s in range(slot + 1):
+        k = class_of[s]
+        option[s] = base[k]
+        rest -= option_gain[k, base[k]]
+    for s in range(slot + 1):
+        k = class_of[s]
+        if edge[k] >= 0:
+            step = option_gain[k, edge[k]] - option_gain[k, base[k]]
+            if modulus == 0:
+                modulus = step
+            if step <= rest:
+                option[s] = edge[k]
+                rest -= step
+    if rest > 0:
+        best = np.inf
+        best_slot = -1
+        best_option = -1
+        for s in range(slot + 1):
+            k = class_of[s]
+            if s > 0 and class_of[s - 1] == k and option[s - 1] == option[s]:
+                continue
+            target = option_gain[k, option[s]] + rest
+            low = option[s]
+            high = option_count[k]
+            while low < high:
+                middle = (low + high) // 2
+                if option_gain[k, middle] < target:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < option_count[k]:
+                step_cost = option_cost[k, low] - option_cost[k, option[s]]
+                if step_cost < best:
+                    best = step_cost
+                    best_slot = s
+                    best_option = low
+        if best_slot < 0:
+            return base, modulus, np.empty(0, np.int64)
+        k = class_of[best_slot]
+        rest -= option_gain[k, best_option] - option_gain[k, option[best_slot]]
+        option[best_slot] = best_option
+    shrink(option, -rest, class_of, option_gain, option_cost)
+    return base, modulus, option
+
+
+@kernel
+def shrink(option: Ints, over: int, class_of: Ints, option_gain: Ints, option_cost: Floats) -> None:
+    """Give back what is gathered too much: best saving first, later slots first on ties."""
+    while over > 0:
+        best = 0.0
+        best_slot = -1
+        best_option = -1
+        for s in range(len(option) - 1, -1, -1):
+            k = class_of[s]
+            if option[s] == 0:
+                continue
+            if s + 1 < len(option) and class_of[s + 1] == k and option[s + 1] == option[s]:
+                continue
+            target = option_gain[k, option[s]] - over
+            low = 0
+            high = option[s]
+            while low < high:
+                middle = (low + high) // 2
+                if option_gain[k, middle] < target:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < option[s]:
+                saving = option_cost[k, option[s]] - option_cost[k, low]
+                if saving > best or best_slot < 0:
+                    best = saving
+                    best_slot = s
+                    best_option = low
+        if best_slot < 0:
+            return
+        k = class_of[best_slot]
+        over -= option_gain[k, option[best_slot]] - option_gain[k, best_option]
+        option[best_slot] = best_option
+
+
+@kernel
+def total_cost(option: Ints, class_of: Ints, option_cost: Floats) -> float:
+    """Cost of one option a slot, summed from slot 0 on."""
+    total = 0.0
+    for s in range(len(option)):
+        total += option_cost[class_of[s], option[s]]
+    return total
+
+
+@kernel
+def solve_prefix(
+    slot: int,
+    required: int,
+    limit: float,
+    lower: float,
+    proven: float,
+    multiplier: float,
+    class_of: Ints,
+    option_gain: Ints,
+    option_cost: Floats,
+    option_count: Ints,
+    hull: Ints,
+    slope: Floats,
+    hull_count: Ints,
+) -> tuple[float, Ints]:
+    """Cheapest way to gather ``required`` units over slots 0..slot, if at most ``limit``.
+
+    ``lower`` is the cost of the relaxation, ``proven`` the best lower bound known.
+
+    Returns
+    -------
+    cost : float
+        Least cost (to `TOLERANCE`), ``inf`` if it is above ``limit``.
+    option : int64[slot + 1]
+        Option of each slot (0 is nothing); empty if the cost is ``inf``.
+    """
+    base, modulus, option = round_up(
+        slot, required, multiplier, class_of, option_gain, option_cost, option_count, hull, slope,
+        hull_count,
+    )  # fmt: skip
+    best = np.inf
+    if len(option) > 0:
+        cost = total_cost(option, class_of, option_cost)
+        if cost <= limit:
+            best = cost
+            limit = cost
+    gap = limit - lower
+    if limit - proven > TOLERANCE * limit and gap > TOLERANCE * limit:
+        copies = np.zeros(len(option_count), np.int64)
+        need = required
+        for s in range(slot + 1):
+            copies[class_of[s]] += 1
+            need -= option_gain[class_of[s], base[class_of[s]]]
+        excess, count = best_deviation(
+            need, modulus, gap, multiplier, TOLERANCE / (8.0 * (slot + 1)) * limit, copies, base,
+            option_gain, option_cost, option_count,
+        )  # fmt: skip
+        if excess < np.inf:
+            found = np.empty(slot + 1, np.int64)
+            over = -required
+            for s in range(slot + 1):
+                k = class_of[s]
+                i = option_count[k] - 1
+                while count[k, i] == 0:  # the largest options in the earliest slots
+                    i -= 1
+                count[k, i] -= 1
+                found[s] = i
+                over += option_gain[k, i]
+            shrink(found, over, class_of, option_gain, option_cost)
+            cost = total_cost(found, class_of, option_cost)
+            if cost < limit:
+                best = cost
+                option = found
+    if best == np.inf:
+        option = np.empty(0, np.int64)
+    return best, option

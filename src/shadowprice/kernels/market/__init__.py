@@ -1,0 +1,1 @@
+"""Gangs of workers on counted places, and what they pay (Astraea)."""

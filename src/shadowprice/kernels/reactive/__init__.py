@@ -1,0 +1,1 @@
+"""Placing the next slot: fair shares, risk and reward, round robin."""

@@ -1,0 +1,1 @@
+"""What a job costs in one slot, and where it then stands."""

@@ -1,0 +1,343 @@
+"""What a number of workers costs in each slot, and where they then stand.
+
+In a slot, y workers cost least on the y cheapest places, and the z parameter servers they need on
+the z cheapest places of their own pool (OASiS Algorithm 2, lines 18-27): cost depends on y alone.
+Servers come in groups of equals (`groups`), and of those only the cheapest that together hold
+the largest y matter: they are kept in a heap while the groups stream by, and the room of a group is
+looked at only if its price gets it into the heap.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.slots.groups import Groups
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@kernel
+def places_on(free: Ints, demand: Ints, most: int) -> int:
+    """How many of ``demand`` fit into ``free`` (both int64[R]), at most ``most``."""
+    fits = most
+    for r in range(len(demand)):
+        if demand[r] > 0:
+            fits = max(0, min(fits, free[r] // demand[r]))
+    return fits
+
+
+@kernel
+def _dearer(cost: Floats, a: int, b: int) -> bool:
+    """Order of the heap: the dearest group first, the higher number on ties."""
+    return bool(cost[a] > cost[b] or (cost[a] == cost[b] and a > b))
+
+
+@kernel
+def _sink(heap: Ints, size: int, cost: Floats) -> None:
+    """Restore the heap below its first entry."""
+    place = 0
+    entry = heap[0]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and _dearer(cost, heap[child + 1], heap[child]):
+            child += 1
+        if not _dearer(cost, heap[child], entry):
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = entry
+
+
+@kernel
+def cheapest_places(
+    groups: int,
+    price: Floats,
+    free: Ints,
+    count: Ints,
+    demand: Ints,
+    share: Floats,
+    most: int,
+    unit: Floats,
+    room: Ints,
+    chosen: Ints,
+) -> int:
+    """Find the groups of one slot that hold its cheapest places, cheapest first.
+
+    Parameters
+    ----------
+    groups : int
+        Number of groups.
+    price, free, count
+        One row of `groups.Groups`.
+    demand : int64[R]
+        Amounts that one worker (or parameter server) takes.
+    share : float64[R]
+        The same as shares, which prices refer to.
+    most : int
+        Places wanted.
+    unit : float64[S]
+        Filled with the cost of one place in each group.
+    room : int64[S]
+        Filled with the places of each chosen group (all its servers, at most ``most``).
+    chosen : int64[S]
+        Filled with the chosen groups, cheapest first, the lowest number on ties.
+
+    Returns
+    -------
+    int
+        Number of chosen groups. Their rooms sum to at least ``most``, or are all there is.
+    """
+    if most <= 0:
+        return 0
+    resources = len(demand)
+    unit[:groups] = 0.0
+    for r in range(resources):
+        if share[r] > 0.0:  # an infinite price of what is not asked for costs nothing
+            part = share[r]
+            row = price[r]
+            for g in range(groups):
+                unit[g] += part * row[g]
+    size = 0
+    held = 0
+    bar = np.inf
+    for g in range(groups):
+        if unit[g] >= bar:
+            continue
+        fits = most
+        for r in range(resources):
+            if demand[r] > 0:
+                fits = max(0, min(fits, free[r, g] // demand[r]))
+        if fits == 0 or unit[g] == np.inf:
+            continue
+        room[g] = most
+        if count[g] * fits < most:
+            room[g] = count[g] * fits
+        held += room[g]
+        place = size
+        size += 1
+        chosen[place] = g
+        while place > 0:
+            parent = (place - 1) // 2
+            if not _dearer(unit, chosen[place], chosen[parent]):
+                break
+            chosen[place], chosen[parent] = chosen[parent], chosen[place]
+            place = parent
+        while held - room[chosen[0]] >= most:
+            held -= room[chosen[0]]
+            size -= 1
+            chosen[0] = chosen[size]
+            _sink(chosen, size, unit)
+        if held >= most:
+            bar = unit[chosen[0]]
+    # The heap, emptied from the dearest down, leaves the order wanted.
+    for last in range(size - 1, 0, -1):
+        top = chosen[0]
+        chosen[0] = chosen[last]
+        _sink(chosen, last, unit)
+        chosen[last] = top
+    return size
+
+
+@kernel
+def _running_cost(
+    pool: Groups, row: int, demand: Ints, share: Floats, total: Floats, scratch: Floats, ints: Ints
+) -> None:
+    """Fill ``total[n]`` with the cost of the n cheapest places of a row; ``inf`` beyond them."""
+    most = len(total) - 1
+    size = cheapest_places(
+        pool.groups[row],
+        pool.price[row],
+        pool.free[row],
+        pool.members[row],
+        demand,
+        share,
+        most,
+        scratch,
+        ints[0],
+        ints[1],
+    )
+    total[0] = 0.0
+    n = 0
+    for i in range(size):
+        g = ints[1, i]
+        for _ in range(min(ints[0, g], most - n)):
+            total[n + 1] = total[n] + scratch[g]
+            n += 1
+    total[n + 1 :] = np.inf
+
+
+@kernel
+def slot_costs(
+    worker_pool: Groups,
+    worker_demand: Ints,
+    worker_share: Floats,
+    server_pool: Groups,
+    server_demand: Ints,
+    server_share: Floats,
+    workers: Ints,
+    servers: Ints,
+) -> Floats:
+    """Cost of each number of workers, with the parameter servers it needs, in every slot.
+
+    Parameters
+    ----------
+    worker_pool, server_pool : Groups
+        The two pools over the same T slots; no server is in both. Without parameter servers, pass
+        the worker pool twice.
+    worker_demand, server_demand : int64[R]
+        Amounts that one worker, one parameter server takes.
+    worker_share, server_share : float64[R]
+        The same as shares of the largest capacity, which prices refer to.
+    workers : int64[C]
+        Numbers of workers to price, in any order.
+    servers : int64[C]
+        Parameter servers that each of them needs (0 for all-reduce training).
+
+    Returns
+    -------
+    float64[T, C]
+        Least cost; ``inf`` where they do not fit.
+    """
+    slots = len(worker_pool.row_of)
+    choices = len(workers)
+    most_workers = 0
+    most_servers = 0
+    for c in range(choices):
+        most_workers = max(most_workers, workers[c])
+        most_servers = max(most_servers, servers[c])
+    widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
+    scratch = np.empty(widest)
+    ints = np.empty((2, widest), np.int64)
+    worker_total = np.empty(most_workers + 1)
+    server_total = np.empty(most_servers + 1)
+    cost = np.empty((slots, choices))
+    worker_row = -1
+    server_row = -1
+    for t in range(slots):
+        row = worker_pool.row_of[t]
+        other = server_pool.row_of[t]
+        if t > 0 and row == worker_row and (other == server_row or most_servers == 0):
+            cost[t] = cost[t - 1]
+            continue
+        if row != worker_row:
+            _running_cost(
+                worker_pool, row, worker_demand, worker_share, worker_total, scratch, ints
+            )
+            worker_row = row
+        if other != server_row and most_servers > 0:
+            _running_cost(
+                server_pool, other, server_demand, server_share, server_total, scratch, ints
+            )
+        server_row = other
+        for c in range(choices):
+            cost[t, c] = worker_total[workers[c]]
+            if servers[c] > 0:
+                cost[t, c] += server_total[servers[c]]
+    return cost
+
+
+@kernel
+def _place(
+    pool: Groups, slot: int, demand: Ints, share: Floats, most: int, scratch: Floats, ints: Ints
+) -> Ints:
+    """Count those on each server of a pool when ``most`` take a slot's cheapest places."""
+    row = pool.row_of[slot]
+    servers = pool.members.shape[1]
+    taken = np.zeros(servers, np.int64)
+    size = cheapest_places(
+        pool.groups[row],
+        pool.price[row],
+        pool.free[row],
+        pool.members[row],
+        demand,
+        share,
+        most,
+        scratch,
+        ints[0],
+        ints[1],
+    )
+    quota = np.zeros(servers, np.int64)
+    rest = most
+    for i in range(size):
+        g = ints[1, i]
+        quota[g] = min(ints[0, g], rest)
+        rest -= quota[g]
+    for s in range(servers):
+        g = pool.group_of[row, s]
+        if quota[g] > 0:
+            taken[s] = places_on(pool.free[row, :, g], demand, quota[g])
+            quota[g] -= taken[s]
+    return taken
+
+
+@kernel
+def expand_choices(
+    worker_pool: Groups,
+    worker_demand: Ints,
+    worker_share: Floats,
+    worker_servers: Ints,
+    server_pool: Groups,
+    server_demand: Ints,
+    server_share: Floats,
+    server_servers: Ints,
+    workers: Ints,
+    servers: Ints,
+    choice: Ints,
+) -> Ints:
+    """Servers on which the chosen numbers of workers and parameter servers stand.
+
+    The cheapest groups are filled first, and within a group one server after another from the
+    lowest number: the placement whose cost `slot_costs` gives.
+
+    Parameters
+    ----------
+    worker_pool, worker_demand, worker_share, server_pool, server_demand, server_share
+        As for `slot_costs`, unchanged since.
+    worker_servers, server_servers : int64[S]
+        Number in the cluster of each server of either pool.
+    workers, servers : int64[C]
+        As for `slot_costs`.
+    choice : int64[T]
+        Chosen entry of ``workers`` in each slot, -1 for none; its cost must be finite.
+
+    Returns
+    -------
+    int64[E, 4]
+        Slot, server, workers, parameter servers: by slot, in each the worker servers first, and by
+        position in their pool.
+    """
+    widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
+    scratch = np.empty(widest)
+    ints = np.empty((2, widest), np.int64)
+    size = 0
+    for t in range(len(choice)):
+        if choice[t] >= 0:
+            size += min(workers[choice[t]], len(worker_servers))
+            size += min(servers[choice[t]], len(server_servers))
+    entry = np.empty((size, 4), np.int64)
+    n = 0
+    for t in range(len(choice)):
+        c = choice[t]
+        if c < 0:
+            continue
+        taken = _place(worker_pool, t, worker_demand, worker_share, workers[c], scratch, ints)
+        for s in range(len(taken)):
+            if taken[s] > 0:
+                entry[n, 0] = t
+                entry[n, 1] = worker_servers[s]
+                entry[n, 2] = taken[s]
+                entry[n, 3] = 0
+                n += 1
+        if servers[c] > 0:
+            taken = _place(server_pool, t, server_demand, server_share, servers[c], scratch, ints)
+            for s in range(len(taken)):
+                if taken[s] > 0:
+                    entry[n, 0] = t
+                    entry[n, 1] = server_servers[s]
+                    entry[n, 2] = 0
+                    entry[n, 3] = taken[s]
+                    n += 1
+    return entry[:n]

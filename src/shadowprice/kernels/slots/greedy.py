@@ -1,0 +1,292 @@
+"""Integer placements of one slot without search: fill, shed, repair, and the cheapest machine."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.slots.polygons import most_servers, room_for
+from shadowprice.kernels.slots.rounding import WHOLE
+
+
+@kernel
+def placement_cost(
+    price_worker: NDArray[np.float64],
+    price_server: NDArray[np.float64],
+    at_w: NDArray[np.int64],
+    at_s: NDArray[np.int64],
+) -> float:
+    """Return the cost of an integer placement, summed machine by machine."""
+    cost = 0.0
+    for h in range(len(at_w)):
+        if at_w[h] > 0 or at_s[h] > 0:
+            cost += price_worker[h] * at_w[h] + price_server[h] * at_s[h]
+    return cost
+
+
+@kernel
+def stands_alone(at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> bool:
+    """Return whether a placement stands on one machine, so that Fact 1 makes it internal."""
+    seen = 0
+    for h in range(len(at_w)):
+        if at_w[h] > 0 or at_s[h] > 0:
+            seen += 1
+    return seen == 1
+
+
+@kernel
+def machines_by_price(
+    price: NDArray[np.float64], other_price: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the machines where both prices are finite by rising `price`, lower ones first."""
+    order = np.argsort(price, kind="mergesort")
+    kept = 0
+    for h in order:
+        if np.isfinite(price[h]) and np.isfinite(other_price[h]):
+            order[kept] = h
+            kept += 1
+    return order[:kept]
+
+
+@kernel
+def fill(
+    order: NDArray[np.int64],
+    free: NDArray[np.int64],
+    demand: NDArray[np.int64],
+    other_demand: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    other_counts: NDArray[np.int64],
+    total: int,
+) -> bool:
+    """Add workers (or servers) where they are cheapest until `total` stand.
+
+    Parameters
+    ----------
+    order : ndarray of int64, shape (usable machines,)
+        Machines by rising price of what is added (`machines_by_price`).
+    free, demand, other_demand
+        Room, demand of what is added, demand of what may stand beside it.
+    counts, other_counts : ndarray of int64, shape (machines,)
+        What stands already; `counts` grows.
+    total : int
+        Wanted in all.
+
+    Returns
+    -------
+    bool
+        Whether `total` is reached.
+    """
+    lack: int = total - counts.sum()
+    for h in order:
+        if lack <= 0:
+            break
+        # `most_servers` is symmetric in the two kinds.
+        room = most_servers(free[h], other_demand, demand, other_counts[h], total)
+        extra = min(room - counts[h], lack)
+        if extra > 0:
+            counts[h] += extra
+            lack -= extra
+    return lack <= 0
+
+
+@kernel
+def shed(price: NDArray[np.float64], counts: NDArray[np.int64], total: int) -> None:
+    """Take surplus off the dearest machines (the last of equals) until `total` stand."""
+    surplus = counts.sum() - total
+    while surplus > 0:
+        dearest = -1
+        for h in range(len(counts)):
+            if counts[h] > 0 and (dearest < 0 or price[h] >= price[dearest]):
+                dearest = h
+        gone = min(counts[dearest], surplus)
+        counts[dearest] -= gone
+        surplus -= gone
+
+
+@kernel
+def place_greedily(
+    price_worker: NDArray[np.float64],
+    price_server: NDArray[np.float64],
+    order_w: NDArray[np.int64],
+    order_s: NDArray[np.int64],
+    free: NDArray[np.int64],
+    worker: NDArray[np.int64],
+    server: NDArray[np.int64],
+    workers: int,
+    servers: int,
+    out_w: NDArray[np.int64],
+    out_s: NDArray[np.int64],
+) -> float:
+    """Place each kind where it is cheapest, workers first and servers first; keep the cheaper.
+
+    Returns
+    -------
+    float
+        Cost of the placement written to `out_w` and `out_s`; inf if neither order finds one.
+    """
+    best = np.inf
+    machines = len(price_worker)
+    for turn in range(2):
+        at_w = np.zeros(machines, np.int64)
+        at_s = np.zeros(machines, np.int64)
+        if turn == 0:
+            done = fill(order_w, free, worker, server, at_w, at_s, workers) and fill(
+                order_s, free, server, worker, at_s, at_w, servers
+            )
+        else:
+            done = fill(order_s, free, server, worker, at_s, at_w, servers) and fill(
+                order_w, free, worker, server, at_w, at_s, workers
+            )
+        if done:
+            cost = placement_cost(price_worker, price_server, at_w, at_s)
+            if cost < best:
+                best = cost
+                out_w[:] = at_w
+                out_s[:] = at_s
+    return best
+
+
+@kernel
+def repair(
+    price_worker: NDArray[np.float64],
+    price_server: NDArray[np.float64],
+    order_w: NDArray[np.int64],
+    order_s: NDArray[np.int64],
+    free: NDArray[np.int64],
+    worker: NDArray[np.int64],
+    server: NDArray[np.int64],
+    relaxed_w: NDArray[np.float64],
+    relaxed_s: NDArray[np.float64],
+    workers: int,
+    servers: int,
+    out_w: NDArray[np.int64],
+    out_s: NDArray[np.int64],
+) -> float:
+    """Round a relaxed solution up where there is room, fill what lacks, shed what is too much.
+
+    Kept where that is no dearer than `place_greedily`. The deterministic end of Algorithm 4
+    (papers' README, reading 11).
+
+    Parameters
+    ----------
+    order_w, order_s : ndarray of int64, shape (machines,)
+        Machines by rising price of a worker, of a server.
+    relaxed_w, relaxed_s : ndarray of float64, shape (machines,)
+        The relaxed solution.
+    workers, servers : int
+        Wanted in all.
+    out_w, out_s : ndarray of int64, shape (machines,)
+        The placement; written where there is one.
+
+    Returns
+    -------
+    float
+        Its cost; inf if this finds none.
+    """
+    for h in range(len(relaxed_w)):
+        down_w = math.floor(relaxed_w[h] + WHOLE)
+        down_s = math.floor(relaxed_s[h] + WHOLE)
+        up_w = math.ceil(relaxed_w[h] - WHOLE)
+        up_s = math.ceil(relaxed_s[h] - WHOLE)
+        if up_w == 0 and up_s == 0:
+            out_w[h], out_s[h] = 0, 0
+        elif room_for(free[h], worker, server, up_w, up_s):
+            out_w[h], out_s[h] = up_w, up_s
+        elif room_for(free[h], worker, server, up_w, down_s):
+            out_w[h], out_s[h] = up_w, down_s
+        elif room_for(free[h], worker, server, down_w, up_s):
+            out_w[h], out_s[h] = down_w, up_s
+        else:
+            # Rounding down fits but for the last bit of a float.
+            while not room_for(free[h], worker, server, down_w, down_s):
+                if down_w > 0:
+                    down_w -= 1
+                else:
+                    down_s -= 1
+            out_w[h], out_s[h] = down_w, down_s
+    # Shedding one kind first may make the room that the other lacks.
+    shed(price_worker, out_w, workers)
+    shed(price_server, out_s, servers)
+    done = fill(order_s, free, server, worker, out_s, out_w, servers) and fill(
+        order_w, free, worker, server, out_w, out_s, workers
+    )
+    # Where machines are nearly full, what lacks may only fit at prices many times the cheapest: the
+    # relaxed solution is then a poor start, and filling from nothing a better one.
+    own_w, own_s = out_w.copy(), out_s.copy()
+    greedy = place_greedily(
+        price_worker,
+        price_server,
+        order_w,
+        order_s,
+        free,
+        worker,
+        server,
+        workers,
+        servers,
+        out_w,
+        out_s,
+    )
+    if done:
+        cost = placement_cost(price_worker, price_server, own_w, own_s)
+        if cost <= greedy:
+            out_w[:] = own_w
+            out_s[:] = own_s
+            return cost
+    return greedy
+
+
+@kernel
+def cheapest_machines(
+    price_worker: NDArray[np.float64],
+    price_server: NDArray[np.float64],
+    machines: NDArray[np.int64],
+    free: NDArray[np.int64],
+    worker: NDArray[np.int64],
+    server: NDArray[np.int64],
+    workers: NDArray[np.int64],
+    servers: NDArray[np.int64],
+    cost: NDArray[np.float64],
+    chosen: NDArray[np.int64],
+) -> None:
+    """Find the cheapest single machine for each number of workers (Algorithm 4 steps 2-7).
+
+    Parameters
+    ----------
+    machines : ndarray of int64, shape (candidates,)
+        Machines to look at, the first of each class.
+    workers, servers : ndarray of int64, shape (choices,)
+        Pairs to place, neither falling.
+    cost : ndarray of float64, shape (choices,)
+        Least cost, inf where no machine holds the pair; written.
+    chosen : ndarray of int64, shape (choices,)
+        The machine, the lowest of equals, -1 for none; written.
+    """
+    choices = len(workers)
+    cost[:] = np.inf
+    chosen[:] = -1
+    for h in machines:
+        price_w, price_s = price_worker[h], price_server[h]
+        if not (np.isfinite(price_w) and np.isfinite(price_s)):
+            continue
+        # Pairs grow, so those that fit are the first ones: find how many by bisection, after a
+        # bound from workers alone that is most often the answer.
+        widest = workers[choices - 1]
+        for r in range(len(worker)):
+            if worker[r] > 0:
+                widest = min(widest, max(free[h, r], 0) // worker[r])
+        fits, over = 0, choices
+        while fits < over and workers[over - 1] > widest:
+            over -= 1
+        probe = over
+        while fits < over:
+            if room_for(free[h], worker, server, workers[probe - 1], servers[probe - 1]):
+                fits = probe
+            else:
+                over = probe - 1
+            probe = (fits + over + 1) // 2
+        for i in range(fits):
+            price = price_w * workers[i] + price_s * servers[i]
+            if price < cost[i]:
+                cost[i] = price
+                chosen[i] = h

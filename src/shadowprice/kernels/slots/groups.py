@@ -1,0 +1,429 @@
+"""Equal servers of a slot as groups, kept up to date slot by slot.
+
+Servers of one capacity with the same reservations have the same price and the same room. A pool's
+slots are therefore seen as groups with counts. Slots with nothing reserved share one grouping, and
+so do neighbours with equal reservations; a reservation or a release refreshes only the slots it
+touches, and only what changed is priced anew.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.prices.exponential import UNLIMITED, exponential_price
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Groups(NamedTuple):
+    """Groups of equal servers of one pool over a horizon, as the kernels read them.
+
+    Attributes
+    ----------
+    row_of : int64[T]
+        Grouping of each slot; row 0 is that of slots with nothing reserved, and slots with equal
+        reservations may share any other.
+    groups : int64[Q]
+        Number of groups in each row; entries beyond it mean nothing.
+    price : float64[Q, R, S]
+        Price of a share of 1 of each resource, by group.
+    free : int64[Q, R, S]
+        Amount free on each server of the group (``UNLIMITED`` stays so).
+    members : int64[Q, S]
+        Servers in each group.
+    group_of : int64[Q, S]
+        Group of each server. Groups are numbered by their lowest server.
+    """
+
+    row_of: Ints
+    groups: Ints
+    price: Floats
+    free: Ints
+    members: Ints
+    group_of: Ints
+
+
+@kernel
+def group_servers(used: Ints, kind: Ints) -> tuple[Ints, Ints, Ints]:
+    """Group servers of the same kind and the same reservations.
+
+    Parameters
+    ----------
+    used : int64[S, R]
+        Amounts reserved in one slot.
+    kind : int64[S]
+        Servers of equal capacity have equal kinds.
+
+    Returns
+    -------
+    group_of : int64[S]
+        Group of each server, numbered in order of first appearance.
+    first, count : int64[G]
+        Lowest server and number of servers of each group.
+    """
+    servers, resources = used.shape
+    group_of = np.empty(servers, np.int64)
+    first = np.empty(servers, np.int64)
+    count = np.zeros(servers, np.int64)
+    print_of = np.empty(servers)
+    print_bits = print_of.view(np.int64)
+    size = 16
+    while size < 2 * servers:
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    groups = 0
+    for s in range(servers):
+        total = 0.7310585786300049 * (kind[s] + 1)
+        for r in range(resources):
+            total += used[s, r] * (0.5 + (0.6180339887498949 * (r + 1)) % 1.0)
+        print_of[s] = total
+        bits = print_bits[s]
+        place = (bits ^ (bits >> 21) ^ (bits >> 43)) & (size - 1)
+        while True:
+            known = table[place]
+            if known < 0:
+                table[place] = groups
+                first[groups] = s
+                count[groups] = 1
+                group_of[s] = groups
+                groups += 1
+                break
+            other = first[known]
+            if print_of[other] == total and kind[other] == kind[s]:
+                same = True
+                for r in range(resources):
+                    if used[other, r] != used[s, r]:
+                        same = False
+                        break
+                if same:
+                    group_of[s] = known
+                    count[known] += 1
+                    break
+            place = (place + 1) & (size - 1)
+    return group_of, first[:groups].copy(), count[:groups].copy()
+
+
+@kernel
+def fill_row(
+    row: int,
+    old: int,
+    used: Ints,
+    kind: Ints,
+    capacity: Ints,
+    ln_low: Floats,
+    ln_high: Floats,
+    groups: Ints,
+    price: Floats,
+    free: Ints,
+    count: Ints,
+    group_of: Ints,
+) -> None:
+    """Group and price one slot into ``row``, taking from row ``old`` what did not change.
+
+    ``old`` may equal ``row``, and is -1 where there is nothing to take over. Other parameters are
+    those of `Groups`, `group_servers` and `pricing.exponential_prices`.
+    """
+    resources = capacity.shape[1]
+    member, first, size = group_servers(used, kind)
+    new_price = np.empty((resources, len(first)))
+    new_free = np.empty((resources, len(first)), np.int64)
+    for g in range(len(first)):
+        s = first[g]
+        for r in range(resources):
+            c = capacity[s, r]
+            room = c
+            if c < UNLIMITED:
+                room = c - used[s, r]
+            new_free[r, g] = room
+            # A server's capacity is fixed: the same room means the same price.
+            if old >= 0 and free[old, r, group_of[old, s]] == room:
+                new_price[r, g] = price[old, r, group_of[old, s]]
+            else:
+                new_price[r, g] = exponential_price(used[s, r], c, ln_low[r], ln_high[r])
+    groups[row] = len(first)
+    for r in range(resources):
+        for g in range(len(first)):
+            price[row, r, g] = new_price[r, g]
+            free[row, r, g] = new_free[r, g]
+    for g in range(len(first)):
+        count[row, g] = size[g]
+    for s in range(len(member)):
+        group_of[row, s] = member[s]
+
+
+class Rows(NamedTuple):
+    """Which rows of `Groups` are held by which slots, and what is known of each slot.
+
+    Attributes
+    ----------
+    holders : int64[Q]
+        Slots on each row (row 0 is not counted).
+    spare : int64[T]
+        Stack of rows that no slot is on.
+    spares : int64[1]
+        Height of the stack.
+    seen : int64[T]
+        Version of each slot's reservations that its row shows.
+    """
+
+    holders: Ints
+    spare: Ints
+    spares: Ints
+    seen: Ints
+
+
+@kernel
+def _let_go(row: int, rows: Rows) -> None:
+    """Take one slot off a row; nobody's row becomes spare."""
+    if row > 0:
+        rows.holders[row] -= 1
+        if rows.holders[row] == 0:
+            rows.spare[rows.spares[0]] = row
+            rows.spares[0] += 1
+
+
+@kernel
+def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
+    """Drop the first slots of the horizon and append as many with nothing reserved."""
+    slots = len(groups.row_of)
+    steps = min(steps, slots)
+    for t in range(steps):
+        _let_go(groups.row_of[t], rows)
+    for t in range(slots - steps):
+        groups.row_of[t] = groups.row_of[t + steps]
+        rows.seen[t] = rows.seen[t + steps]
+    for t in range(slots - steps, slots):
+        groups.row_of[t] = 0
+        rows.seen[t] = 0
+
+
+@kernel
+def set_slot(
+    slot: int,
+    used: Ints,
+    kind: Ints,
+    capacity: Ints,
+    ln_low: Floats,
+    ln_high: Floats,
+    priced_before: bool,
+    groups: Groups,
+    rows: Rows,
+) -> None:
+    """Put one slot on a row of its own that shows ``used``, int64[S, R].
+
+    Prices of rows that still show those of before are taken over if ``priced_before``.
+    """
+    old = groups.row_of[slot]
+    row = old
+    if old == 0 or rows.holders[old] > 1:
+        if old > 0:
+            rows.holders[old] -= 1
+        rows.spares[0] -= 1
+        row = rows.spare[rows.spares[0]]
+        rows.holders[row] = 1
+        groups.row_of[slot] = row
+    fill_row(
+        row, old if priced_before else -1, used, kind, capacity, ln_low, ln_high, groups.groups,
+        groups.price, groups.free, groups.members, groups.group_of,
+    )  # fmt: skip
+
+
+@kernel
+def follow_slots(
+    used: Ints,
+    versions: Ints,
+    servers: Ints,
+    out: NDArray[np.bool_],
+    full: Ints,
+    kind: Ints,
+    capacity: Ints,
+    ln_low: Floats,
+    ln_high: Floats,
+    priced_before: bool,
+    groups: Groups,
+    rows: Rows,
+) -> None:
+    """Bring the rows of all slots whose version changed up to date.
+
+    Parameters
+    ----------
+    used : int64[T, servers in all, R]
+        Reservations of the horizon.
+    versions : int64[T]
+        Changes with every change of a slot's reservations.
+    servers : int64[S]
+        The pool's servers among all.
+    out : bool[S]
+        Servers that are lost: to prices and room they are full.
+    full : int64[S, R]
+        What is used of a full server.
+    kind, capacity, ln_low, ln_high, priced_before, groups, rows
+        As for `set_slot`.
+    """
+    pool, resources = capacity.shape
+    here = np.empty((pool, resources), np.int64)
+    for t in range(len(versions)):
+        if rows.seen[t] == versions[t]:
+            continue
+        rows.seen[t] = versions[t]
+        busy = False
+        as_before = t > 0  # equal to the slot before, which is up to date by now
+        for s in range(pool):
+            for r in range(resources):
+                if out[s]:
+                    here[s, r] = full[s, r]
+                    continue
+                amount = used[t, servers[s], r]
+                here[s, r] = amount
+                busy = busy or amount != 0
+                as_before = as_before and used[t - 1, servers[s], r] == amount
+        if not busy or as_before:
+            row = groups.row_of[t - 1] if as_before else 0
+            if row != groups.row_of[t]:
+                _let_go(groups.row_of[t], rows)
+                groups.row_of[t] = row
+                if row > 0:
+                    rows.holders[row] += 1
+            continue
+        set_slot(t, here, kind, capacity, ln_low, ln_high, priced_before, groups, rows)
+
+
+class SlotGroups:
+    """The groups of one pool of servers over a rolling horizon.
+
+    Parameters
+    ----------
+    capacity : int64[S, R]
+        Amounts of each server; ``UNLIMITED`` where a resource never binds.
+    slots : int
+        Length of the horizon, all of it empty at first.
+    ln_low, ln_high : float64[R]
+        Logarithms of the price of a share of 1 when nothing and when all is used.
+    servers : int64[S], optional
+        Number of each server in the arrays that `follow` reads; by default its position.
+    """
+
+    def __init__(
+        self,
+        capacity: Ints,
+        slots: int,
+        ln_low: Floats,
+        ln_high: Floats,
+        servers: Ints | None = None,
+    ) -> None:
+        self._capacity = np.ascontiguousarray(capacity, dtype=np.int64)
+        pool, resources = self._capacity.shape
+        _, kind = np.unique(self._capacity, axis=0, return_inverse=True)
+        self._kind = np.ascontiguousarray(kind.reshape(-1), dtype=np.int64)
+        self._servers = np.arange(pool) if servers is None else np.array(servers, dtype=np.int64)
+        self._out = np.zeros(pool, dtype=np.bool_)
+        self._full = np.where(self._capacity < UNLIMITED, self._capacity, 0)
+        # Rows are mostly never written: untouched memory is never backed by pages.
+        count = slots + 1
+        self._groups = Groups(
+            row_of=np.zeros(slots, np.int64),
+            groups=np.zeros(count, np.int64),
+            price=np.empty((count, resources, pool)),
+            free=np.empty((count, resources, pool), np.int64),
+            members=np.empty((count, pool), np.int64),
+            group_of=np.empty((count, pool), np.int64),
+        )
+        self._rows = Rows(
+            holders=np.zeros(count, np.int64),
+            spare=np.arange(slots, 0, -1),
+            spares=np.array([slots]),
+            seen=np.zeros(slots, np.int64),
+        )
+        self.set_prices(ln_low, ln_high, None)
+
+    @property
+    def groups(self) -> Groups:
+        """The arrays that kernels read; valid until the next change."""
+        return self._groups
+
+    def set_prices(self, ln_low: Floats, ln_high: Floats, used: Ints | None) -> None:
+        """Take new price constants and price every slot anew.
+
+        Parameters
+        ----------
+        ln_low, ln_high : float64[R]
+            As for the class.
+        used : int64[T, S, R] or None
+            Reservations of the horizon; None while nothing is reserved.
+        """
+        self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
+        self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
+        self._fill_empty()
+        if used is not None:
+            for slot in np.flatnonzero(self._groups.row_of).tolist():
+                self._set(slot, used[slot], priced_before=False)
+
+    def lose(self, out: NDArray[np.bool_]) -> None:
+        """Take note of which servers are lost, bool[S]; every slot must be followed anew."""
+        self._out = np.ascontiguousarray(out)
+        self._fill_empty()
+
+    def follow(self, used: Ints, versions: Ints, *, priced_before: bool = True) -> None:
+        """Follow all changes since the last time.
+
+        Parameters
+        ----------
+        used : int64[T, servers in all, R]
+            Reservations of the horizon.
+        versions : int64[T]
+            A number for each slot that changes with its reservations; 0 for one in which nothing
+            was ever reserved.
+        priced_before : bool
+            Whether prices that are known may be taken over; not after `set_prices`.
+        """
+        if not priced_before:
+            self._rows.seen[:] = -1
+        follow_slots(
+            used, versions, self._servers, self._out, self._full, self._kind, self._capacity,
+            self._ln_low, self._ln_high, priced_before, self._groups, self._rows,
+        )  # fmt: skip
+
+    def refresh(self, slot: int, used: Ints) -> None:
+        """Follow a change of the reservations of one slot.
+
+        Parameters
+        ----------
+        slot : int
+            Slot of the horizon, 0 being its first.
+        used : int64[S, R]
+            Amounts now reserved in that slot.
+        """
+        if used.any():
+            self._set(slot, used, priced_before=True)
+        else:
+            _let_go(int(self._groups.row_of[slot]), self._rows)
+            self._groups.row_of[slot] = 0
+
+    def refresh_all(self, used: Ints, slots: Iterable[int] | None = None) -> None:
+        """Follow a change of several slots (all, if not named) of ``used``, int64[T, S, R]."""
+        for slot in range(len(self._groups.row_of)) if slots is None else slots:
+            self.refresh(int(slot), used[slot])
+
+    def roll(self, slots: int) -> None:
+        """Drop the first ``slots`` slots of the horizon and append as many empty ones."""
+        roll_rows(slots, self._groups, self._rows)
+
+    def _set(self, slot: int, used: Ints, *, priced_before: bool) -> None:
+        here = np.ascontiguousarray(used, dtype=np.int64)
+        set_slot(
+            slot, here, self._kind, self._capacity, self._ln_low, self._ln_high, priced_before,
+            self._groups, self._rows,
+        )  # fmt: skip
+
+    def _fill_empty(self) -> None:
+        """Show in row 0 what a slot with nothing reserved is like."""
+        groups = self._groups
+        used = np.where(self._out[:, None], self._full, 0)
+        fill_row(
+            0, -1, used, self._kind, self._capacity, self._ln_low, self._ln_high, groups.groups,
+            groups.price, groups.free, groups.members, groups.group_of,
+        )  # fmt: skip

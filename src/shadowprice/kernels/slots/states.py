@@ -1,0 +1,149 @@
+"""The distinct states in which one job meets the slots of a horizon, machine by machine.
+
+PD-ORS places a job slot by slot (Algorithm 4), and slots in which every machine has the same room
+and the same price, in what the job asks for, are placed once. `groups` keeps the groups of
+equal machines of every slot; this lays them out as the placement kernels read them, each state
+once.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.prices.exponential import priced
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+PLACES = 1 << 40
+"""Room of a machine for what its role allows, where roles are laid out as two more resources."""
+
+
+@kernel
+def slot_states(
+    row_of: Ints,
+    groups: Ints,
+    price: Floats,
+    free: Ints,
+    group_of: Ints,
+    asked: Ints,
+    worker_share: Floats,
+    server_share: Floats,
+    hosts: NDArray[np.bool_],
+) -> tuple[Floats, Floats, Ints, Ints, Ints]:
+    """Lay out every distinct state of a horizon.
+
+    Parameters
+    ----------
+    row_of : ndarray of int64, shape (slots,)
+        Row of each slot, as in `groups.Groups`; so are `groups`, `price`, `free`, `group_of`.
+    groups : ndarray of int64, shape (rows,)
+        Groups in each row.
+    price : ndarray of float64, shape (rows, resources, machines)
+        Price of a share of 1 by group.
+    free : ndarray of int64, shape (rows, resources, machines)
+        Free amounts by group.
+    group_of : ndarray of int64, shape (rows, machines)
+        Group of each machine.
+    asked : ndarray of int64, shape (kinds,)
+        Resources that a worker or a parameter server asks for.
+    worker_share, server_share : ndarray of float64, shape (resources,)
+        Demands as shares, which prices refer to.
+    hosts : ndarray of bool, shape (2, machines) or (2, 0)
+        Which machines carry workers and which parameter servers; empty where all carry both.
+
+    Returns
+    -------
+    price_worker, price_server : ndarray of float64, shape (states, machines)
+        Price of a worker and of a parameter server, p^w and p^s of (3.22).
+    room : ndarray of int64, shape (states, machines, kinds) or (states, machines, kinds + 2)
+        Free amounts of what is asked for; with `hosts`, then the places for workers and for
+        parameter servers: `PLACES` or none.
+    state_of : ndarray of int64, shape (slots,)
+        State of each slot, numbered in order of first appearance.
+    first : ndarray of int64, shape (states,)
+        First slot of each state.
+    """
+    slots, machines = len(row_of), group_of.shape[1]
+    kinds = len(asked)
+    wide = kinds
+    if hosts.shape[1] > 0:
+        wide = kinds + 2
+    seen = np.full(len(groups), -1, np.int64)
+    most = 0
+    for t in range(slots):
+        if seen[row_of[t]] < 0:
+            seen[row_of[t]] = 0
+            most += 1
+    seen[:] = -1
+    price_worker = np.empty((most, machines))
+    price_server = np.empty((most, machines))
+    room = np.empty((most, machines, wide), np.int64)
+    state_of = np.empty(slots, np.int64)
+    first = np.empty(most, np.int64)
+    prints = np.empty(most, np.int64)
+    states = 0
+    size = 4
+    while size < 2 * most:
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    resources = price.shape[1]
+    one_price = np.empty(resources)
+    group_w = np.empty(machines)
+    group_s = np.empty(machines)
+    group_print = np.empty(machines, np.int64)
+    for t in range(slots):
+        row = row_of[t]
+        if seen[row] >= 0:
+            state_of[t] = seen[row]
+            continue
+        for g in range(groups[row]):
+            for r in range(resources):
+                one_price[r] = price[row, r, g]
+            group_w[g] = priced(one_price, worker_share)
+            group_s[g] = priced(one_price, server_share)
+            mixed = 0
+            for k in range(kinds):
+                # Any hash will do: equality below decides. Amounts are cut so that the products
+                # stay inside int64, with or without the compiler.
+                part = free[row, asked[k], g]
+                mixed = ((mixed ^ (part & 0x7FFFFFFF) ^ (part >> 31)) * 1000003) & 0x3FFFFFFFFFF
+                mixed ^= mixed >> 17
+            group_print[g] = mixed
+        mixed = 0
+        for h in range(machines):
+            g = group_of[row, h]
+            mixed = ((mixed ^ group_print[g]) * 1000003) & 0x3FFFFFFFFFF
+            mixed ^= mixed >> 17
+            price_worker[states, h] = group_w[g]
+            price_server[states, h] = group_s[g]
+            for k in range(kinds):
+                room[states, h, k] = free[row, asked[k], g]
+        place = mixed & (size - 1)
+        while True:
+            twin = table[place]
+            if twin < 0:
+                table[place] = states
+                prints[states] = mixed
+                first[states] = t
+                seen[row] = states
+                states += 1
+                break
+            if (
+                prints[twin] == mixed
+                and np.array_equal(price_worker[twin], price_worker[states])
+                and np.array_equal(price_server[twin], price_server[states])
+                and np.array_equal(room[twin, :, :kinds], room[states, :, :kinds])
+            ):
+                seen[row] = twin
+                break
+            place = (place + 1) & (size - 1)
+        state_of[t] = seen[row]
+    if wide > kinds:
+        for h in range(machines):
+            for side in range(2):
+                places = 0
+                if hosts[side, h]:
+                    places = PLACES
+                room[:states, h, kinds + side] = places
+    return price_worker[:states], price_server[:states], room[:states], state_of, first[:states]

@@ -1,0 +1,1 @@
+"""How long tasks last: distributions, fits to measured durations, and their names in files."""

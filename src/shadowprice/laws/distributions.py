@@ -1,0 +1,417 @@
+# ruff: noqa: D102 - the base class documents the methods that each law overrides
+"""How long a task lasts: the distributions CSD can answer for.
+
+Each one gives its survival function S = 1 - F, its inverse, and the curve g(r) = r * integral of
+S^r, which is ``minimum * r + scale * K(r)`` with K depending on the shape alone. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtri
+
+from shadowprice.core.errors import InputError
+from shadowprice.kernels.cloning.curves import KNOT_STEP, PARETO, TABLE, WEIBULL
+
+Floats = NDArray[np.float64]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+
+
+def _panels(edges: Floats) -> tuple[Floats, Floats]:
+    """Return Gauss-Legendre nodes and weights over consecutive panels."""
+    half = 0.5 * np.diff(edges)[:, None]
+    middle = 0.5 * (edges[1:] + edges[:-1])[:, None]
+    return (middle + half * _NODES).ravel(), (half * _WEIGHTS).ravel()
+
+
+class Distribution(ABC):
+    """The law of one task's duration.
+
+    Attributes
+    ----------
+    kind : int
+        Form of the cost curve: ``PARETO``, ``WEIBULL`` or ``TABLE`` of the kernels.
+    label : str
+        What files call it.
+    convex_by_form : bool
+        Whether Lemma 1's condition holds by the form; otherwise it is checked numerically.
+    """
+
+    kind: ClassVar[int]
+    label: ClassVar[str]
+    convex_by_form: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def mean(self) -> float:
+        """Expected duration in seconds."""
+
+    @property
+    @abstractmethod
+    def shortest(self) -> float:
+        """Shortest possible duration in seconds (the coefficient of r in g)."""
+
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """Factor of K in g, in seconds."""
+
+    @property
+    def shape_parameter(self) -> float:
+        """The parameter of K where it is closed; 0 for tables."""
+        return 0.0
+
+    @property
+    def table_key(self) -> Hashable:
+        """What equal tables share."""
+        return None
+
+    @abstractmethod
+    def log_survival(self, time: Floats | float) -> Floats:
+        """Return ln S at times in seconds."""
+
+    @abstractmethod
+    def inverse_survival(self, probability: Floats | float) -> Floats:
+        """Return the time that a task outlives with this probability, in (0, 1]."""
+
+    def survival(self, time: Floats | float) -> Floats:
+        """Return S = 1 - F at times in seconds."""
+        return np.asarray(np.exp(self.log_survival(time)))
+
+    @classmethod
+    def log_survivals(cls, laws: Sequence[Distribution], time: float) -> Floats:
+        """Return ln S of many laws of this kind at one time, shape (laws,)."""
+        return np.array([float(law.log_survival(time)) for law in laws])
+
+    def quadrature(self, most: float) -> tuple[Floats, Floats]:
+        """Return ln S at the nodes, and their weights in units of ``scale``, for r in [1, most]."""
+        raise TypeError(f"{self.label} has a closed curve: no quadrature up to {most:g} copies")
+
+    def table(self, most: float) -> Floats:
+        """Return K, dK/dx and d2K/dx2 at knots in x = ln r up to ``most``.
+
+        Parameters
+        ----------
+        most : float
+            Largest number of copies that will be asked for.
+
+        Returns
+        -------
+        ndarray, shape (knots, 3)
+            The rows that the kernels interpolate.
+        """
+        knots = max(int(math.log(most) / KNOT_STEP) + 2, 2)
+        ratio = np.exp(KNOT_STEP * np.arange(knots))
+        log_survival, weight = self.quadrature(float(ratio[-1]))
+        # Zeroth, first and second moments of ln S under S^r.
+        moment = np.empty((3, knots))
+        for block in range(0, knots, 64):
+            part = slice(block, block + 64)
+            power = np.exp(np.multiply.outer(ratio[part], log_survival)) * weight
+            moment[0, part] = power.sum(axis=1)
+            moment[1, part] = power @ log_survival
+            moment[2, part] = power @ (log_survival * log_survival)
+        value = ratio * moment[0]
+        first = moment[0] + ratio * moment[1]
+        second = 2.0 * moment[1] + ratio * moment[2]
+        return np.stack([value, ratio * first, ratio * ratio * second + ratio * first], axis=1)
+
+
+@dataclass(frozen=True)
+class Pareto(Distribution):
+    """S(t) = (x_m / t)^alpha from the shortest duration x_m on.
+
+    Parameters
+    ----------
+    shape : float
+        Tail order alpha > 1.
+    minimum : float
+        Shortest duration x_m in seconds.
+    """
+
+    shape: float
+    minimum: float
+    kind: ClassVar[int] = PARETO
+    label: ClassVar[str] = "pareto"
+
+    def __post_init__(self) -> None:
+        if not self.shape > 1.0:
+            raise InputError(
+                f"a Pareto tail of order {self.shape:g} has no mean; the order must be above 1"
+            )
+        if not self.minimum > 0.0:
+            raise InputError("the shortest Pareto duration must be positive")
+
+    @classmethod
+    def of_mean(cls, shape: float, mean: float) -> Pareto:
+        """Return the Pareto law of a tail order and a mean in seconds."""
+        return cls(shape, mean * (shape - 1.0) / shape)
+
+    @property
+    def mean(self) -> float:
+        return self.shape * self.minimum / (self.shape - 1.0)
+
+    @property
+    def shortest(self) -> float:
+        return self.minimum
+
+    @property
+    def scale(self) -> float:
+        return self.minimum
+
+    @property
+    def shape_parameter(self) -> float:
+        return self.shape
+
+    def log_survival(self, time: Floats | float) -> Floats:
+        return np.asarray(
+            -self.shape * np.log(np.maximum(np.asarray(time, float) / self.minimum, 1.0))
+        )
+
+    @classmethod
+    def log_survivals(cls, laws: Sequence[Distribution], time: float) -> Floats:
+        order = np.array([law.shape_parameter for law in laws])
+        shortest = np.array([law.shortest for law in laws])
+        return np.asarray(-order * np.log(np.maximum(time / shortest, 1.0)))
+
+    def inverse_survival(self, probability: Floats | float) -> Floats:
+        return np.asarray(self.minimum * np.asarray(probability, float) ** (-1.0 / self.shape))
+
+
+@dataclass(frozen=True)
+class Weibull(Distribution):
+    """S(t) = exp(-((t - minimum) / scale)^shape); shape 1 is the exponential.
+
+    Parameters
+    ----------
+    shape : float
+        Shape in (0, 1]: above 1, ln S is concave and Lemma 1 does not hold.
+    expected : float
+        Mean of the duration in seconds, the minimum included.
+    minimum : float
+        Shortest duration in seconds.
+    """
+
+    shape: float
+    expected: float
+    minimum: float = 0.0
+    kind: ClassVar[int] = WEIBULL
+    label: ClassVar[str] = "weibull"
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.shape <= 1.0:
+            raise InputError(
+                f"a Weibull shape of {self.shape:g} breaks Lemma 1's condition: ln(1 - F) is "
+                "convex only for shapes in (0, 1]; such tasks have no stragglers worth a copy"
+            )
+        _check_mean(self.expected, self.minimum)
+
+    @property
+    def mean(self) -> float:
+        return self.expected
+
+    @property
+    def shortest(self) -> float:
+        return self.minimum
+
+    @property
+    def scale(self) -> float:
+        return self.expected - self.minimum
+
+    @property
+    def shape_parameter(self) -> float:
+        return self.shape
+
+    @property
+    def time_scale(self) -> float:
+        """The Weibull scale parameter in seconds."""
+        return self.scale / math.gamma(1.0 + 1.0 / self.shape)
+
+    def log_survival(self, time: Floats | float) -> Floats:
+        past = np.maximum(np.asarray(time, float) - self.minimum, 0.0) / self.time_scale
+        return np.asarray(-(past**self.shape))
+
+    def inverse_survival(self, probability: Floats | float) -> Floats:
+        hazard = -np.log(np.asarray(probability, float))
+        return np.asarray(self.minimum + self.time_scale * hazard ** (1.0 / self.shape))
+
+
+@dataclass(frozen=True)
+class HyperExponential(Distribution):
+    """A mixture of exponentials: with probability ``shares[p]`` a task has mean ``means[p]``.
+
+    Parameters
+    ----------
+    shares : tuple of float
+        Probabilities, which sum to 1.
+    means : tuple of float
+        Mean of each phase in seconds, the minimum not included.
+    minimum : float
+        Shortest duration in seconds, added to every phase.
+    """
+
+    shares: tuple[float, ...]
+    means: tuple[float, ...]
+    minimum: float = 0.0
+    kind: ClassVar[int] = TABLE
+    label: ClassVar[str] = "hyper-exponential"
+
+    def __post_init__(self) -> None:
+        if not self.shares or len(self.shares) != len(self.means):
+            raise InputError("a hyper-exponential needs phases, each with a share and a mean")
+        if min(self.shares) <= 0.0 or abs(sum(self.shares) - 1.0) > 1e-9:
+            raise InputError(
+                f"the shares of a hyper-exponential must be positive and sum to 1, not "
+                f"{sum(self.shares):g}"
+            )
+        if min(self.means) <= 0.0:
+            raise InputError("the mean of every phase must be positive")
+        if self.minimum < 0.0:
+            raise InputError("the shortest duration must not be negative")
+
+    @property
+    def mean(self) -> float:
+        return self.minimum + self.scale
+
+    @property
+    def shortest(self) -> float:
+        return self.minimum
+
+    @cached_property
+    def scale(self) -> float:
+        return float(np.dot(self.shares, self.means))
+
+    @property
+    def table_key(self) -> Hashable:
+        return (self.label, self.shares, tuple(mean / self.scale for mean in self.means))
+
+    def log_survival(self, time: Floats | float) -> Floats:
+        past = np.maximum(np.asarray(time, float) - self.minimum, 0.0)
+        parts = np.log(self.shares) - np.multiply.outer(past, 1.0 / np.asarray(self.means))
+        top = parts.max(axis=-1)
+        return np.asarray(
+            np.minimum(top + np.log(np.exp(parts - top[..., None]).sum(axis=-1)), 0.0)
+        )
+
+    def inverse_survival(self, probability: Floats | float) -> Floats:
+        goal = np.log(np.asarray(probability, float))
+        low = np.full(goal.shape, 0.0)
+        high = -goal * max(self.means)
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            late = self.log_survival(self.minimum + middle) > goal
+            low, high = np.where(late, middle, low), np.where(late, high, middle)
+            if np.all(high - low <= 1e-15 * high):
+                break
+        return np.asarray(self.minimum + 0.5 * (low + high))
+
+    def from_uniform(self, uniform: Floats) -> Floats:
+        """Return durations from numbers in [0, 1): each picks a phase, its rest the time in it."""
+        upto = np.cumsum(self.shares)
+        upto[-1] = 1.0
+        below = np.concatenate([[0.0], upto[:-1]])
+        phase = np.searchsorted(upto, uniform, side="right")
+        rest = (uniform - below[phase]) / (upto - below)[phase]
+        # The division may round to 1, whose time is infinite.
+        rest = np.minimum(rest, 1.0 - 2.0**-53)
+        return np.asarray(self.minimum - np.asarray(self.means)[phase] * np.log1p(-rest))
+
+    def quadrature(self, most: float) -> tuple[Floats, Floats]:
+        rates = self.scale / np.asarray(self.means)
+        first = 0.25 / (most * rates.max())
+        last = 45.0 / rates.min()
+        edges = first * 2.0 ** np.arange(math.ceil(math.log2(last / first)) + 1)
+        time, weight = _panels(np.concatenate([[0.0], edges]))
+        return self.log_survival(self.minimum + self.scale * time), weight
+
+
+@dataclass(frozen=True)
+class LogNormal(Distribution):
+    """ln(duration - minimum) is normal.
+
+    Lemma 1's condition holds for long durations only: the solver checks what it needs of it on
+    the numbers of copies in question.
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation of the logarithm.
+    median : float
+        Median of the duration beyond the minimum, in seconds.
+    minimum : float
+        Shortest duration in seconds.
+    """
+
+    sigma: float
+    median: float
+    minimum: float = 0.0
+    kind: ClassVar[int] = TABLE
+    label: ClassVar[str] = "log-normal"
+    convex_by_form: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not (self.sigma > 0.0 and self.median > 0.0):
+            raise InputError("a log-normal needs a positive sigma and a positive mean or median")
+        if self.minimum < 0.0:
+            raise InputError("the shortest duration must not be negative")
+
+    @classmethod
+    def of_mean(cls, sigma: float, mean: float, minimum: float = 0.0) -> LogNormal:
+        """Return the log-normal law of a sigma and a mean in seconds, the minimum included."""
+        _check_mean(mean, minimum)
+        return cls(sigma, (mean - minimum) * math.exp(-0.5 * sigma * sigma), minimum)
+
+    @property
+    def mean(self) -> float:
+        return self.minimum + self.median * math.exp(0.5 * self.sigma * self.sigma)
+
+    @property
+    def shortest(self) -> float:
+        return self.minimum
+
+    @property
+    def scale(self) -> float:
+        return self.median
+
+    @property
+    def table_key(self) -> Hashable:
+        return (self.label, self.sigma)
+
+    def log_survival(self, time: Floats | float) -> Floats:
+        past = np.maximum(np.asarray(time, float) - self.minimum, 0.0)
+        with np.errstate(divide="ignore"):
+            return np.asarray(log_ndtr(-np.log(past / self.median) / self.sigma))
+
+    def inverse_survival(self, probability: Floats | float) -> Floats:
+        normal = -ndtri(np.asarray(probability, float))
+        return np.asarray(self.minimum + self.median * np.exp(self.sigma * normal))
+
+    def quadrature(self, most: float) -> tuple[Floats, Floats]:  # noqa: ARG002
+        # Below z = -9 every S^r is 1 to the last bit; the tail carries e^(sigma z) S.
+        top = 9.5 + self.sigma
+        edges = np.linspace(-9.0, top, math.ceil(top + 9.0) + 1)
+        normal, weight = _panels(edges)
+        time = np.exp(self.sigma * normal)
+        body = math.exp(-9.0 * self.sigma)
+        return (
+            np.concatenate([[0.0], log_ndtr(-normal)]),
+            np.concatenate([[body], weight * self.sigma * time]),
+        )
+
+
+def _check_mean(mean: float, minimum: float) -> None:
+    if minimum < 0.0:
+        raise InputError("the shortest duration must not be negative")
+    if not mean > minimum:
+        raise InputError(
+            f"the mean duration ({mean:g}s) must be longer than the shortest ({minimum:g}s)"
+        )

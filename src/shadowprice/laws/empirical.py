@@ -1,0 +1,145 @@
+# ruff: noqa: D102 - the base class documents the methods that each law overrides
+"""Measured durations as a law, with a Pareto tail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.errors import InputError
+from shadowprice.kernels.cloning.curves import KNOT_STEP, TABLE
+from shadowprice.laws.distributions import Distribution
+from shadowprice.laws.tail import ParetoTail
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Empirical(Distribution):
+    """Measured durations, with a Pareto tail fitted beyond a threshold.
+
+    Parameters
+    ----------
+    durations : ndarray of float64
+        The sample in seconds, all positive.
+    tail : ParetoTail or None
+        The fitted tail; None keeps the sample alone (nothing outlasts its largest value).
+    factor : float
+        Every duration is multiplied by it (a task with more input).
+    name : str
+        Where the sample comes from.
+    """
+
+    durations: Floats
+    tail: ParetoTail | None
+    factor: float = 1.0
+    name: str = "sample"
+    kind: ClassVar[int] = TABLE
+    label: ClassVar[str] = "empirical"
+    convex_by_form: ClassVar[bool] = False
+    _steps: tuple[Floats, Floats] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        sample = np.sort(np.asarray(self.durations, dtype=np.float64))
+        if sample.size < 2 or not np.all(np.isfinite(sample)) or sample[0] <= 0.0:
+            raise InputError(f"{self.name}: needs two durations or more, all positive")
+        if self.tail is not None and not self.tail.order > 1.0:
+            raise InputError(
+                f"{self.name}: the fitted tail has order {self.tail.order:.3g} and so no mean; "
+                "write tail: none to use the sample as it is, or measure longer"
+            )
+        if not self.factor > 0.0:
+            raise InputError("the factor of measured durations must be positive")
+        times, first = np.unique(sample, return_index=True)
+        # S just after times[i]: the share of the sample that is longer.
+        left = 1.0 - np.append(first[1:], sample.size) / sample.size
+        if self.tail is not None:
+            keep = times <= self.tail.threshold
+            times, left = times[keep], left[keep]
+        object.__setattr__(self, "_steps", (times, left))
+
+    @property
+    def steps(self) -> tuple[Floats, Floats]:
+        """Distinct durations up to the threshold, and the share of the sample longer than each."""
+        return self._steps
+
+    @cached_property
+    def mean(self) -> float:
+        return self.factor * float(self._unit_mean)
+
+    @cached_property
+    def _unit_mean(self) -> float:
+        log_survival, weight = self._body
+        body = float(np.exp(log_survival) @ weight)
+        return float(self._steps[0][0]) + body + self._tail_mean
+
+    @property
+    def _tail_mean(self) -> float:
+        if self.tail is None:
+            return 0.0
+        return float(self._steps[1][-1]) * self.tail.threshold / (self.tail.order - 1.0)
+
+    @property
+    def shortest(self) -> float:
+        return self.factor * float(self._steps[0][0])
+
+    @property
+    def scale(self) -> float:
+        return self.factor
+
+    @property
+    def table_key(self) -> Hashable:
+        return (self.label, self.durations.tobytes(), self.tail)
+
+    def log_survival(self, time: Floats | float) -> Floats:
+        times, left = self._steps
+        at = np.asarray(time, float) / self.factor
+        position = np.searchsorted(times, at, side="right")
+        with np.errstate(divide="ignore"):
+            value = np.log(np.concatenate([[1.0], left]))[position]
+        if self.tail is not None:
+            beyond = np.log(np.maximum(at / self.tail.threshold, 1.0))
+            value = value - self.tail.order * beyond
+        return np.asarray(value)
+
+    def inverse_survival(self, probability: Floats | float) -> Floats:
+        times, left = self._steps
+        goal = np.asarray(probability, float)
+        # The shortest time whose S is at most the probability (left falls along times).
+        position = np.searchsorted(-left, -goal, side="left")
+        inside = times[np.minimum(position, times.size - 1)]
+        if self.tail is not None:
+            with np.errstate(divide="ignore"):
+                out = self.tail.threshold * (left[-1] / goal) ** (1.0 / self.tail.order)
+            inside = np.where(position >= times.size, out, inside)
+        return np.asarray(self.factor * inside)
+
+    @property
+    def _body(self) -> tuple[Floats, Floats]:
+        times, left = self._steps
+        return np.log(left[:-1]), np.diff(times)
+
+    def quadrature(self, most: float) -> tuple[Floats, Floats]:  # noqa: ARG002
+        return self._body
+
+    def table(self, most: float) -> Floats:
+        rows = super().table(most)
+        if self.tail is None:
+            return rows
+        # integral over the tail: r * p^r u / (alpha r - 1), with p = S(u)
+        ratio = np.exp(KNOT_STEP * np.arange(rows.shape[0]))
+        order = self.tail.order
+        log_left = math.log(self._steps[1][-1])
+        below = order * ratio - 1.0
+        value = self.tail.threshold * np.exp(log_left * ratio) * ratio / below
+        # d ln value / dx with x = ln r, and its derivative
+        slope = log_left * ratio - 1.0 / below
+        bow = log_left * ratio + order * ratio / (below * below)
+        tail = np.stack([value, value * slope, value * (slope * slope + bow)], axis=1)
+        return np.asarray(rows + tail)

@@ -1,0 +1,46 @@
+"""BatchSche: every tenant alone on servers of its own, with Astraea's batches and gangs.
+
+Astraea compares itself with Zhang et al., "Online Scheduling of Heterogeneous Distributed Machine
+Learning Jobs" (MobiHoc 2020), run for each tenant in its private cluster (section 5.1). What is run
+here is the same batch algorithm without loans; that work's own objective, weighted completion time,
+is left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shadowprice.core.policy import PolicyContext
+from shadowprice.policies.astraea.parameters import RoundParameters, Theta
+from shadowprice.policies.astraea.pools import Pool
+from shadowprice.policies.astraea.rounds import RoundPolicy
+from shadowprice.policies.tenants.dealing import deal
+from shadowprice.policies.tenants.tenancy import Tenancy, tenancy_of
+
+
+def private_pools(tenancy: Tenancy, theta: Theta) -> list[Pool]:
+    """Return a pool of its own servers for each tenant."""
+    workers, ps = deal(tenancy)
+    pools = []
+    for tenant in range(len(tenancy.tenants)):
+        held = workers[:, tenant].sum(axis=0) + ps[:, tenant].sum(axis=0)
+        servers = np.flatnonzero(held)
+        pools.append(
+            Pool(
+                (tenant,),
+                servers,
+                np.ascontiguousarray(workers[:, tenant, servers]),
+                np.ascontiguousarray(ps[:, tenant, servers]),
+                tenancy.worker_shares[:, [tenant]],
+                tenancy.ps_shares[:, [tenant]],
+                theta,
+            )
+        )
+    return pools
+
+
+def build(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
+    """Build the policy, as the registry asks."""
+    tenancy = tenancy_of(context.cluster)
+    pools = private_pools(tenancy, parameters.theta)
+    return RoundPolicy(context, parameters, tenancy, pools, sharing=False)

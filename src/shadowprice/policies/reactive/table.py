@@ -1,0 +1,213 @@
+"""Open jobs as the rows of arrays, for policies that weigh them all against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Decision, Pause, Place
+from shadowprice.core.job import Job
+from shadowprice.core.schedule import Placement
+from shadowprice.kernels.reactive.dominant_share import LESS, MORE, MOVED
+
+Integers = NDArray[np.int64]
+
+
+class JobTable:
+    """Open jobs in order of arrival, and where they stand.
+
+    Rows are reused, so that the table is as large as the most jobs that were open at once.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+
+    Attributes
+    ----------
+    rows : dict of str to int
+        Row of each open job, in order of arrival.
+    jobs : list of Job or None
+        Job of each row.
+    worker, ps : ndarray of int64, shape (rows, resources)
+        Demands; zeros for the parameter server of all-reduce jobs.
+    first, choices : ndarray of int64, shape (rows,)
+        Where the row's useful numbers of workers begin in ``counts``, and how many there are.
+    counts, ps_counts : ndarray of int64
+        Numbers of workers, ascending, and the parameter servers they need.
+    on_workers, on_ps : ndarray of int64, shape (rows, servers)
+        Where jobs stand.
+    new_workers, new_ps : ndarray of int64, shape (rows, servers)
+        Where they are to stand.
+    standing : ndarray of bool, shape (rows,)
+        Which jobs stand anywhere.
+    alike : ndarray of int64, shape (rows,)
+        A number that jobs of equal demands and useful numbers of workers share.
+    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
+        What each server may carry now.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.rows: dict[str, int] = {}
+        self.jobs: list[Job | None] = []
+        self._vacant: list[int] = []
+        self._shapes: dict[tuple[bytes, bytes], tuple[int, int]] = {}
+        width = (0, len(cluster.resources))
+        self.worker = np.zeros(width, dtype=np.int64)
+        self.ps = np.zeros(width, dtype=np.int64)
+        self.first = np.zeros(0, dtype=np.int64)
+        self.choices = np.zeros(0, dtype=np.int64)
+        self.counts = np.zeros(0, dtype=np.int64)
+        self.ps_counts = np.zeros(0, dtype=np.int64)
+        places = (0, cluster.servers)
+        self.on_workers = np.zeros(places, dtype=np.int64)
+        self.on_ps = np.zeros(places, dtype=np.int64)
+        self.new_workers = np.zeros(places, dtype=np.int64)
+        self.new_ps = np.zeros(places, dtype=np.int64)
+        self.standing = np.zeros(0, dtype=np.bool_)
+        self.alike = np.zeros(0, dtype=np.int64)
+        self._alike: dict[tuple[bytes, bytes, int], int] = {}
+        self.hosts_workers = cluster.hosts_workers.copy()
+        self.hosts_ps = cluster.hosts_ps.copy()
+        self._total: NDArray[np.float64] | None = None
+
+    def add(self, job: Job) -> int:
+        """Take a job in; return its row."""
+        if not self._vacant:
+            self._grow()
+        row = self._vacant.pop()
+        self.rows[job.name] = row
+        self.jobs[row] = job
+        self.worker[row] = job.worker
+        self.ps[row] = 0 if job.ps is None else job.ps
+        self.first[row], self.choices[row] = self._shape(job)
+        demands = (self.worker[row].tobytes(), self.ps[row].tobytes(), int(self.first[row]))
+        self.alike[row] = self._alike.setdefault(demands, len(self._alike))
+        return row
+
+    def remove(self, name: str) -> int:
+        """Forget a job and where it stands; return the row it had."""
+        row = self.rows.pop(name)
+        self.clear(row)
+        self.jobs[row] = None
+        self._vacant.append(row)
+        return row
+
+    def clear(self, row: int) -> None:
+        """Take note that a job stands nowhere."""
+        self.on_workers[row] = self.on_ps[row] = 0
+        self.standing[row] = False
+
+    def lose(self, server: int) -> None:
+        """Take a server out; the jobs that stood there are displaced one by one."""
+        self.hosts_workers[server] = self.hosts_ps[server] = False
+        self._total = None
+
+    def restore(self, server: int) -> None:
+        """Bring a lost server back."""
+        self.hosts_workers[server] = self._cluster.hosts_workers[server]
+        self.hosts_ps[server] = self._cluster.hosts_ps[server]
+        self._total = None
+
+    def in_order(self) -> Integers:
+        """Return the rows in order of arrival."""
+        return np.fromiter(self.rows.values(), dtype=np.int64, count=len(self.rows))
+
+    def total(self) -> NDArray[np.float64]:
+        """Return what the servers that are up hold of each resource; 0 where it is unlimited."""
+        if self._total is None:
+            rows = self._cluster.capacity[self.hosts_workers | self.hosts_ps]
+            whole = rows.astype(np.float64).sum(axis=0)
+            self._total = np.where((rows >= UNLIMITED).any(axis=0), 0.0, whole)
+        return self._total
+
+    def rearrange(self, rows: Integers, change: Integers) -> Iterator[Decision]:
+        """Move jobs to their new places, in an order in which nothing is ever overbooked.
+
+        All that shrinks shrinks first; what leaves one server for another is paused in between.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, shape (jobs,)
+            Rows whose new places were decided.
+        change : ndarray of int64, shape (jobs,)
+            How they compare with the old ones; see `shadowprice.kernels.reactive.dominant_share`.
+
+        Yields
+        ------
+        Decision
+            `Pause` and `Place`.
+        """
+        moved = rows[change != 0].tolist()
+        kinds = change[change != 0].tolist()
+        later: list[tuple[str, Placement]] = []
+        between: list[str] = []
+        for row, kind in zip(moved, kinds, strict=True):
+            job = self.jobs[row]
+            assert job is not None
+            placement = self._placement(row)
+            if kind == LESS:
+                yield Place(job.name, placement) if placement.servers else Pause(job.name)
+            else:
+                later.append((job.name, placement))
+                if kind == MOVED:
+                    between.append(job.name)
+        for name in between:
+            yield Pause(name)
+        for name, placement in later:
+            yield Place(name, placement)
+        self.on_workers[moved] = self.new_workers[moved]
+        self.on_ps[moved] = self.new_ps[moved]
+        self.standing[moved] = self.on_workers[moved].any(axis=1)
+
+    def compare(self, rows: Integers) -> Integers:
+        """Return how the new places of rows compare with those they have."""
+        workers = self.new_workers[rows] - self.on_workers[rows]
+        ps = self.new_ps[rows] - self.on_ps[rows]
+        less = ((workers < 0) | (ps < 0)).any(axis=1)
+        more = ((workers > 0) | (ps > 0)).any(axis=1)
+        return np.asarray(less * LESS + more * MORE, dtype=np.int64)
+
+    def _placement(self, row: int) -> Placement:
+        workers, ps = self.new_workers[row], self.new_ps[row]
+        at = np.flatnonzero(workers + ps)
+        return Placement(tuple(at.tolist()), tuple(workers[at].tolist()), tuple(ps[at].tolist()))
+
+    def _shape(self, job: Job) -> tuple[int, int]:
+        """Return where a job's useful numbers of workers are: those that gain more than fewer."""
+        # The running maximum rises exactly where a number gains more than every smaller one.
+        best = np.maximum.accumulate(job.gains)
+        useful = np.concatenate(([True], best[1:] > best[:-1]))
+        counts, ps_counts = job.worker_counts[useful], job.ps_counts[useful]
+        key = (counts.tobytes(), ps_counts.tobytes())
+        if key not in self._shapes:
+            self._shapes[key] = (len(self.counts), len(counts))
+            self.counts = np.concatenate((self.counts, counts))
+            self.ps_counts = np.concatenate((self.ps_counts, ps_counts))
+        return self._shapes[key]
+
+    def _grow(self) -> None:
+        size = max(64, 2 * len(self.jobs))
+        for name in (
+            "worker",
+            "ps",
+            "first",
+            "choices",
+            "alike",
+            "standing",
+            "on_workers",
+            "on_ps",
+            "new_workers",
+            "new_ps",
+        ):
+            old = getattr(self, name)
+            larger = np.zeros((size, *old.shape[1:]), dtype=old.dtype)
+            larger[: len(old)] = old
+            setattr(self, name, larger)
+        self._vacant = list(range(size - 1, len(self.jobs) - 1, -1))
+        self.jobs += [None] * (size - len(self.jobs))

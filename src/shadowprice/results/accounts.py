@@ -1,0 +1,337 @@
+"""What each tenant of a run earned, paid, received, lent and borrowed, from the run's files alone.
+
+Nothing is asked of the policy again: payments come from ``payments.jsonl``, utilities from
+``jobs.parquet``, places used from ``allocations.parquet``, shares from ``run.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.files import Record, Run
+
+MICRO: Final = 1_000_000
+"""Units of account in one unit of utility."""
+
+_KEYS: Final = frozenset({"job", "slot", "payer", "payee"})
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One tenant's books over a run.
+
+    Parameters
+    ----------
+    tenant : str
+        Its name.
+    share : mapping of str to int
+        Places it owns, by type.
+    jobs, finished : int
+        Jobs it submitted, and those that completed.
+    earned : float
+        Utility of its completed jobs, counted from their arrival.
+    earned_own : float
+        The part of it earned within its own share.
+    paid, received, to_itself : int
+        Millionths of a unit of utility: what its jobs paid, what it received, and how much of
+        both went from its own jobs to its own unused share.
+    lent, borrowed : mapping of str to float
+        Place-slots by type: what others used of its unused share, and what its jobs used of
+        others'. Both without what it borrowed from itself.
+    fairness : float or None
+        Revenue fairness ratio (section 5.1): its share of all revenue over the mean of its shares
+        of workers and of parameter servers; None where it owns nothing, or nobody earned.
+    """
+
+    tenant: str
+    share: Mapping[str, int]
+    jobs: int
+    finished: int
+    earned: float
+    earned_own: float
+    paid: int
+    received: int
+    to_itself: int
+    lent: Mapping[str, float]
+    borrowed: Mapping[str, float]
+    fairness: float | None = None
+
+    @property
+    def revenue(self) -> float:
+        """What the run was worth to it: utility, less payments, plus income (section 5.1)."""
+        return self.earned + (self.received - self.paid) / MICRO
+
+    def record(self) -> Record:
+        """Return the account as plain values, in units of utility."""
+        return {
+            "tenant": self.tenant,
+            "share": dict(self.share),
+            "jobs": self.jobs,
+            "finished": self.finished,
+            "earned": self.earned,
+            "earned_own_share": self.earned_own,
+            "paid": self.paid / MICRO,
+            "received": self.received / MICRO,
+            "to_itself": self.to_itself / MICRO,
+            "revenue": self.revenue,
+            "lent": dict(self.lent),
+            "borrowed": dict(self.borrowed),
+            "fairness_ratio": self.fairness,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Books:
+    """The accounts of all tenants of a run.
+
+    Parameters
+    ----------
+    accounts : mapping of str to Account
+        By tenant, in the order of the cluster.
+    payments : polars.DataFrame
+        One row a payment: job, slot, payer, payee, amount in millionths.
+    loans : polars.DataFrame
+        One row a (slot, type, lender, borrower): place-slots lent.
+    """
+
+    accounts: Mapping[str, Account]
+    payments: pl.DataFrame
+    loans: pl.DataFrame
+    charged: bool = field(default=False)
+
+    @property
+    def fairness_variance(self) -> float | None:
+        """Variance over tenants of the revenue fairness ratio, None where there are none."""
+        ratios = [a.fairness for a in self.accounts.values() if a.fairness is not None]
+        if not ratios:
+            return None
+        mean = sum(ratios) / len(ratios)
+        return sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios)
+
+
+def books_of(run: Run) -> Books:
+    """Keep the books of a run.
+
+    Parameters
+    ----------
+    run : Run
+        The run; its policy need not charge, the books then hold utilities alone.
+
+    Raises
+    ------
+    InputError
+        If no job of the run belongs to a tenant.
+    """
+    shares: Mapping[str, Mapping[str, int]] = run.info["parameters"].get("shares") or {}
+    named = run.jobs["tenant"].drop_nulls().unique().sort().to_list()
+    tenants = list(dict.fromkeys([*run.info["cluster"]["tenants"], *named]))
+    if not tenants:
+        raise InputError(
+            Fault("", "no job of this run belongs to a tenant", "give the cluster and jobs tenants")
+        )
+    payments, borrowing = _payments(run)
+    loans = _loans(run, shares, borrowing)
+    own = run.jobs.filter(~pl.col("job").is_in(borrowing["job"].unique().to_list()))
+    revenue = float(run.jobs["utility"].sum())
+    accounts = {}
+    for tenant in tenants:
+        mine = pl.col("tenant") == tenant
+        jobs = run.jobs.filter(mine)
+        apart = loans.filter(pl.col("lender") != pl.col("borrower"))
+        account = Account(
+            tenant=tenant,
+            share=shares.get(tenant, {}),
+            jobs=len(jobs),
+            finished=int((jobs["outcome"] == "finished").sum()),
+            earned=float(jobs["utility"].sum()),
+            earned_own=float(own.filter(mine)["utility"].sum()),
+            paid=_total(payments.filter(pl.col("payer") == tenant)),
+            received=_total(payments.filter(pl.col("payee") == tenant)),
+            to_itself=_total(
+                payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == tenant))
+            ),
+            lent=_by_type(apart.filter(pl.col("lender") == tenant)),
+            borrowed=_by_type(apart.filter(pl.col("borrower") == tenant)),
+        )
+        accounts[tenant] = account
+    return Books(
+        {name: _with_fairness(a, shares, revenue) for name, a in accounts.items()},
+        payments,
+        loans,
+        run.payments is not None,
+    )
+
+
+def timeline(run: Run, books: Books) -> pl.DataFrame:
+    """Return what each tenant did in each slot.
+
+    Columns
+    -------
+    slot, tenant
+        Slots in which the tenant's books moved.
+    earned, paid, received
+        Units of utility; payments of a tenant to itself left out.
+    lent, borrowed
+        Place-slots of all types together.
+    """
+    finished = run.jobs.filter(pl.col("completion").is_not_null())
+    parts = [
+        _moves(finished, "completion", "tenant", "utility", "earned"),
+    ]
+    apart = books.payments.filter(pl.col("payer") != pl.col("payee")).with_columns(
+        pl.col("amount") / MICRO
+    )
+    parts += [
+        _moves(apart, "slot", "payer", "amount", "paid"),
+        _moves(apart, "slot", "payee", "amount", "received"),
+    ]
+    lent = books.loans.filter(pl.col("lender") != pl.col("borrower"))
+    parts += [
+        _moves(lent, "slot", "lender", "places", "lent"),
+        _moves(lent, "slot", "borrower", "places", "borrowed"),
+    ]
+    columns = ("earned", "paid", "received", "lent", "borrowed")
+    joined = pl.concat(parts, how="diagonal")
+    present = [pl.col(name).sum() for name in columns]
+    return joined.group_by("slot", "tenant").agg(present).sort("slot", "tenant")
+
+
+def _moves(table: pl.DataFrame, slot: str, tenant: str, value: str, name: str) -> pl.DataFrame:
+    return table.select(
+        pl.col(slot).alias("slot"),
+        pl.col(tenant).alias("tenant"),
+        pl.col(value).cast(pl.Float64).alias(name),
+    ).filter(pl.col("tenant").is_not_null())
+
+
+def _payments(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the payments, and the (job, slot) that borrowed."""
+    rows = []
+    for record in run.payments() if run.payments is not None else ():
+        amount = sum(round(value * MICRO) for key, value in record.items() if key not in _KEYS)
+        rows.append((record["job"], record["slot"], record["payer"], record["payee"], amount))
+    schema = {
+        "job": pl.String(),
+        "slot": pl.Int64(),
+        "payer": pl.String(),
+        "payee": pl.String(),
+        "amount": pl.Int64(),
+    }
+    table = pl.DataFrame(rows, schema=schema, orient="row")
+    return table, table.select("job", "slot").unique()
+
+
+def _loans(
+    run: Run, shares: Mapping[str, Mapping[str, int]], borrowing: pl.DataFrame
+) -> pl.DataFrame:
+    """Return who used whose places: what was borrowed, in the proportions of Eq. (2)."""
+    schema = {
+        "slot": pl.Int64(),
+        "type": pl.String(),
+        "lender": pl.String(),
+        "borrower": pl.String(),
+        "places": pl.Float64(),
+    }
+    if borrowing.is_empty() or not shares:
+        return pl.DataFrame(schema=schema)
+    used = _used_by_type(run).join(
+        borrowing.with_columns(pl.lit(True).alias("loan")), on=["job", "slot"], how="left"
+    )
+    own = (
+        used.filter(pl.col("loan").is_null())
+        .group_by("slot", "type", "tenant")
+        .agg(pl.col("places").sum().alias("own"))
+    )
+    loans = (
+        used.filter(pl.col("loan").is_not_null())
+        .group_by("slot", "type", "tenant")
+        .agg(pl.col("places").sum())
+        .rename({"tenant": "borrower"})
+    )
+    owned = pl.DataFrame(
+        [
+            (tenant, kind, count)
+            for tenant, share in shares.items()
+            for kind, count in share.items()
+            if count
+        ],
+        schema={"lender": pl.String(), "type": pl.String(), "share": pl.Int64()},
+        orient="row",
+    )
+    idle = (
+        loans.select("slot", "type")
+        .unique()
+        .join(owned, on="type")
+        .join(own.rename({"tenant": "lender"}), on=["slot", "type", "lender"], how="left")
+        .with_columns((pl.col("share") - pl.col("own").fill_null(0)).clip(0).alias("idle"))
+        .with_columns(pl.col("idle").sum().over("slot", "type").alias("all"))
+        .filter(pl.col("idle") > 0)
+    )
+    joined = loans.join(idle, on=["slot", "type"])
+    return joined.select(
+        "slot",
+        "type",
+        "lender",
+        "borrower",
+        (pl.col("places") * pl.col("idle") / pl.col("all")).alias("places"),
+    ).sort("slot", "type", "lender", "borrower")
+
+
+def _used_by_type(run: Run) -> pl.DataFrame:
+    """Return the places that each job used in each slot, by type."""
+    asked = run.jobs.select(
+        "job",
+        "tenant",
+        pl.col("demand").map_elements(_type_of, return_dtype=pl.String).alias("worker_type"),
+        pl.col("ps_demand").map_elements(_type_of, return_dtype=pl.String).alias("ps_type"),
+    )
+    used = run.allocations.group_by("slot", "job").agg(
+        pl.col("workers").sum().cast(pl.Int64), pl.col("ps").sum().cast(pl.Int64)
+    )
+    joined = used.join(asked, on="job")
+    parts = [
+        joined.select("slot", "job", "tenant", type=kind, places=count)
+        for kind, count in (("worker_type", "workers"), ("ps_type", "ps"))
+    ]
+    return pl.concat(parts).filter((pl.col("places") > 0) & pl.col("tenant").is_not_null())
+
+
+def _type_of(demand: str) -> str:
+    """Return the type of place that a demand names, such as ``worker/v100 1, bandwidth 1Gbps``."""
+    return demand.partition(",")[0].rpartition(" ")[0]
+
+
+def _total(payments: pl.DataFrame) -> int:
+    return int(payments["amount"].sum())
+
+
+def _by_type(loans: pl.DataFrame) -> dict[str, float]:
+    table = loans.group_by("type").agg(pl.col("places").sum()).sort("type")
+    return {str(kind): float(places) for kind, places in table.iter_rows()}
+
+
+def _with_fairness(
+    account: Account, shares: Mapping[str, Mapping[str, int]], revenue: float
+) -> Account:
+    fractions = []
+    for prefix in ("worker", "ps"):
+        total = _places(prefix, *shares.values())
+        if total:
+            fractions.append(_places(prefix, account.share) / total)
+    part = sum(fractions) / len(fractions) if fractions else 0.0
+    if not part or not revenue:
+        return account
+    ratio = account.revenue / revenue / part
+    values = {name: getattr(account, name) for name in Account.__dataclass_fields__}
+    return Account(**(values | {"fairness": ratio}))
+
+
+def _places(prefix: str, *shares: Mapping[str, int]) -> int:
+    return sum(
+        count for share in shares for kind, count in share.items() if kind.startswith(prefix)
+    )

@@ -1,0 +1,190 @@
+"""Making a run out of what a recorder kept and the circumstances of the run."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import shadowprice
+from shadowprice.core.amounts import format_amount
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
+from shadowprice.core.policy import Policy
+from shadowprice.results.files import FORMAT, Record, Run
+from shadowprice.results.metrics import latency, summarise
+from shadowprice.results.recorder import Recorder
+from shadowprice.results.slot_tables import allocation_table, expand, heat_table, slot_table
+from shadowprice.results.tables import decision_records, job_table, payment_record, plain
+
+LIBRARIES: Final = ("highspy", "numba", "numpy", "polars", "scipy")
+"""Libraries that can change a result; their versions are part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Where a part of a run came from.
+
+    Parameters
+    ----------
+    kind : str
+        ``cluster``, ``jobs``, ``trace``, ``params`` or ``incidents``.
+    name : str
+        As the user gave it.
+    sha256 : str
+        Digest of the bytes; empty where there is no single file.
+    """
+
+    kind: str
+    name: str
+    sha256: str
+
+    @classmethod
+    def of(cls, kind: str, path: Path, name: str | None = None) -> Input:
+        """Digest a file, or all files of a directory in the order of their names."""
+        digest = hashlib.sha256()
+        files = sorted(entry for entry in path.rglob("*") if entry.is_file())
+        for file in files if path.is_dir() else [path]:
+            with file.open("rb") as opened:
+                while block := opened.read(1 << 20):
+                    digest.update(block)
+        return cls(kind, name or str(path), digest.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a run was of, beside what the recorder saw of it.
+
+    Parameters
+    ----------
+    policy : str
+        Name of the policy.
+    seed : int
+        Seed of everything drawn.
+    until : int or None
+        End of the timespan T.
+    inputs : sequence of Input
+        Where its parts came from.
+    """
+
+    policy: str
+    seed: int
+    until: int | None
+    inputs: Sequence[Input]
+
+
+def collect(
+    recorder: Recorder,
+    policy: Policy,
+    circumstances: Circumstances,
+    wall: float,
+    *,
+    partial: bool,
+) -> Run:
+    """Return a run with its tables, from a recorder that has seen its end.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        What it kept.
+    policy : Policy
+        Who decided.
+    circumstances : Circumstances
+        What the run was of.
+    wall : float
+        Seconds that the run took.
+    partial : bool
+        Whether it was stopped before its end.
+
+    Returns
+    -------
+    Run
+        With all that a run directory holds.
+    """
+    slots, rows = expand(recorder.segments())
+    jobs = job_table(recorder)
+    per_slot = slot_table(recorder, slots, rows)
+    info: Record = {
+        "format": FORMAT,
+        "partial": partial,
+        "interrupted_in_slot": recorder.next_slot if partial else None,
+        "policy": circumstances.policy,
+        "parameters": plain(policy.parameters_in_force()),
+        "capabilities": asdict(policy.capabilities),
+        "seed": circumstances.seed,
+        "until": circumstances.until,
+        "inputs": [asdict(part) for part in circumstances.inputs],
+        "versions": _versions(),
+        "cluster": _cluster_record(recorder.cluster),
+        "incidents": [_incident(recorder.cluster, event) for event in recorder.incidents],
+        "summary": summarise(jobs, per_slot),
+        "state_digest": recorder.engine.state_digest() if recorder.engine else None,
+        "timing": {"wall_seconds": wall, "decision_latency": latency(recorder.latencies)},
+    }
+
+    def decisions(plans: bool) -> Iterator[Record]:
+        return decision_records(recorder, plans=plans)
+
+    return Run(
+        info=info,
+        jobs=jobs,
+        slots=per_slot,
+        allocations=allocation_table(recorder, slots, rows),
+        heat=heat_table(recorder, slots, rows),
+        decisions=decisions,
+        payments=(lambda: map(payment_record, recorder.charges))
+        if policy.capabilities.charges
+        else None,
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "shadowprice": shadowprice.__version__,
+        "python": platform.python_version(),
+        **{library: metadata.version(library) for library in LIBRARIES},
+    }
+
+
+def _cluster_record(cluster: Cluster) -> Record:
+    """Return the cluster as ``run.json`` keeps it: servers refer to their kind by number."""
+    kinds = cluster.kinds.tolist()
+    first = {kind: row for row, kind in reversed(list(enumerate(kinds)))}
+    return {
+        "slot_seconds": float(cluster.slot_seconds),
+        "horizon": cluster.horizon,
+        "resources": dict(
+            zip(cluster.resources, (d.value for d in cluster.dimensions), strict=True)
+        ),
+        "kinds": [
+            {
+                "role": cluster.roles[first[kind]].value,
+                "servers": kinds.count(kind),
+                "capacity": {
+                    resource: format_amount(int(amount), dimension)
+                    for resource, dimension, amount in zip(
+                        cluster.resources,
+                        cluster.dimensions,
+                        cluster.capacity[first[kind]],
+                        strict=True,
+                    )
+                    if amount
+                },
+            }
+            for kind in sorted(first)
+        ],
+        "servers": [list(pair) for pair in zip(cluster.names, kinds, strict=True)],
+        "tenants": [tenant.name for tenant in cluster.tenants],
+    }
+
+
+def _incident(cluster: Cluster, event: ServerLost | ServerBack | JobCancelled) -> Record:
+    if isinstance(event, ServerLost):
+        return {"slot": event.slot, "server_lost": cluster.names[event.server]}
+    if isinstance(event, ServerBack):
+        return {"slot": event.slot, "server_back": cluster.names[event.server]}
+    return {"slot": event.slot, "cancel": event.job}

@@ -1,0 +1,27 @@
+"""Looking on while a driver, of simulated or of real time, runs an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shadowprice.core.events import Command, DriverEvent
+from shadowprice.engine import Engine
+
+
+class Observer:
+    """What looks on while a driver runs an engine; every hook does nothing by default."""
+
+    def began(self, engine: Engine) -> None:
+        """Take note of the engine before its first event."""
+
+    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+        """Take note of an event that the engine handled and of the commands it gave."""
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        """Take note of a slot in which placements are settled and running."""
+
+    def decided(self, seconds: float) -> None:
+        """Take note of how long the policy took over one decision."""
+
+    def finished(self, engine: Engine) -> None:
+        """Take note of the end of the run."""

@@ -1,0 +1,268 @@
+"""What a simulation leaves behind, collected in flat arrays while it runs."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import (
+    Charge,
+    Command,
+    Commit,
+    Completed,
+    Decided,
+    DriverEvent,
+    Drop,
+    JobCancelled,
+    JobsArrived,
+    Queue,
+    Reject,
+    Resize,
+    ServerBack,
+    ServerLost,
+    SlotEnded,
+    Start,
+    Stop,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy, PricedPolicy
+from shadowprice.core.schedule import Placement
+from shadowprice.engine import Engine
+from shadowprice.results.observer import Observer
+
+HEAT_BINS: Final = 2000
+"""Most columns of a heat map; longer runs average neighbouring slots."""
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class HeatBins:
+    """Rows of numbers by slot, averaged over neighbouring slots once there are too many.
+
+    Parameters
+    ----------
+    width : int
+        Numbers in a row.
+    most : int
+        Bins to keep; the slots of a bin double whenever a slot falls beyond them.
+    """
+
+    def __init__(self, width: int, most: int = HEAT_BINS) -> None:
+        self.slots_per_bin = 1
+        self.origin: int | None = None
+        self.most = most
+        self._sums = np.zeros((0, width))
+        self._counts = np.zeros(0, dtype=np.int64)
+
+    def add(self, slot: int, row: Floats) -> None:
+        """Take in the row of a slot; the first bin begins with the first slot taken in."""
+        if self.origin is None:
+            self.origin = slot
+        while (slot - self.origin) // self.slots_per_bin >= self.most:
+            self.halve()
+        at = (slot - self.origin) // self.slots_per_bin
+        if at >= len(self._counts):
+            self._grow(at + 1)
+        self._sums[at] += row
+        self._counts[at] += 1
+
+    def means(self) -> Floats:
+        """Return the mean row of each bin, shape (bins, width); NaN where no slot fell in."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(self._sums / self._counts[:, None], dtype=np.float64)
+
+    def _grow(self, needed: int) -> None:
+        size = min(self.most, max(needed, 2 * len(self._counts), 64))
+        sums = np.zeros((size, self._sums.shape[1]))
+        counts = np.zeros(size, dtype=np.int64)
+        sums[: len(self._counts)] = self._sums
+        counts[: len(self._counts)] = self._counts
+        self._sums, self._counts = sums, counts
+
+    def halve(self) -> None:
+        """Join neighbouring bins."""
+        self.slots_per_bin *= 2
+        odd = len(self._counts) % 2
+        sums = np.pad(self._sums, ((0, odd), (0, 0)))
+        counts = np.pad(self._counts, (0, odd))
+        self._sums = sums[0::2] + sums[1::2]
+        self._counts = counts[0::2] + counts[1::2]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """What ran where and for how long, as parallel arrays.
+
+    Parameters
+    ----------
+    jobs : ndarray of int64
+        Position of the job in the workload.
+    servers, workers, ps : ndarray of int64
+        Server row and the counts that stood there.
+    starts, ends : ndarray of int64
+        First slot, and first slot in which it no longer stood there.
+    """
+
+    jobs: Integers
+    servers: Integers
+    workers: Integers
+    ps: Integers
+    starts: Integers
+    ends: Integers
+
+
+class Recorder(Observer):
+    """An observer that keeps all that the results of a run are made of.
+
+    A placement is one row of six integers for as long as it stands, so a run of millions of
+    job-slots stays within tens of megabytes.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    jobs : sequence of Job
+        The workload, in file order.
+    policy : Policy
+        Asked for its prices in every slot, where it posts any.
+
+    Attributes
+    ----------
+    decisions : list of (int, decision)
+        Commit, Reject, Queue and Drop decisions with the slot in which they were taken.
+    charges : list of Charge
+        Payments, in order.
+    incidents : list of ServerLost, ServerBack or JobCancelled
+        What happened from outside.
+    latencies : array of float
+        Seconds that the policy took over each decision.
+    arrived : set of str
+        Jobs that arrived.
+    earned, completions : dict of str to float, dict of str to int
+        Utility and completion slot of completed jobs.
+    prices : dict of int to ndarray
+        Mean price of each resource over the servers that have it, by slot.
+    heat : HeatBins
+        Price of each whole server by slot, empty for policies without prices.
+    """
+
+    def __init__(self, cluster: Cluster, jobs: Sequence[Job], policy: Policy) -> None:
+        self.cluster = cluster
+        self.jobs = jobs
+        self.order = {job.name: at for at, job in enumerate(jobs)}
+        self.decisions: list[tuple[int, Commit | Reject | Queue | Drop]] = []
+        self.charges: list[Charge] = []
+        self.incidents: list[ServerLost | ServerBack | JobCancelled] = []
+        self.latencies = array("d")
+        self.arrived: set[str] = set()
+        self.earned: dict[str, float] = {}
+        self.completions: dict[str, int] = {}
+        self.prices: dict[int, Floats] = {}
+        self.heat = HeatBins(cluster.servers)
+        self.slots = array("q")
+        self.running = array("q")
+        self.waiting = array("q")
+        self._priced = cast(PricedPolicy, policy) if policy.capabilities.prices else None
+        self._owners = array("q")
+        self._servers = array("q")
+        self._workers = array("q")
+        self._ps = array("q")
+        self._starts = array("q")
+        self._ends = array("q")
+        self._open: dict[str, tuple[int, int]] = {}
+        self._next_slot = 0
+        self.engine: Engine | None = None
+
+    # ------------------------------------------------------------ hooks
+
+    def began(self, engine: Engine) -> None:
+        """Keep the engine, whose job records the tables are built from."""
+        self.engine = engine
+
+    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+        """Note what an event led to."""
+        match event:
+            case SlotEnded(slot):
+                self._next_slot = slot + 1
+            case JobsArrived():
+                self.arrived.update(job.name for job in event.jobs)
+            case ServerLost() | ServerBack() | JobCancelled():
+                self.incidents.append(event)
+            case _:
+                pass
+        for command in commands:
+            match command:
+                case Start(slot, job, placement) | Resize(slot, job, placement):
+                    self._close(job, slot)
+                    self._begin(job, slot, placement)
+                case Stop(slot, job):
+                    self._close(job, slot)
+                case Decided(slot, decision):
+                    if isinstance(decision, Commit | Reject | Queue | Drop):
+                        self.decisions.append((slot, decision))
+                    elif isinstance(decision, Charge):
+                        self.charges.append(decision)
+                case Completed(slot, job, utility):
+                    self.earned[job] = utility
+                    self.completions[job] = slot
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        """Count running and waiting jobs, and ask for prices."""
+        running = len(engine.running)
+        self.slots.append(slot)
+        self.running.append(running)
+        self.waiting.append(len(engine.open_jobs) - running)
+        if self._priced is not None:
+            prices = self._priced.slot_prices(engine.view)
+            owned = engine.ledger.capacity > 0
+            count = np.maximum(owned.sum(axis=0), 1)
+            self.prices[slot] = np.where(owned, prices, 0.0).sum(axis=0) / count
+            self.heat.add(slot, prices.sum(axis=1))
+
+    def decided(self, seconds: float) -> None:
+        """Note the time that a decision took."""
+        self.latencies.append(seconds)
+
+    # ------------------------------------------------------------ what ran
+
+    @property
+    def next_slot(self) -> int:
+        """First slot that is not over."""
+        return self._next_slot
+
+    def segments(self) -> Segments:
+        """Return what ran, up to the last slot that is over."""
+        starts, ends = _integers(self._starts), _integers(self._ends)
+        ends = np.where(ends < 0, self._next_slot, np.minimum(ends, self._next_slot))
+        ran = starts < ends
+        columns = (self._owners, self._servers, self._workers, self._ps)
+        owners, servers, workers, ps = (_integers(column)[ran] for column in columns)
+        return Segments(owners, servers, workers, ps, starts[ran], ends[ran])
+
+    def _begin(self, job: str, slot: int, placement: Placement) -> None:
+        count = len(placement.servers)
+        first = len(self._starts)
+        self._owners.extend((self.order[job],) * count)
+        self._servers.extend(placement.servers)
+        self._workers.extend(placement.workers)
+        self._ps.extend(placement.ps)
+        self._starts.extend((slot,) * count)
+        self._ends.extend((-1,) * count)
+        self._open[job] = (first, first + count)
+
+    def _close(self, job: str, slot: int) -> None:
+        rows = self._open.pop(job, None)
+        if rows is not None:
+            for row in range(*rows):
+                self._ends[row] = slot
+
+
+def _integers(values: array[int]) -> Integers:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,273 @@
+"""The page that sets several policies side by side on one workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from shadowprice.results.files import Run, folder_name
+from shadowprice.results.metrics import resources
+from shadowprice.results.report.charts import (
+    POINTS,
+    Box,
+    Floats,
+    Series,
+    bars,
+    box_plot,
+    line_chart,
+    share_bar,
+)
+from shadowprice.results.report.page import Tile, page, partial_warning, workload_name
+from shadowprice.results.report.scales import number, span
+from shadowprice.results.report.section_jobs import OUTCOMES
+from shadowprice.results.report.section_time import slot_label
+from shadowprice.results.report.sections import figure
+
+Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
+
+
+def write_comparison(runs: Sequence[Run], metrics: Table, path: Path) -> None:
+    """Write the page of a comparison.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The same workload under each policy.
+    metrics : sequence of (name, text by run, positions of the best)
+        The table of metrics.
+    path : Path
+        The file, such as ``compare.html``.
+    """
+    path.write_text(render_comparison(runs, metrics), encoding="utf-8")
+
+
+def render_comparison(runs: Sequence[Run], metrics: Table) -> str:
+    """Return the page of a comparison."""
+    first = runs[0]
+    drawn: list[tuple[str, Callable[[Sequence[Run]], str | None]]] = [
+        ("Utility over time", _utility),
+        ("Utility by class", _by_class),
+        ("Outcomes", _outcomes),
+        ("Completion times", _completion),
+        ("Lateness", _lateness),
+        ("Utilisation", _utilisation),
+        ("Queue", _queue),
+    ]
+    bodies = [("Metrics", "metrics", _table(runs, metrics))]
+    for title, draw in drawn:
+        body = draw(runs)
+        if body:
+            bodies.append((title, title.lower().replace(" ", "-"), body))
+    cluster = first.info["cluster"]
+    return page(
+        title=f"{len(runs)} policies on {workload_name(first)}",
+        lead=f"{first.summary['jobs']:,} jobs on {len(first.server_names):,} servers, slots of "
+        f"{span(cluster['slot_seconds'])}, seed {first.info['seed']}",
+        warning=partial_warning(runs),
+        tiles=_tiles(runs),
+        bodies=bodies,
+    )
+
+
+def _tiles(runs: Sequence[Run]) -> list[Tile]:
+    best = max(run.summary["total_utility"] for run in runs)
+    return [
+        (
+            run.policy,
+            number(run.summary["total_utility"]),
+            f"{run.summary['total_utility'] / best:.0%} of the best; "
+            f"{run.summary['finished']:,} finished"
+            if best
+            else f"{run.summary['finished']:,} finished",
+        )
+        for run in runs
+    ]
+
+
+def _table(runs: Sequence[Run], metrics: Table) -> str:
+    heads = "".join(
+        f'<th class=num><a href="{escape(folder_name(run.policy))}/report.html">'
+        f"{escape(run.policy)}</a></th>"
+        for run in runs
+    )
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td>"
+        + "".join(
+            f'<td class="num{" best" if at in best else ""}">{escape(text)}</td>'
+            for at, text in enumerate(texts)
+        )
+        + "</tr>"
+        for name, texts, best in metrics
+    )
+    return (
+        f'<div class="table"><table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody>'
+        "</table></div><p class=remark>The best of each row is set apart where one end is better. "
+        "Each policy's own page is linked from its name.</p>"
+    )
+
+
+def _slots(runs: Sequence[Run], most: int = POINTS) -> Floats:
+    """Return slots common to all runs, so that their lines share an axis."""
+    firsts = [int(run.slots.item(0, "slot")) for run in runs if len(run.slots)]
+    lasts = [int(run.slots.item(-1, "slot")) for run in runs if len(run.slots)]
+    if not firsts:
+        return np.zeros(0)
+    span_ = max(lasts) - min(firsts) + 1
+    step = max(1, -(-span_ // most))
+    return np.arange(min(firsts), max(lasts) + 1, step, dtype=np.float64)
+
+
+def _sampled(run: Run, values: Floats, at: Floats, *, mean: bool) -> Floats:
+    """Return a column of a run's slots at common slots: means over each step, or the last."""
+    if not len(run.slots):
+        return np.full(len(at), np.nan)
+    first = int(run.slots.item(0, "slot"))
+    step = int(at[1] - at[0]) if len(at) > 1 else max(len(values), 1)
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    begins = np.clip(at.astype(np.int64) - first, 0, len(values))
+    ends = np.clip(begins + step, 0, len(values))
+    if mean:
+        spans = ends - begins
+        means = (sums[ends] - sums[begins]) / np.maximum(spans, 1)
+        return np.asarray(np.where(spans > 0, means, np.nan), dtype=np.float64)
+    return np.asarray(values[np.maximum(ends - 1, 0)], dtype=np.float64)
+
+
+def _utility(runs: Sequence[Run]) -> str | None:
+    at = _slots(runs)
+    if not len(at):
+        return None
+    series = [
+        Series(
+            run.policy,
+            _sampled(run, np.cumsum(run.slots["utility"].to_numpy()), at, mean=False),
+            order % 8,
+        )
+        for order, run in enumerate(runs)
+    ]
+    chart = line_chart(
+        at, series, x_label=slot_label(runs[0]), y_label="utility", steps=True, legend=True
+    )
+    return figure("Utility earned up to each slot", chart)
+
+
+def _by_class(runs: Sequence[Run]) -> str | None:
+    names = sorted(runs[0].jobs["class"].unique().to_list())
+    figures = []
+    for name in names:
+        rows = []
+        for order, run in enumerate(runs):
+            earned = float(run.jobs.filter(pl.col("class") == name)["utility"].sum())
+            rows.append((run.policy, earned, number(earned), order % 8))
+        count = int((runs[0].jobs["class"] == name).sum())
+        figures.append(figure(f"{name}: {count:,} jobs", bars(rows)))
+    return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
+
+
+def _outcomes(runs: Sequence[Run]) -> str | None:
+    figures = []
+    for run in runs:
+        counts = dict(run.jobs["outcome"].value_counts().iter_rows())
+        parts = [
+            (label, counts[key], f"{counts[key]:,}", colour)
+            for key, label, colour in OUTCOMES
+            if key in counts
+        ]
+        figures.append(figure(run.policy, share_bar(parts)))
+    return f'<div class="grid2">{"".join(figures)}</div>'
+
+
+def _completion(runs: Sequence[Run]) -> str | None:
+    """Return the share of all jobs that had completed so many slots after their arrival."""
+    longest = max((run.summary["jct"]["p99"] or 0.0 for run in runs), default=0.0)
+    if not longest:
+        return None
+    at = np.unique(np.round(np.linspace(0, longest, 300))).astype(np.float64)
+    series = []
+    for order, run in enumerate(runs):
+        done = run.jobs.filter(pl.col("completion").is_not_null())
+        spans = np.sort((done["completion"] - done["arrival"] + 1).to_numpy())
+        share = np.searchsorted(spans, at, side="right") / max(len(run.jobs), 1)
+        series.append(Series(run.policy, share, order % 8))
+    chart = line_chart(
+        at,
+        series,
+        x_label="slots from arrival to completion",
+        y_label="share of all jobs",
+        percent=True,
+        y_high=1.0,
+        steps=True,
+        legend=True,
+    )
+    remark = "Of all jobs, refused ones included: a line that levels off below 100 % refused some."
+    return figure("Jobs completed within so many slots", chart, remark)
+
+
+def _lateness(runs: Sequence[Run]) -> str | None:
+    late = [run.jobs.filter(pl.col("late").is_not_null()) for run in runs]
+    names = sorted({name for frame in late for name in frame["class"].unique().to_list()})
+    figures = []
+    for name in names:
+        boxes = [
+            Box(run.policy, frame.filter(pl.col("class") == name)["late"].to_numpy(), order % 8)
+            for order, (run, frame) in enumerate(zip(runs, late, strict=True))
+        ]
+        chart = box_plot(boxes, x_label="completion less target, in slots", zero="on target")
+        figures.append(figure(name, chart))
+    return "".join(figures) or None
+
+
+def _utilisation(runs: Sequence[Run]) -> str | None:
+    at = _slots(runs, 300)
+    figures = []
+    for resource in resources(runs[0].slots) if len(at) else []:
+        if runs[0].summary["utilisation"].get(resource) is None:
+            continue
+        series = []
+        for order, run in enumerate(runs):
+            used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
+            total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
+            share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
+            series.append(Series(run.policy, _sampled(run, share, at, mean=True), order % 8))
+        chart = line_chart(
+            at,
+            series,
+            x_label=slot_label(runs[0]),
+            y_label="in use",
+            width=520,
+            height=220,
+            percent=True,
+            y_high=1.0,
+            steps=True,
+            legend=True,
+        )
+        figures.append(figure(resource, chart))
+    return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
+
+
+def _queue(runs: Sequence[Run]) -> str | None:
+    at = _slots(runs)
+    if not len(at):
+        return None
+    series = [
+        Series(
+            run.policy,
+            _sampled(run, run.slots["queue"].to_numpy().astype(np.float64), at, mean=True),
+            order % 8,
+        )
+        for order, run in enumerate(runs)
+    ]
+    chart = line_chart(
+        at,
+        series,
+        x_label=slot_label(runs[0]),
+        y_label="waiting jobs",
+        height=220,
+        steps=True,
+        legend=True,
+    )
+    return figure("Jobs that wait", chart)

@@ -1,0 +1,166 @@
+"""The page of one run: one file, readable without a network, a script or colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from shadowprice.results.files import Run
+from shadowprice.results.report.scales import number, span
+from shadowprice.results.report.sections import sections
+
+Tile = tuple[str, str, str]
+
+
+def write_report(run: Run, path: Path) -> None:
+    """Write the page of a run.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    path : Path
+        The file, such as ``report.html``; written whole or not at all.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(render_report(run), encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def render_report(run: Run) -> str:
+    """Return the page of a run."""
+    bodies = []
+    for one in sections():
+        body = one.render(run)
+        if body is not None:
+            bodies.append((one.title, one.anchor, body))
+    summary = run.summary
+    lead = (
+        f"{summary['jobs']:,} jobs on {len(run.server_names):,} servers, "
+        f"{len(run.slots):,} slots of {span(run.info['cluster']['slot_seconds'])}"
+    )
+    return page(
+        title=f"{run.policy}: {workload_name(run)}",
+        lead=lead,
+        warning=partial_warning([run]),
+        tiles=run_tiles(run),
+        bodies=bodies,
+    )
+
+
+def page(
+    *,
+    title: str,
+    lead: str,
+    warning: str,
+    tiles: Sequence[Tile],
+    bodies: Sequence[tuple[str, str, str]],
+) -> str:
+    """Return a whole page.
+
+    Parameters
+    ----------
+    title, lead : str
+        Heading, and the line below it.
+    warning : str
+        Set apart above everything; empty for none.
+    tiles : sequence of (label, number, remark)
+        The numbers to see first.
+    bodies : sequence of (title, anchor, HTML)
+        The sections.
+    """
+    links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for name, anchor, _ in bodies)
+    cards = "".join(
+        f'<div class="tile"><span>{escape(label)}</span><b>{escape(value)}</b>'
+        f"<small>{escape(remark)}</small></div>"
+        for label, value, remark in tiles
+    )
+    parts = "".join(
+        f'<section id="{anchor}"><h2>{escape(name)}</h2>{body}</section>'
+        for name, anchor, body in bodies
+    )
+    banner = f'<p class="warning">{escape(warning)}</p>' if warning else ""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)} · Shadowprice</title><style>{_asset('page.css')}</style></head>"
+        f'<body><header><p class="brand">Shadowprice</p><h1>{escape(title)}</h1>'
+        f'<p class="lead">{escape(lead)}</p></header>{banner}'
+        f'<nav>{links}</nav><main><div class="tiles">{cards}</div>{parts}</main>'
+        f'<div id="tip" hidden></div><script>{_asset("page.js")}</script></body></html>\n'
+    )
+
+
+def run_tiles(run: Run) -> list[Tile]:
+    """Return the numbers that sum a run up."""
+    summary = run.summary
+    seconds = run.info["cluster"]["slot_seconds"]
+    value = summary["value"]
+    share = f"{summary['total_utility'] / value:.1%} of the value on offer" if value else ""
+    met = summary["met_target"]
+    jct = summary["jct"]
+    latency = run.info["timing"]["decision_latency"]
+    tiles = [
+        ("total utility", number(summary["total_utility"]), share),
+        ("finished", f"{summary['finished']:,}", f"of {summary['jobs']:,} jobs"),
+        ("refused", f"{summary['rejected']:,}", _refusal_remark(run)),
+    ]
+    if met["of"]:
+        tiles.append(
+            ("met their target", f"{met['met'] / met['of']:.1%}", f"of {met['of']:,} with one")
+        )
+    if jct["mean"] is not None:
+        after = f"{span(jct['mean'] * seconds)} after arrival"
+        tiles.append(("mean completion", f"{number(jct['mean'])} slots", after))
+    if latency.get("decisions"):
+        tiles.append(
+            (
+                "median decision",
+                span(latency["p50"]),
+                f"99 %: {span(latency['p99'])}",
+            )
+        )
+    return tiles
+
+
+def partial_warning(runs: Sequence[Run]) -> str:
+    """Return what to say of runs that were interrupted, nothing where all are whole."""
+    told = [
+        f"{run.policy} in slot {run.info['interrupted_in_slot']:,}"
+        for run in runs
+        if run.info["partial"]
+    ]
+    if not told:
+        return ""
+    return (
+        f"Partial result: the run was interrupted ({', '.join(told)}); "
+        "what follows is what was done until then."
+    )
+
+
+def _refusal_remark(run: Run) -> str:
+    refusals = run.summary["refusals"]
+    if not refusals:
+        return ""
+    reason, count = next(iter(refusals.items()))
+    return f"{count:,} for {reason}"
+
+
+def workload_name(run: Run) -> str:
+    """Return what the jobs of a run are called: the file or trace they came from."""
+    for part in run.info["inputs"]:
+        if part["kind"] in {"jobs", "trace"}:
+            return Path(part["name"].partition("?")[0]).name
+    return f"{run.summary['jobs']:,} jobs"
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("shadowprice.results.report").joinpath(name).read_text("utf-8")

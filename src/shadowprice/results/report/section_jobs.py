@@ -1,0 +1,188 @@
+"""What became of the jobs: outcomes, lateness, refusals, decisions."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from shadowprice.results.files import Record, Run
+from shadowprice.results.report.charts import Box, bars, box_plot, share_bar
+from shadowprice.results.report.scales import number
+from shadowprice.results.report.sections import figure, section
+from shadowprice.results.report.tables import MOST_ROWS, Cell, Column, data_table
+
+OUTCOMES = (
+    ("finished", "finished", 2),
+    ("running", "running at the end", 0),
+    ("waiting", "waiting at the end", 1),
+    ("rejected", "refused", 4),
+    ("dropped", "dropped", 3),
+    ("cancelled", "cancelled", 6),
+    ("not arrived", "not arrived", 7),
+)
+
+
+@section("Outcomes", 10)
+def outcomes(run: Run) -> str | None:
+    """Return the jobs by outcome, by number and by value."""
+    if not len(run.jobs):
+        return None
+    table = run.jobs.group_by("outcome").agg(pl.len().alias("jobs"), pl.col("value").sum())
+    counts = {str(name): (int(jobs), float(value)) for name, jobs, value in table.iter_rows()}
+    found = [(key, label, colour) for key, label, colour in OUTCOMES if key in counts]
+    by_number = share_bar(
+        [(label, counts[key][0], f"{counts[key][0]:,}", colour) for key, label, colour in found]
+    )
+    total = sum(value for _, value in counts.values()) or 1.0
+    by_value = share_bar(
+        [
+            (label, counts[key][1], f"{counts[key][1] / total:.1%}", colour)
+            for key, label, colour in found
+        ]
+    )
+    return figure("By number of jobs", by_number) + figure("By their value", by_value)
+
+
+@section("Lateness", 60)
+def lateness(run: Run) -> str | None:
+    """Return completion less target by class of utility."""
+    late = run.jobs.filter(pl.col("late").is_not_null())
+    if not len(late):
+        return None
+    boxes = [
+        Box(name, frame["late"].to_numpy(), at % 7)
+        for at, (name, frame) in enumerate(_by_class(late))
+    ]
+    chart = box_plot(boxes, x_label="completion less target, in slots", zero="on target")
+    remark = (
+        "Box: the middle half of the finished jobs, with the median; whiskers: 5 % and 95 %. "
+        "Left of the line is in time."
+    )
+    return figure("Completion less target, by class", chart, remark)
+
+
+def _by_class(jobs: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    names = sorted(jobs["class"].unique().to_list())
+    return [(name, jobs.filter(pl.col("class") == name)) for name in names]
+
+
+@section("Refusals", 70)
+def refusals(run: Run) -> str | None:
+    """Return refused and dropped jobs with their reasons, the most valuable first."""
+    refused = [r for r in run.decisions(False) if r["outcome"] in {"rejected", "dropped"}]
+    if not refused:
+        return "<p>No job was refused.</p>"
+    reasons: dict[str, int] = {}
+    for record in refused:
+        reasons[record["reason"]] = reasons.get(record["reason"], 0) + 1
+    ordered = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+    overview = bars([(reason, count, f"{count:,}", 4) for reason, count in ordered])
+    worth: dict[str, float] = dict(zip(run.jobs["job"], run.jobs["value"], strict=True))
+    refused.sort(key=lambda record: -worth.get(record["job"], 0.0))
+    columns = [
+        Column("job"),
+        Column("slot", numeric=True),
+        Column("reason"),
+        Column("value", numeric=True),
+        Column("price", numeric=True),
+        Column("first bottleneck"),
+        Column("smallest change that would do"),
+    ]
+    rows: list[list[Cell]] = []
+    for record in refused[:MOST_ROWS]:
+        why: Record = record["refusal"]
+        rows.append(
+            [
+                record["job"],
+                record["slot"],
+                why["message"],
+                why.get("value"),
+                why.get("cost"),
+                why.get("bottleneck"),
+                why.get("change"),
+            ]
+        )
+    table = data_table(columns, rows, total=len(refused), remark="those worth most.")
+    remark = "Value: what the job would earn at its best completion; price: what that would cost."
+    return (
+        f'<div class="half">{figure("By reason", overview)}</div>'
+        f"<h3>Every refusal</h3>{table}<p class=remark>{remark}</p>"
+    )
+
+
+@section("Decisions", 80)
+def decisions(run: Run) -> str | None:
+    """Return the last decision on each job beside what came of it, the most valuable first."""
+    last: dict[str, Record] = {}
+    for record in run.decisions(False):
+        last[record["job"]] = record
+    if not last:
+        return None
+    chosen = run.jobs.filter(pl.col("job").is_in(list(last)))
+    total = len(chosen)
+    if total > MOST_ROWS:
+        chosen = chosen.sort("value", descending=True, maintain_order=True).head(MOST_ROWS)
+    columns = [
+        Column("job"),
+        Column("class"),
+        Column("arrival", numeric=True),
+        Column("decision"),
+        Column("payoff", numeric=True),
+        Column("cost", numeric=True),
+        Column("start", numeric=True),
+        Column("completion", numeric=True),
+        Column("late", numeric=True),
+        Column("worker-slots", numeric=True),
+        Column("utility", numeric=True),
+        Column("outcome"),
+    ]
+    rows: list[list[Cell]] = []
+    for job in chosen.iter_rows(named=True):
+        record = last[job["job"]]
+        rows.append(
+            [
+                job["job"],
+                job["class"],
+                job["arrival"],
+                record["outcome"],
+                record["payoff"],
+                record["cost"],
+                job["start"],
+                job["completion"],
+                job["late"],
+                job["worker_slots"],
+                job["utility"],
+                job["outcome"],
+            ]
+        )
+    return data_table(columns, rows, total=total, remark="those worth most; all are in the files.")
+
+
+@section("Completion times", 65)
+def completion_times(run: Run) -> str | None:
+    """Return how many jobs took how long, by class, in words."""
+    finished = run.jobs.filter(pl.col("outcome") == "finished")
+    if not len(finished):
+        return None
+    spans = (finished["completion"] - finished["arrival"] + 1).cast(pl.Float64)
+    rows: list[list[Cell]] = []
+    for name, frame in _by_class(finished.with_columns(spans.alias("span"))):
+        values = frame["span"].to_numpy()
+        p50, p90, p99 = (float(v) for v in np.percentile(values, (50, 90, 99)))
+        late = frame["late"].drop_nulls()
+        met = f"{int((late <= 0).sum()) / len(late):.1%}" if len(late) else "-"
+        earned = float(frame["utility"].sum())
+        rows.append([name, len(frame), float(values.mean()), p50, p90, p99, met, earned])
+    columns = [
+        Column("class"),
+        Column("finished", numeric=True),
+        Column("mean", numeric=True),
+        Column("median", numeric=True),
+        Column("90 %", numeric=True),
+        Column("99 %", numeric=True),
+        Column("met target"),
+        Column("utility", numeric=True),
+    ]
+    mean = run.summary["jct"]["mean"]
+    remark = f"Slots from arrival to the end of the completion slot; {number(mean)} on average."
+    return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"

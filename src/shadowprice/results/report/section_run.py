@@ -1,0 +1,88 @@
+"""What was run: cluster, parameters, inputs, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+
+from shadowprice.results.files import Run
+from shadowprice.results.report.scales import span
+from shadowprice.results.report.sections import section
+
+
+@section("What was run", 90)
+def what_was_run(run: Run) -> str | None:
+    """Return everything that the result depends on."""
+    info = run.info
+    cluster = info["cluster"]
+    kinds = "; ".join(
+        f"{kind['servers']:,} of role {kind['role']} ("
+        + ", ".join(f"{name} {amount}" for name, amount in kind["capacity"].items())
+        + ")"
+        for kind in cluster["kinds"]
+    )
+    facts = {
+        "policy": info["policy"],
+        "seed": info["seed"],
+        "timespan": "until the last job" if info["until"] is None else f"{info['until']:,} slots",
+        "slot": span(cluster["slot_seconds"]),
+        "planning horizon": f"{cluster['horizon']:,} slots",
+        "servers": kinds,
+        "tenants": ", ".join(cluster["tenants"]),
+        **{f"input: {part['kind']}": _input(part) for part in info["inputs"]},
+        "decisions took": _latency(info["timing"]["decision_latency"]),
+        "simulated in": span(info["timing"]["wall_seconds"]),
+        "versions": ", ".join(f"{name} {version}" for name, version in info["versions"].items()),
+        "state at the end": (info["state_digest"] or "")[:16],
+    }
+    parameters = dict(flatten(info["parameters"]))
+    incidents = [
+        f"slot {record['slot']}: {kind.replace('_', ' ')} {what}"
+        for record in info["incidents"]
+        for kind, what in record.items()
+        if kind != "slot"
+    ]
+    parts = [_facts(facts)]
+    if incidents:
+        more = f"; and {len(incidents) - 40} more" if len(incidents) > 40 else ""
+        parts.append(f"<h3>Incidents</h3><p>{escape('; '.join(incidents[:40]) + more)}</p>")
+    if parameters:
+        parts.append(f"<h3>Parameters in force</h3>{_facts(parameters)}")
+    return "".join(parts)
+
+
+def flatten(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield nested parameters by their dotted names."""
+    for name, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from flatten(inner, f"{prefix}{name}.")
+        else:
+            yield prefix + name, inner
+
+
+def _input(part: Mapping[str, str]) -> str:
+    digest = f" (sha256 {part['sha256'][:16]}…)" if part["sha256"] else ""
+    return f"{part['name']}{digest}"
+
+
+def _latency(record: Mapping[str, float]) -> str:
+    if not record.get("decisions"):
+        return ""
+    spans = {name: span(record[name]) for name in ("p50", "p90", "p99", "max")}
+    return (
+        f"median {spans['p50']}, 90 % {spans['p90']}, 99 % {spans['p99']}, longest {spans['max']} "
+        f"({record['decisions']:,} decisions)"
+    )
+
+
+def _facts(facts: Mapping[str, object]) -> str:
+    rows = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(_text(value))}</dd>"
+        for name, value in facts.items()
+        if value not in ("", None)
+    )
+    return f"<dl>{rows}</dl>"
+
+
+def _text(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,110 @@
+"""What tenants earned, paid, lent and borrowed."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from shadowprice.results.accounts import MICRO, Books, books_of, timeline
+from shadowprice.results.files import Run
+from shadowprice.results.report.charts import Floats, Series, line_chart, thin
+from shadowprice.results.report.section_time import slot_label
+from shadowprice.results.report.sections import figure, section
+from shadowprice.results.report.tables import Column, data_table
+
+MOST_LINES = 7
+"""Tenants with a line of their own: as many as there are colours."""
+
+
+@section("Tenants", 60)
+def tenants(run: Run) -> str | None:
+    """Return each tenant's books, and its balance and loans over time where the policy charges."""
+    if not run.info["cluster"]["tenants"]:
+        return None
+    books = books_of(run)
+    parts = [_table(books)]
+    if books.charged and len(run.slots):
+        parts.append(_over_time(run, books))
+    return "".join(parts)
+
+
+def _table(books: Books) -> str:
+    columns = [Column("tenant"), Column("share")]
+    columns += [
+        Column(name, numeric=True)
+        for name in (
+            *("jobs", "finished", "earned", "paid", "received", "paid to itself"),
+            *("lent, place-slots", "borrowed, place-slots", "revenue", "fairness ratio"),
+        )
+    ]
+    rows = [
+        (
+            account.tenant,
+            ", ".join(f"{count} {kind}" for kind, count in account.share.items()),
+            account.jobs,
+            account.finished,
+            account.earned,
+            (account.paid - account.to_itself) / MICRO,
+            (account.received - account.to_itself) / MICRO,
+            account.to_itself / MICRO,
+            sum(account.lent.values()),
+            sum(account.borrowed.values()),
+            account.revenue,
+            account.fairness,
+        )
+        for account in books.accounts.values()
+    ]
+    variance = books.fairness_variance
+    told = (
+        "Revenue is utility less what was paid plus what was received. The fairness ratio is a "
+        "tenant's share of all revenue over its share of the places."
+    )
+    if variance is not None:
+        told += f" Its variance over tenants is {variance:.4g}."
+    return f"{data_table(columns, rows)}<p class=remark>{told}</p>"
+
+
+def _over_time(run: Run, books: Books) -> str:
+    moves = timeline(run, books)
+    first, count = int(run.slots.item(0, "slot")), len(run.slots)
+    busiest = sorted(
+        books.accounts.values(),
+        key=lambda a: -(a.paid + a.received + sum(a.lent.values()) + sum(a.borrowed.values())),
+    )[:MOST_LINES]
+    names = [account.tenant for account in busiest]
+    remark = (
+        f"The {len(names)} tenants that traded most." if len(books.accounts) > len(names) else ""
+    )
+    balance, lending = [], []
+    positions = np.zeros(0)
+    for colour, name in enumerate(names):
+        mine = moves.filter(pl.col("tenant") == name)
+        money = _spread(mine, "received", first, count) - _spread(mine, "paid", first, count)
+        places = _spread(mine, "lent", first, count) - _spread(mine, "borrowed", first, count)
+        positions, thinned = thin(np.cumsum(money), last=True)
+        balance.append(Series(name, thinned, colour))
+        lending.append(Series(name, thin(places)[1], colour))
+    xs = first + positions
+    label = slot_label(run)
+    charts = [
+        figure(
+            "Received less paid, so far",
+            line_chart(xs, balance, x_label=label, y_label="utility", legend=True, steps=True),
+            remark,
+        ),
+        figure(
+            "Places lent (above) and borrowed (below)",
+            line_chart(xs, lending, x_label=label, y_label="places", legend=True, steps=True),
+            remark,
+        ),
+    ]
+    return "".join(charts)
+
+
+def _spread(moves: pl.DataFrame, column: str, first: int, count: int) -> Floats:
+    """Return a column by slot, 0 where nothing moved."""
+    values = np.zeros(count)
+    at = moves["slot"].to_numpy() - first
+    inside = (at >= 0) & (at < count)
+    np.add.at(values, at[inside], moves[column].to_numpy()[inside])
+    return values

@@ -1,0 +1,126 @@
+"""What happened over time: utility, utilisation, queue, prices."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from shadowprice.results.files import Run
+from shadowprice.results.metrics import resources
+from shadowprice.results.report.charts import Floats, Series, line_chart, thin
+from shadowprice.results.report.scales import span
+from shadowprice.results.report.sections import figure, section
+
+
+def slot_label(run: Run) -> str:
+    """Return the label of the slot axis, with the length of a slot."""
+    return f"slot (of {span(run.info['cluster']['slot_seconds'])})"
+
+
+def earned_over_time(run: Run) -> tuple[Floats, Floats]:
+    """Return slots and the utility earned up to the end of each."""
+    return (
+        run.slots["slot"].to_numpy().astype(np.float64),
+        np.cumsum(run.slots["utility"].to_numpy()),
+    )
+
+
+@section("Utility over time", 20)
+def utility(run: Run) -> str | None:
+    """Return utility earned beside the value that arrived."""
+    if not len(run.slots):
+        return None
+    slots, earned = earned_over_time(run)
+    arrivals = run.jobs.group_by("arrival").agg(pl.col("value").sum()).sort("arrival")
+    at = np.searchsorted(arrivals["arrival"].to_numpy(), slots, side="right")
+    offered = np.r_[0.0, np.cumsum(arrivals["value"].to_numpy())][at]
+    positions, thinned = thin(earned, last=True)
+    _, thinned_offer = thin(offered, last=True)
+    xs = slots[positions.astype(np.int64)]
+    series = [
+        Series("value of the jobs that arrived", thinned_offer, 7),
+        Series("utility earned", thinned, 0),
+    ]
+    chart = line_chart(xs, series, x_label=slot_label(run), y_label="utility", steps=True)
+    remark = (
+        "A job's value is what it would earn if it ran at full width from its arrival; its utility "
+        "is earned in the slot in which it completes."
+    )
+    return figure("Earned and on offer", chart, remark)
+
+
+@section("Utilisation", 30)
+def utilisation(run: Run) -> str | None:
+    """Return the used share of each resource, one small chart each."""
+    if not len(run.slots):
+        return None
+    slots = run.slots["slot"].to_numpy().astype(np.float64)
+    charts = []
+    shown = [r for r in resources(run.slots) if run.summary["utilisation"].get(r) is not None]
+    for at, resource in enumerate(shown):
+        used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
+        total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
+        share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
+        positions, values = thin(share, 300)
+        chart = line_chart(
+            slots[positions.astype(np.int64)],
+            [Series(resource, values, at % 7)],
+            x_label=slot_label(run),
+            y_label="in use",
+            width=520,
+            height=190,
+            fill=True,
+            y_high=1.0,
+            percent=True,
+            steps=True,
+        )
+        mean = run.summary["utilisation"][resource]
+        charts.append(figure(f"{resource}: {mean:.0%} on average", chart))
+    return f'<div class="grid2">{"".join(charts)}</div>' if charts else None
+
+
+@section("Queue", 35)
+def queue(run: Run) -> str | None:
+    """Return the number of running and waiting jobs."""
+    if not len(run.slots):
+        return None
+    slots = run.slots["slot"].to_numpy().astype(np.float64)
+    positions, running = thin(run.slots["running"].to_numpy().astype(np.float64))
+    _, waiting = thin(run.slots["queue"].to_numpy().astype(np.float64))
+    chart = line_chart(
+        slots[positions.astype(np.int64)],
+        [Series("running", running, 2), Series("waiting", waiting, 1)],
+        x_label=slot_label(run),
+        y_label="jobs",
+        height=220,
+        steps=True,
+    )
+    remark = "Waiting: arrived, not refused, not running; a planned job waits for its first slot."
+    return figure("Jobs in the cluster", chart, remark)
+
+
+@section("Prices", 50)
+def prices(run: Run) -> str | None:
+    """Return the mean price of each resource."""
+    series = []
+    positions = np.zeros(0)
+    for at, resource in enumerate(resources(run.slots)):
+        column = run.slots[f"price_{resource}"]
+        values = column.to_numpy()
+        if column.null_count() < len(column) and np.nanmax(values) > 0:
+            positions, thinned = thin(values)
+            series.append(Series(resource, thinned, at % 7))
+    if not series:
+        return None
+    slots = run.slots["slot"].to_numpy().astype(np.float64)
+    chart = line_chart(
+        slots[positions.astype(np.int64)],
+        series,
+        x_label=slot_label(run),
+        y_label="utility a slot",
+        height=240,
+        legend=True,
+        steps=True,
+    )
+    remark = "What all of a server's resource costs for a slot, the mean over servers that have it."
+    return figure("Mean price of each resource", chart, remark)

@@ -1,0 +1,79 @@
+"""The sections of a run's page.
+
+A section is a function of a `Run` that returns HTML, or None where it has nothing to say. Adding
+one is adding a decorated function, in one of the ``section_*.py`` modules here or in a new one;
+nothing else has to know of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+
+from shadowprice.results.files import Run
+
+Render = Callable[[Run], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section of the page.
+
+    Parameters
+    ----------
+    title : str
+        Its heading.
+    order : int
+        Sections stand in this order; those of the package are 10 apart.
+    render : callable
+        Takes the run; returns HTML or None.
+    """
+
+    title: str
+    order: int
+    render: Render
+
+    @property
+    def anchor(self) -> str:
+        """What links to it."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+
+_sections: dict[str, Section] = {}
+
+
+def section(title: str, order: int) -> Callable[[Render], Render]:
+    """Register a function as a section; parameters as in `Section`."""
+
+    def register(render: Render) -> Render:
+        if title in _sections and _sections[title].render is not render:
+            raise ValueError(f"two sections are called {title!r}")
+        _sections[title] = Section(title, order, render)
+        return render
+
+    return register
+
+
+def sections() -> list[Section]:
+    """Return all sections in their order."""
+    _load()
+    return sorted(_sections.values(), key=lambda part: (part.order, part.title))
+
+
+@cache
+def _load() -> None:
+    package = importlib.import_module("shadowprice.results.report")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name.startswith("section_"):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def figure(title: str, body: str, remark: str = "") -> str:
+    """Return a chart with its title and a remark below."""
+    below = f"<figcaption>{escape(remark)}</figcaption>" if remark else ""
+    return f"<figure><h3>{escape(title)}</h3>{body}{below}</figure>"

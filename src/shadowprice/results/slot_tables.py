@@ -1,0 +1,215 @@
+"""What ran in each slot and on each server, from the segments that a recorder kept."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
+from shadowprice.core.events import ServerBack, ServerLost
+from shadowprice.results.recorder import Integers, Recorder, Segments
+
+HEAT_ROWS: Final = 512
+"""Most rows of a heat map; larger clusters average neighbouring servers."""
+
+ALLOCATIONS: Final[dict[Any, Any]] = {
+    "slot": pl.Int64(),
+    "job": pl.String(),
+    "server": pl.Int32(),
+    "workers": pl.Int32(),
+    "ps": pl.Int32(),
+}
+
+Floats = NDArray[np.float64]
+
+
+def expand(segments: Segments) -> tuple[Integers, Integers]:
+    """Return (slot, segment row) of everything that ran, by slot, then job, then server."""
+    spans = segments.ends - segments.starts
+    rows = np.repeat(np.arange(len(spans)), spans)
+    offsets = np.arange(len(rows)) - np.repeat(np.cumsum(spans) - spans, spans)
+    slots = segments.starts[rows] + offsets
+    order = np.lexsort((segments.servers[rows], segments.jobs[rows], slots))
+    return slots[order], rows[order]
+
+
+def allocation_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFrame:
+    """Return what ran: one row a (slot, job, server); servers by their position in the cluster."""
+    segments = recorder.segments()
+    names = pl.Series("job", [job.name for job in recorder.jobs], dtype=pl.String())
+    return pl.DataFrame(
+        {
+            "slot": slots,
+            "job": names.gather(segments.jobs[rows]),
+            "server": segments.servers[rows],
+            "workers": segments.workers[rows],
+            "ps": segments.ps[rows],
+        }
+    ).cast(ALLOCATIONS)
+
+
+def simulated_slots(recorder: Recorder) -> tuple[int, int]:
+    """Return the first slot that was simulated, and how many there are up to the last one over."""
+    if not recorder.slots:
+        return 0, 0
+    first = recorder.slots[0]
+    return first, max(recorder.next_slot - first, 0)
+
+
+def slot_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFrame:
+    """Return one row a slot, from the first that was simulated to the last that is over.
+
+    Columns
+    -------
+    slot, running, queue
+        Jobs running, and jobs that arrived and wait (a planner's jobs whose plan begins later
+        are waiting too).
+    used_R, total_R
+        Of each resource R, over servers that are there and limit it: counts as in files, bytes,
+        bit/s. ``total_R`` is null where no server limits the resource.
+    price_R
+        Mean over the servers that have it of the price of all of a server's R for the slot; null
+        where the policy posts no prices or the slot was skipped because nothing ran.
+    utility
+        Utility of the jobs that completed in the slot.
+    """
+    cluster = recorder.cluster
+    first, count = simulated_slots(recorder)
+    used, totals = _usage(recorder, slots, rows, first, count)
+    seen = np.array(recorder.slots, dtype=np.int64) - first
+    seen = seen[seen < count]
+    columns: dict[str, object] = {"slot": np.arange(first, first + count)}
+    for name, values in (("running", recorder.running), ("queue", recorder.waiting)):
+        column = np.zeros(count, dtype=np.int64)
+        column[seen] = np.array(values, dtype=np.int64)[: len(seen)]
+        columns[name] = column
+    for at, resource in enumerate(cluster.resources):
+        limited = bool((cluster.capacity[:, at] < UNLIMITED).any())
+        columns[f"used_{resource}"] = _natural(used[:, at], cluster.dimensions[at])
+        columns[f"total_{resource}"] = (
+            _natural(totals[:, at], cluster.dimensions[at])
+            if limited
+            else pl.Series([None] * count, dtype=pl.Float64())
+        )
+    for at, resource in enumerate(cluster.resources):
+        prices = [recorder.prices.get(first + slot) for slot in range(count)]
+        columns[f"price_{resource}"] = pl.Series(
+            [None if row is None else float(row[at]) for row in prices], dtype=pl.Float64()
+        )
+    earned = np.zeros(count)
+    for name, utility in recorder.earned.items():
+        completion = recorder.completions[name]
+        earned[completion - first] += utility
+    columns["utility"] = earned
+    return pl.DataFrame(columns)
+
+
+def _natural(values: Integers, dimension: Dimension) -> pl.Series:
+    if dimension is Dimension.COUNT:
+        return pl.Series(values / MILLI, dtype=pl.Float64())
+    return pl.Series(values, dtype=pl.Int64())
+
+
+def _usage(
+    recorder: Recorder, slots: Integers, rows: Integers, first: int, count: int
+) -> tuple[Integers, Integers]:
+    """Return used and total amounts, shape (slots, resources), of servers that limit them."""
+    cluster, segments = recorder.cluster, recorder.segments()
+    limited = cluster.capacity < UNLIMITED
+    used = np.zeros((count, len(cluster.resources)), dtype=np.int64)
+    if len(slots):
+        amounts = _amounts(recorder, segments)
+        amounts[~limited[segments.servers]] = 0
+        begins = np.flatnonzero(np.r_[True, np.diff(slots) != 0])
+        for column in range(len(cluster.resources)):
+            sums = np.add.reduceat(amounts[rows, column], begins)
+            used[slots[begins] - first, column] = sums
+    capacity = np.where(limited, cluster.capacity, 0)
+    totals = np.tile(capacity.sum(axis=0), (count, 1))
+    out: set[int] = set()
+    for incident in recorder.incidents:
+        at = max(incident.slot - first, 0)
+        if isinstance(incident, ServerLost) and incident.server not in out:
+            out.add(incident.server)
+            totals[at:] -= capacity[incident.server]
+        elif isinstance(incident, ServerBack) and incident.server in out:
+            out.discard(incident.server)
+            totals[at:] += capacity[incident.server]
+    return used, totals
+
+
+def _amounts(recorder: Recorder, segments: Segments) -> Integers:
+    """Return what each segment holds while it stands, shape (segments, resources)."""
+    if not recorder.jobs:
+        return np.zeros((0, len(recorder.cluster.resources)), dtype=np.int64)
+    worker = np.stack([job.worker for job in recorder.jobs])
+    nothing = np.zeros(worker.shape[1], dtype=np.int64)
+    ps = np.stack([nothing if job.ps is None else job.ps for job in recorder.jobs])
+    return np.asarray(
+        segments.workers[:, None] * worker[segments.jobs]
+        + segments.ps[:, None] * ps[segments.jobs],
+        dtype=np.int64,
+    )
+
+
+def heat_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFrame:
+    """Return load and price over servers and time, at a bounded size.
+
+    Columns
+    -------
+    slot, server
+        First slot of the bin, first server of the group; a bin averages over as many slots, and a
+        group over as many neighbouring servers, as keep them within `HEAT_BINS` and `HEAT_ROWS`.
+    share
+        Used share of the scarcest resource of a server.
+    price
+        Price of a whole server for a slot; null without prices.
+    """
+    cluster, segments = recorder.cluster, recorder.segments()
+    group = max(1, math.ceil(cluster.servers / HEAT_ROWS))
+    groups = math.ceil(cluster.servers / group)
+    sizes = np.bincount(np.arange(cluster.servers) // group, minlength=groups)
+    first, count = simulated_slots(recorder)
+    per_bin = recorder.heat.slots_per_bin
+    while math.ceil(count / per_bin) > recorder.heat.most:
+        per_bin *= 2
+    bins = math.ceil(count / per_bin)
+    share = np.zeros((bins, groups))
+    if len(slots):
+        at_slots, at_servers, shares = _server_shares(recorder, segments, slots, rows)
+        np.add.at(share, ((at_slots - first) // per_bin, at_servers // group), shares)
+        lengths = np.diff(np.minimum(np.arange(bins + 1) * per_bin, count))
+        share /= lengths[:, None] * sizes
+    while recorder.heat.slots_per_bin < per_bin:
+        recorder.heat.halve()
+    prices = np.full((bins, groups), np.nan)
+    kept = recorder.heat.means()[:bins]
+    if len(kept):
+        prices[: len(kept)] = np.add.reduceat(kept, np.arange(groups) * group, axis=1) / sizes
+    return pl.DataFrame(
+        {
+            "slot": np.repeat(first + np.arange(bins) * per_bin, groups),
+            "server": np.tile(np.arange(groups, dtype=np.int32) * group, bins),
+            "share": share.astype(np.float32).ravel(),
+            "price": pl.Series(prices.astype(np.float32).ravel()).fill_nan(None),
+        }
+    )
+
+
+def _server_shares(
+    recorder: Recorder, segments: Segments, slots: Integers, rows: Integers
+) -> tuple[Integers, Integers, Floats]:
+    """Return slot, server and used share of every server in every slot in which it is used."""
+    servers = segments.servers[rows]
+    order = np.lexsort((servers, slots))
+    at_slots, at_servers = slots[order], servers[order]
+    begins = np.flatnonzero(np.r_[True, (np.diff(at_slots) != 0) | (np.diff(at_servers) != 0)])
+    amounts = _amounts(recorder, segments)[rows[order]]
+    used = np.add.reduceat(amounts, begins, axis=0)
+    capacity = recorder.cluster.capacity[at_servers[begins]]
+    shares = np.where(capacity > 0, used / np.maximum(capacity, 1), 0.0).max(axis=1)
+    return at_slots[begins], at_servers[begins], shares

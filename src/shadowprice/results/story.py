@@ -1,0 +1,135 @@
+"""One job's story out of a run directory: what it asked, what was decided, what happened."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.files import DECISIONS, Record, read_info, read_lines, read_table
+
+Entry = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A placement that held over consecutive slots.
+
+    Parameters
+    ----------
+    first, last : int
+        Slots, both included.
+    entries : tuple of (server, workers, ps)
+        Where the job stood; servers by their position in the cluster.
+    """
+
+    first: int
+    last: int
+    entries: tuple[Entry, ...]
+
+    @property
+    def workers(self) -> int:
+        """Workers in each of the slots."""
+        return sum(workers for _, workers, _ in self.entries)
+
+    @property
+    def ps(self) -> int:
+        """Parameter servers in each of the slots."""
+        return sum(ps for _, _, ps in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a run knows of a job.
+
+    Parameters
+    ----------
+    info : dict
+        ``run.json``.
+    job : dict
+        Its row of ``jobs.parquet``; ``worth`` and ``shape`` are parsed.
+    decisions : list of dict
+        Its lines of ``decisions.jsonl``.
+    ran : list of Stay
+        Where it ran.
+    """
+
+    info: Record
+    job: Record
+    decisions: list[Record]
+    ran: list[Stay]
+
+    def planned(self, decision: Record) -> list[Stay]:
+        """Return the committed plan of a decision."""
+        return stays([tuple(row) for row in decision.get("plan", ())])
+
+    def record(self) -> Record:
+        """Return the story as plain values."""
+        names = [name for name, _ in self.info["cluster"]["servers"]]
+        return {
+            "policy": self.info["policy"],
+            "job": self.job,
+            "decisions": self.decisions,
+            "ran": [
+                {
+                    "slots": [stay.first, stay.last],
+                    "placement": [
+                        {"server": names[server], "workers": workers, "ps": ps}
+                        for server, workers, ps in stay.entries
+                    ],
+                }
+                for stay in self.ran
+            ],
+        }
+
+
+def read_story(folder: Path, name: str) -> Story:
+    """Read a job's story.
+
+    Raises
+    ------
+    InputError
+        If the directory holds no run, or the run no such job; close names are told.
+    """
+    info = read_info(folder)
+    jobs = read_table(folder, "jobs")
+    row = jobs.filter(pl.col("job") == name)
+    if row.is_empty():
+        raise InputError(_unknown(folder, name, jobs["job"].to_list()))
+    job: Record = row.row(0, named=True)
+    for part in ("worth", "shape"):
+        job[part] = json.loads(job[part])
+    quoted = json.dumps(name, ensure_ascii=False)
+    lines = read_lines(folder / DECISIONS, containing=f'"job": {quoted}')
+    ran = read_table(folder, "allocations").filter(pl.col("job") == name)
+    rows = ran.select("slot", "server", "workers", "ps").rows()
+    return Story(info, job, [line for line in lines if line["job"] == name], stays(rows))
+
+
+def stays(rows: Sequence[tuple[Any, ...]]) -> list[Stay]:
+    """Join (slot, server, workers, ps) rows, ordered by slot, into stays."""
+    by_slot: dict[int, list[Entry]] = {}
+    for slot, server, workers, ps in rows:
+        by_slot.setdefault(slot, []).append((server, workers, ps))
+    joined: list[Stay] = []
+    for slot, entries in by_slot.items():
+        here = tuple(sorted(entries))
+        if joined and joined[-1].last == slot - 1 and joined[-1].entries == here:
+            joined[-1] = Stay(joined[-1].first, slot, here)
+        else:
+            joined.append(Stay(slot, slot, here))
+    return joined
+
+
+def _unknown(folder: Path, name: str, known: list[str]) -> Fault:
+    close = difflib.get_close_matches(name, known, 3, cutoff=0.5)
+    close += [other for other in known if name.lower() in other.lower() and other not in close]
+    quoted = " or ".join(repr(other) for other in close[:3])
+    mend = f"did you mean {quoted}?" if close else f"its jobs are in {folder}/jobs.parquet"
+    return Fault(str(folder), f"there is no job {name!r} in this run", mend)

@@ -1,0 +1,315 @@
+"""The tables of a run, built from what a recorder kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+
+import numpy as np
+import polars as pl
+
+from shadowprice.core.amounts import Dimension, format_amount
+from shadowprice.core.cluster import BANDWIDTH, Cluster
+from shadowprice.core.events import Charge, Commit, Drop, Queue, Reject
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Status
+from shadowprice.core.utility import (
+    Deadline,
+    Sigmoid,
+    Utility,
+    utility_record,
+    utility_value,
+)
+from shadowprice.results.recorder import Integers, Recorder, Segments
+
+# ---------------------------------------------------------------- jobs
+
+
+def job_class(job: Job) -> str:
+    """Return the utility class that results are grouped by.
+
+    The label ``class`` where the workload carries one; else OASiS's classes by the decay of the
+    sigmoid (section V: 0; 0.01 to 1; 4 to 6), ``deadline``, or the kind of utility.
+    """
+    if "class" in job.labels:
+        return job.labels["class"]
+    utility = job.utility
+    if isinstance(utility, Sigmoid):
+        if utility.decay == 0:
+            return "time-insensitive"
+        return "time-sensitive" if utility.decay < 2 else "time-critical"
+    return utility.kind
+
+
+def job_target(utility: Utility) -> float | None:
+    """Return the slots after arrival at which a job should be done, None where it has no target."""
+    if isinstance(utility, Sigmoid):
+        return utility.target
+    return utility.by if isinstance(utility, Deadline) else None
+
+
+def job_table(recorder: Recorder) -> pl.DataFrame:
+    """Return one row a job, in the order of the workload.
+
+    Columns
+    -------
+    job, tenant, class, arrival
+        What the workload says; ``class`` as in `job_class`.
+    outcome
+        ``finished``, ``rejected``, ``dropped``, ``cancelled``; ``running``, ``waiting`` or
+        ``not arrived`` where the run ended before the job did.
+    reason, message
+        Why it was refused, dropped or cancelled.
+    start, completion
+        First slot in which it ran, and the slot in which it completed.
+    utility, value
+        What it earned, and what it would earn at its shortest duration.
+    target, late
+        Target in slots after arrival (of a bag of tasks, its deadline); completion less arrival
+        less target.
+    worker_slots, ps_slots, workers_peak
+        Workers and parameter servers summed over slots; most workers in a slot.
+    progress, required
+        Progress units made and needed.
+    admitted
+        Slot in which a planner committed to it (the first time), else null.
+    plans
+        Times that it was committed (more than once after a server was lost).
+    demand, ps_demand, worth, shape
+        What it asked for: amounts as a job file writes them, and JSON of its utility and size.
+    """
+    segments = recorder.segments()
+    count = len(recorder.jobs)
+    spans = segments.ends - segments.starts
+    worker_slots = _sum_by(segments.jobs, segments.workers * spans, count)
+    ps_slots = _sum_by(segments.jobs, segments.ps * spans, count)
+    committed: dict[str, list[int]] = {}
+    for slot, decision in recorder.decisions:
+        if isinstance(decision, Commit):
+            committed.setdefault(decision.job, []).append(slot)
+    describe = _Descriptions(recorder.cluster)
+    known = recorder.engine.jobs if recorder.engine is not None else {}
+    rows = []
+    for job in recorder.jobs:
+        record = known.get(job.name)
+        arrived = record is not None and job.name in recorder.arrived
+        refusal = record.refusal if record is not None and arrived else None
+        completion = record.completion if record is not None else None
+        target = job_target(job.utility) if job.bag is None else float(job.bag.slots - 1)
+        late = None if completion is None or target is None else completion - job.arrival - target
+        plans = committed.get(job.name, [])
+        rows.append(
+            (
+                job.name,
+                job.tenant,
+                job_class(job),
+                job.arrival,
+                _outcome(record.status, record.started) if record and arrived else "not arrived",
+                refusal.reason.value if refusal else None,
+                refusal.message if refusal else None,
+                record.started if record else None,
+                completion,
+                recorder.earned.get(job.name, 0.0),
+                describe.value(job),
+                target,
+                late,
+                record.progress if record else 0,
+                job.required,
+                plans[0] if plans else None,
+                len(plans),
+                *describe.asked(job),
+            )
+        )
+    schema = {
+        "job": pl.String(),
+        "tenant": pl.String(),
+        "class": pl.String(),
+        "arrival": pl.Int64(),
+        "outcome": pl.String(),
+        "reason": pl.String(),
+        "message": pl.String(),
+        "start": pl.Int64(),
+        "completion": pl.Int64(),
+        "utility": pl.Float64(),
+        "value": pl.Float64(),
+        "target": pl.Float64(),
+        "late": pl.Float64(),
+        "progress": pl.Int64(),
+        "required": pl.Int64(),
+        "admitted": pl.Int64(),
+        "plans": pl.Int32(),
+        "demand": pl.String(),
+        "ps_demand": pl.String(),
+        "worth": pl.String(),
+        "shape": pl.String(),
+    }
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return frame.with_columns(
+        pl.Series("worker_slots", worker_slots),
+        pl.Series("ps_slots", ps_slots),
+        pl.Series("workers_peak", _peak_workers(segments, count)),
+    )
+
+
+def _outcome(status: Status, started: int | None) -> str:
+    if status.open:
+        return "waiting" if started is None else "running"
+    return status.value
+
+
+def _sum_by(keys: Integers, values: Integers, count: int) -> Integers:
+    total = np.zeros(count, dtype=np.int64)
+    np.add.at(total, keys, values)
+    return total
+
+
+def _peak_workers(segments: Segments, count: int) -> Integers:
+    """Return each job's most workers in a slot: the rows of one placement share (job, start)."""
+    peak = np.zeros(count, dtype=np.int64)
+    if len(segments.jobs):
+        order = np.lexsort((segments.starts, segments.jobs))
+        jobs, starts = segments.jobs[order], segments.starts[order]
+        first = np.flatnonzero(np.r_[True, (np.diff(jobs) != 0) | (np.diff(starts) != 0)])
+        np.maximum.at(peak, jobs[first], np.add.reduceat(segments.workers[order], first))
+    return peak
+
+
+class _Descriptions:
+    """What jobs ask for, in words; worked out once for jobs that share it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._demands: dict[bytes, str] = {}
+
+    def value(self, job: Job) -> float:
+        return utility_value(job.utility, job.fastest_slots - 1)
+
+    def asked(self, job: Job) -> tuple[str, str | None, str, str]:
+        shape: dict[str, object] = {
+            "epochs": job.epochs,
+            "chunks": job.chunks,
+            "minibatches": job.minibatches,
+            "step_seconds": job.step_seconds,
+            "workers": [int(job.worker_counts[0]), job.most_workers],
+            "choices": len(job.worker_counts),
+            "shortest_slots": job.fastest_slots,
+        }
+        if job.bag is not None:
+            shape |= {
+                "tasks": [[group.count, group.law, group.mean] for group in job.bag.groups],
+                "deadline_slots": job.bag.deadline,
+                "miss_probability": job.bag.miss_probability,
+            }
+        return (
+            self._demand(job.worker, job.worker_bandwidth),
+            None if job.ps is None else self._demand(job.ps, job.ps_bandwidth),
+            json.dumps(utility_record(job.utility)),
+            json.dumps(shape),
+        )
+
+    def _demand(self, amounts: Integers, bandwidth: int) -> str:
+        key = amounts.tobytes() + bandwidth.to_bytes(8, "little")
+        if key not in self._demands:
+            parts = [
+                f"{name} {format_amount(int(amount), dimension)}"
+                for name, dimension, amount in zip(
+                    self._cluster.resources, self._cluster.dimensions, amounts, strict=True
+                )
+                if amount and name != BANDWIDTH
+            ]
+            if bandwidth:
+                parts.append(f"{BANDWIDTH} {format_amount(bandwidth, Dimension.RATE)}")
+            self._demands[key] = ", ".join(parts)
+        return self._demands[key]
+
+
+# ---------------------------------------------------------------- decisions and payments
+
+
+def decision_records(recorder: Recorder, *, plans: bool = True) -> Iterator[dict[str, object]]:
+    """Yield the lines of ``decisions.jsonl``, in the order in which decisions were taken.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        What happened.
+    plans : bool
+        Whether to add the committed schedules.
+    """
+    for slot, decision in recorder.decisions:
+        yield _decision(slot, decision, plans)
+
+
+def _decision(
+    slot: int, decision: Commit | Reject | Queue | Drop, plans: bool
+) -> dict[str, object]:
+    record: dict[str, object] = {
+        "job": decision.job,
+        "slot": slot,
+        "outcome": "queued",
+        "reason": None,
+        "payoff": None,
+        "utility": None,
+        "cost": None,
+        "completion": None,
+    }
+    match decision:
+        case Commit():
+            record["outcome"] = "admitted"
+            record["payoff"] = plain(decision.payoff)
+            record["utility"] = plain(decision.utility)
+            record["cost"] = plain(decision.cost)
+            record["completion"] = decision.schedule.completion
+            if decision.copies:
+                record["copies"] = [list(entry) for entry in decision.copies]
+            if plans:
+                record["plan"] = decision.schedule.rows()
+        case Reject(refusal=refusal) | Drop(refusal=refusal):
+            record["outcome"] = "rejected" if isinstance(decision, Reject) else "dropped"
+            record["reason"] = refusal.reason.value
+            if refusal.value is not None and refusal.cost is not None:
+                record["payoff"] = plain(refusal.value - refusal.cost)
+            record["utility"] = plain(refusal.value)
+            record["cost"] = plain(refusal.cost)
+            record["completion"] = refusal.completion
+            record["refusal"] = plain(refusal.record())
+        case Queue():
+            record["reason"] = decision.message or None
+    return record
+
+
+def payment_record(charge: Charge) -> dict[str, object]:
+    """Return a line of ``payments.jsonl``; amounts are exact micro-units of utility, as units."""
+    record: dict[str, object] = {
+        "job": charge.job,
+        "slot": charge.slot,
+        "payer": charge.payer,
+        "payee": charge.payee,
+    }
+    for kind in ("worker", "ps"):
+        if not any(name.startswith(kind) for name in charge.amounts):
+            record[kind] = 0.0
+    record.update({name: amount / 1_000_000 for name, amount in charge.amounts.items()})
+    return record
+
+
+def plain(value: object) -> object:
+    """Return a value as JSON can hold it: numpy and fractions as numbers, no NaN or infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating | Fraction):
+        number = float(value)
+        if math.isfinite(number):
+            return number
+        return None if math.isnan(number) else str(number)
+    return str(value)

@@ -1,5 +1,0 @@
-"""Pages that a person can read: one file each, nothing loaded from elsewhere."""
-
-from shadowprice.simulator.report.page import write_report
-
-__all__ = ["write_report"]

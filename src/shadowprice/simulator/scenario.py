@@ -1,0 +1,122 @@
+"""Running a workload under a policy and keeping all that a reader may ask about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy, PolicyContext
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.collect import Circumstances, Input, collect
+from shadowprice.results.files import Run
+from shadowprice.results.observer import Observer
+from shadowprice.results.recorder import Recorder
+from shadowprice.simulator.driver import Incident, Simulation
+from shadowprice.simulator.execution import ExactExecution, ExecutionModel
+from shadowprice.simulator.interrupt import StopSign, stop_sign
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is run, apart from the policy.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    jobs : sequence of Job
+        In file order.
+    until : int or None
+        End of the timespan T.
+    seed : int
+        Seed of the policy's and the execution model's randomness.
+    incidents : sequence of ServerLost, ServerBack or JobCancelled
+        What else happens.
+    inputs : sequence of Input
+        Where it came from.
+    execution : ExecutionModel
+        How fast placed jobs run.
+    """
+
+    cluster: Cluster
+    jobs: Sequence[Job]
+    until: int | None = None
+    seed: int = 0
+    incidents: Sequence[Incident] = ()
+    inputs: Sequence[Input] = ()
+    execution: ExecutionModel = field(default_factory=ExactExecution)
+
+
+def build_policy(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> Policy:
+    """Build a policy that knows the whole workload of a scenario, as simulations allow.
+
+    Raises
+    ------
+    InputError
+        If the policy or a parameter is unknown.
+    """
+    context = PolicyContext(
+        cluster=scenario.cluster,
+        known_jobs=scenario.jobs,
+        until=scenario.until,
+        seed=scenario.seed,
+    )
+    return make_policy(name, context, settings)
+
+
+def record_run(
+    scenario: Scenario,
+    name: str,
+    policy: Policy,
+    *,
+    observers: Sequence[Observer] = (),
+    progress: Callable[[int, int], None] | None = None,
+    stop: StopSign | None = None,
+) -> Run:
+    """Run a scenario under a policy and keep everything about it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What is run.
+    name : str
+        Name of the policy.
+    policy : Policy
+        The policy, freshly built.
+    observers : sequence of Observer
+        Who else looks on.
+    progress : callable, optional
+        Called with (jobs arrived, jobs in all) now and then.
+    stop : StopSign, optional
+        What stops it early; by default Ctrl-C does.
+
+    Returns
+    -------
+    Run
+        The run. On Ctrl-C what was done until then, with ``info["partial"]`` set.
+    """
+    recorder = Recorder(scenario.cluster, scenario.jobs, policy)
+    simulation = Simulation(
+        cluster=scenario.cluster,
+        jobs=scenario.jobs,
+        policy=policy,
+        until=scenario.until,
+        execution=scenario.execution,
+        incidents=scenario.incidents,
+        seed=scenario.seed,
+    )
+    partial = False
+    began = time.perf_counter()
+    with stop_sign() if stop is None else nullcontext(stop) as sign:
+        try:
+            simulation.run((recorder, *observers, sign), progress)
+        except KeyboardInterrupt:
+            partial = True
+    wall = time.perf_counter() - began
+    circumstances = Circumstances(name, scenario.seed, scenario.until, scenario.inputs)
+    return collect(recorder, policy, circumstances, wall, partial=partial)

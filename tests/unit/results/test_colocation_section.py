@@ -1,0 +1,65 @@
+"""The page's account of co-located slots, against the allocations themselves."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+
+from shadowprice.core.policy import PolicyContext
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.files import Run
+from shadowprice.results.report.page import render_report
+from shadowprice.results.report.section_colocation import colocation, shares, slots_of_jobs
+from shadowprice.simulator.scenario import Scenario, record_run
+from tests.pdors_cases import pool, random_two_rates
+from tests.unit.results.test_report import check_page, run_of
+
+
+def pdors_run() -> Run:
+    rng = np.random.default_rng(2)
+    on = pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=12)
+    jobs = [random_two_rates(on, rng, f"job-{at}", latest=9) for at in range(14)]
+    policy = make_policy("pdors", PolicyContext(on, jobs, 16), {})
+    return record_run(Scenario(on, jobs, until=16), "pdors", policy)
+
+
+def test_shares_are_those_of_the_allocations() -> None:
+    run = pdors_run()
+    slots = slots_of_jobs(run)
+    counted: dict[str, list[bool]] = {}
+    seen: dict[tuple[str, int], int] = {}
+    for slot, name in run.allocations.select("slot", "job").iter_rows():
+        seen[name, slot] = seen.get((name, slot), 0) + 1
+    for (name, _), machines in seen.items():
+        counted.setdefault(name, []).append(machines == 1)
+    found = {row["job"]: row for row in shares(slots).iter_rows(named=True)}
+    assert found.keys() == counted.keys()
+    for name, alone in counted.items():
+        assert found[name]["slots"] == len(alone)
+        assert found[name]["share"] == np.mean(alone)
+    assert 0 < slots["together"].sum() < len(slots)
+
+
+def test_the_drawing_covers_every_slot_once() -> None:
+    run = pdors_run()
+    text = colocation(run)
+    assert text is not None
+    drawn: dict[tuple[str, str], int] = {}
+    pattern = r"<title>(\S+), slots (\d+) to (\d+): (one machine|several machines)</title>"
+    for name, begin, end, where in re.findall(pattern, text):
+        key = name, where
+        drawn[key] = drawn.get(key, 0) + int(end) - int(begin) + 1
+    slots = slots_of_jobs(run)
+    for (name, together), frame in slots.group_by("job", "together"):
+        where = "one machine" if together else "several machines"
+        assert drawn.pop((str(name), where)) == len(frame)
+    assert not drawn
+    share = float(slots["together"].cast(pl.Float64).mean())  # type: ignore[arg-type]
+    assert f"{share:.1%} of all running slots on one machine" in text
+    check_page(render_report(run))
+
+
+def test_separate_servers_leave_nothing_to_say() -> None:
+    assert colocation(run_of()) is None

@@ -1,0 +1,229 @@
+"""The tables of a run agree with an account kept slot by slot."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Commit, Completed, Decided, DriverEvent, Reject, SlotEnded
+from shadowprice.core.job import Job
+from shadowprice.engine import Engine
+from shadowprice.results.files import Run
+from shadowprice.results.metrics import latency, summarise
+from shadowprice.results.observer import Observer
+from shadowprice.results.recorder import HeatBins, Recorder
+from shadowprice.results.tables import plain
+from shadowprice.simulator.scenario import Scenario, record_run
+from tests.planners import Wanderer
+from tests.priced import FlatRate
+from tests.properties.test_engine import SEEDS, world
+
+
+class Account(Observer):
+    """What happens, slot by slot, kept the long way."""
+
+    def __init__(self, on: Cluster) -> None:
+        self.on = on
+        self.rows: list[tuple[int, str, int, int, int]] = []
+        self.capacity: dict[int, np.ndarray] = {}
+        self.used: dict[int, np.ndarray] = {}
+        self.waiting: dict[int, int] = {}
+        self.earned: dict[int, float] = {}
+        self.decided_jobs: list[str] = []
+        self.prices: dict[int, np.ndarray] = {}
+        self.policy: FlatRate | None = None
+
+    def took(self, event: DriverEvent, commands: list[object]) -> None:  # type: ignore[override]
+        for command in commands:
+            if isinstance(command, Completed):
+                self.earned[command.slot] = self.earned.get(command.slot, 0.0) + command.utility
+            if isinstance(command, Decided) and isinstance(command.decision, Commit | Reject):
+                self.decided_jobs.append(command.decision.job)
+        if isinstance(event, SlotEnded):
+            self.last = event.slot
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        for name, placement in engine.running.items():
+            rows = zip(placement.servers, placement.workers, placement.ps, strict=True)
+            self.rows += [(slot, name, *row) for row in rows]
+        self.capacity[slot] = engine.ledger.capacity.copy()
+        self.used[slot] = engine.ledger.used[0].copy()
+        self.waiting[slot] = len(engine.open_jobs) - len(engine.running)
+        if self.policy is not None:
+            self.prices[slot] = self.policy.slot_prices(engine.view)
+
+
+def recorded(seed: int, kind: str) -> tuple[Cluster, list[Job], Account, Run]:
+    on, jobs, incidents, _ = world(seed)
+    account = Account(on)
+    policy = FlatRate(0.5) if kind == "planner" else Wanderer(seed)
+    account.policy = policy if isinstance(policy, FlatRate) else None
+    scenario = Scenario(on, jobs, until=60, incidents=incidents)
+    return on, jobs, account, record_run(scenario, kind, policy, observers=[account])
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS, st.sampled_from(["planner", "reactive"]))
+def test_tables_agree_with_the_account(seed: int, kind: str) -> None:
+    on, jobs, account, run = recorded(seed, kind)
+    order = {job.name: at for at, job in enumerate(jobs)}
+    expected = sorted(account.rows, key=lambda row: (row[0], order[row[1]], row[2]))
+    assert run.allocations.rows() == expected
+    for slot, running, queue in run.slots.select("slot", "running", "queue").rows():
+        names = {name for at, name, *_ in account.rows if at == slot}
+        assert running == len(names)
+        assert queue == account.waiting.get(slot, 0)
+    limited = on.capacity < UNLIMITED
+    for at, resource in enumerate(on.resources):
+        unit = MILLI if on.dimensions[at] is Dimension.COUNT else 1
+        table = run.slots.select("slot", f"used_{resource}", f"total_{resource}").rows()
+        for slot, used, total in table:
+            if slot in account.used:
+                column = limited[:, at]
+                assert used == account.used[slot][column, at].sum() / unit
+                assert total == account.capacity[slot][column, at].sum() / unit
+    earned = dict(run.slots.select("slot", "utility").rows())
+    assert {slot: value for slot, value in earned.items() if value} == pytest.approx(
+        {slot: value for slot, value in account.earned.items() if value}
+    )
+    by_job = dict.fromkeys(order, 0)
+    for _, name, _, workers, _ in account.rows:
+        by_job[name] += workers
+    assert dict(run.jobs.select("job", "worker_slots").rows()) == by_job
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(SEEDS)
+def test_heat_agrees_with_the_account(seed: int) -> None:
+    on, _, account, run = recorded(seed, "planner")
+    first = run.slots.item(0, "slot") if len(run.slots) else 0
+    share = run.heat["share"].to_numpy().reshape(-1, on.servers)
+    price = run.heat["price"].to_numpy().reshape(-1, on.servers)
+    for slot, used in account.used.items():
+        full = np.where(on.capacity > 0, used / np.maximum(on.capacity, 1), 0.0).max(axis=1)
+        assert share[slot - first] == pytest.approx(full, abs=1e-6)
+        assert price[slot - first] == pytest.approx(account.prices[slot].sum(axis=1), rel=1e-5)
+        row = run.slots.row(slot - first, named=True)
+        for at, resource in enumerate(on.resources):
+            owners = account.capacity[slot][:, at] > 0
+            mean = account.prices[slot][owners, at].mean() if owners.any() else 0.0
+            assert row[f"price_{resource}"] == pytest.approx(mean)
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(SEEDS)
+def test_summary_counts_every_job_once(seed: int) -> None:
+    _, jobs, account, run = recorded(seed, "reactive")
+    summary = run.summary
+    ends = ("finished", "rejected", "dropped", "cancelled", "unfinished", "not_arrived")
+    assert sum(summary[end] for end in ends) == len(jobs) == summary["jobs"]
+    assert summary["total_utility"] == pytest.approx(sum(account.earned.values()))
+    done = run.jobs.filter(pl.col("outcome") == "finished")
+    spans = [c - a + 1 for c, a in done.select("completion", "arrival").rows()]
+    if spans:
+        assert summary["jct"]["mean"] == pytest.approx(sum(spans) / len(spans))
+        assert summary["jct"]["median"] == pytest.approx(float(np.median(spans)))
+
+
+def test_a_planner_tells_why_and_what(tmp_path: object) -> None:
+    del tmp_path
+    _, _, account, run = recorded(3, "planner")
+    lines = list(run.decisions(True))
+    assert [line["job"] for line in lines] == account.decided_jobs
+    for line in lines:
+        assert list(line)[:8] == [
+            "job",
+            "slot",
+            "outcome",
+            "reason",
+            "payoff",
+            "utility",
+            "cost",
+            "completion",
+        ]
+        if line["outcome"] == "admitted":
+            assert line["payoff"] == pytest.approx(line["utility"] - line["cost"])
+            assert line["plan"][-1][0] == line["completion"]
+        else:
+            assert line["reason"] == line["refusal"]["code"]
+            assert "plan" not in line
+    assert all("plan" not in line for line in run.decisions(False))
+
+
+def test_a_run_of_nothing_has_empty_tables() -> None:
+    on, _, _, _ = world(0)
+    recorder = Recorder(on, [], FlatRate())
+    assert len(recorder.segments().jobs) == 0
+    run = record_run(Scenario(on, []), "flat-rate", FlatRate())
+    assert len(run.slots) == len(run.jobs) == len(run.allocations) == 0
+    assert run.summary["jct"]["mean"] is None
+    assert run.summary["makespan"] is None
+
+
+def test_bins_average_neighbours_once_there_are_too_many() -> None:
+    bins = HeatBins(2, most=4)
+    for slot in range(100, 110):
+        bins.add(slot, np.array([float(slot), 1.0]))
+    assert bins.slots_per_bin == 4
+    assert bins.means()[:3, 0].tolist() == [101.5, 105.5, 108.5]
+    assert bins.means()[:3, 1].tolist() == [1.0, 1.0, 1.0]
+    assert np.isnan(bins.means()[3]).all()
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(st.lists(st.integers(0, 200), min_size=1, unique=True), st.integers(2, 9))
+def test_bins_lose_no_slot(slots: list[int], most: int) -> None:
+    bins, slots = HeatBins(1, most=most), sorted(slots)
+    for slot in slots:
+        bins.add(slot, np.array([float(slot)]))
+    means, width = bins.means()[:, 0], bins.slots_per_bin
+    groups: dict[int, list[int]] = {}
+    for slot in slots:
+        groups.setdefault((slot - slots[0]) // width, []).append(slot)
+    assert max(groups) < most
+    for at, members in groups.items():
+        assert means[at] == pytest.approx(sum(members) / len(members))
+
+
+def test_latency_and_plain_values() -> None:
+    assert latency([]) == {"decisions": 0}
+    told = latency([0.001 * at for at in range(1, 101)])
+    assert told["max"] == pytest.approx(0.1)
+    assert told["p50"] == pytest.approx(0.0505)
+    assert plain({"a": np.int64(3), "b": (np.float64(0.5), math.inf, math.nan)}) == {
+        "a": 3,
+        "b": [0.5, "inf", None],
+    }
+
+
+def test_summary_of_made_up_tables() -> None:
+    jobs = pl.DataFrame(
+        {
+            "outcome": ["finished", "finished", "rejected", "waiting"],
+            "class": ["a", "a", "b", "b"],
+            "arrival": [0, 2, 2, 3],
+            "completion": [4, 3, None, None],
+            "utility": [5.0, 2.0, 0.0, 0.0],
+            "value": [8.0, 2.0, 1.0, 1.0],
+            "late": [1.0, -1.0, None, None],
+            "reason": [None, None, "price", None],
+            "worker_slots": [10, 4, 0, 0],
+        }
+    )
+    slots = pl.DataFrame({"used_gpu": [2.0, 4.0], "total_gpu": [4.0, 8.0]})
+    summary = summarise(jobs, slots)
+    assert summary["jct"]["mean"] == 3.5  # type: ignore[index]
+    assert summary["makespan"] == 5
+    assert summary["met_target"] == {"met": 1, "of": 2}
+    assert summary["utilisation"] == {"gpu": 0.5}
+    assert summary["refusals"] == {"price": 1}
+    assert summary["admitted"] == 3
+    assert summary["unfinished"] == 1
+    assert summary["late"]["a"]["median"] == 0.0  # type: ignore[index]
