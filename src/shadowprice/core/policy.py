@@ -14,6 +14,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, PolicyEvent
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
+from shadowprice.core.quote import Quote
 from shadowprice.core.schedule import Placement, Schedule
 
 
@@ -140,6 +141,14 @@ class Capabilities:
         is checked against these, server by server, instead of OASiS (6).
     runs_bags : bool
         Plans bags of tasks, with copies; the engine refuses them for every other policy.
+    quotes : bool
+        Answers what it would decide about a job, without a trace (`QuotingPolicy`).
+    answers_at_once : bool
+        Its first word on an arriving job is its last: a job that it takes in on arrival is not
+        refused later.
+    foresees : bool
+        What it decides now depends on jobs that have not arrived yet (known in a simulation
+        only), so that another job file may change its decisions from the first one on.
     patience : int or None
         Slots of standstill, nothing running and nothing to come, after which a driver may conclude
         that what is queued will never run; None: a horizon.
@@ -152,6 +161,9 @@ class Capabilities:
     wakes_every_slot: bool = False
     local_traffic_is_free: bool = False
     runs_bags: bool = False
+    quotes: bool = False
+    answers_at_once: bool = True
+    foresees: bool = False
     patience: int | None = None
 
 
@@ -190,6 +202,27 @@ class PricedPolicy(Policy, Protocol):
         -------
         ndarray of float64, shape (servers, resources)
             Utility per slot for all of a server's resource; 0 where it has none.
+        """
+        ...
+
+
+class QuotingPolicy(Policy, Protocol):
+    """A policy that answers questions about jobs before they are submitted."""
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return what would be decided about a job if it arrived now, as the next one.
+
+        Asking leaves no trace: neither in the ledger nor in what the policy remembers, so that
+        every later decision is the one it would have been.
+
+        Parameters
+        ----------
+        view : View
+            The state; the job is not among ``open_jobs``.
+        job : Job
+            The job, arriving in ``view.slot`` or before.
+        explained : bool
+            Whether a refusal is to carry its reason, which may cost as much again as the answer.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import OverbookingError, PolicyError, ShadowpriceError
@@ -37,7 +37,8 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger
-from shadowprice.core.policy import Policy, Status
+from shadowprice.core.policy import Policy, QuotingPolicy, Status
+from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import EMPTY, Placement
 from shadowprice.core.utility import utility_value
@@ -149,6 +150,36 @@ class Engine:
                 return self._consult(event)
             case JobCancelled():
                 return self._cancel(event)
+
+    def quote(self, job: Job, *, explained: bool = False) -> Quote:
+        """Return what would be decided about a job if it were the next to arrive; nothing changes.
+
+        Parameters
+        ----------
+        job : Job
+            The job; its utility's clock runs from its arrival slot, which may have passed.
+        explained : bool
+            Whether a refusal is to carry its reason.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the policy gives no quotes, the job is open already, or arrives in a slot to come.
+        """
+        slot = self.ledger.start
+        if not self.capabilities.quotes:
+            raise ShadowpriceError("this policy gives no quotes")
+        if job.name in self.open_jobs:
+            raise ShadowpriceError(f"job {job.name!r} has arrived already")
+        if job.arrival > slot:
+            raise ShadowpriceError(
+                f"job {job.name!r} arrives in slot {job.arrival}; quotes are for slot {slot}"
+            )
+        refusal = self._refused_at_once(job)
+        if refusal is not None:
+            return Quote.of(Reject(job.name, refusal), slot)
+        policy = cast("QuotingPolicy", self.policy)
+        return policy.quote(self._view, job, explained=explained)
 
     def state_digest(self) -> str:
         """Return a digest that equal states share, over jobs, reservations and lost servers."""
@@ -287,7 +318,7 @@ class Engine:
             if job.name in self.jobs:
                 raise ShadowpriceError(f"job {job.name!r} arrived twice")
             self.jobs[job.name] = self.open_jobs[job.name] = JobRecord(job, len(self.jobs))
-            refusal = self._runs_no_bags(job) or self._never_fits(job)
+            refusal = self._refused_at_once(job)
             if refusal is None:
                 considered.append(job)
             else:
@@ -298,6 +329,10 @@ class Engine:
             if self.jobs[job.name].status is Status.ARRIVED:
                 raise PolicyError(f"{self.jobs[job.name].story()}: the policy decided nothing")
         return commands
+
+    def _refused_at_once(self, job: Job) -> Refusal | None:
+        """Return why a job is refused without asking the policy, None if it is asked."""
+        return self._runs_no_bags(job) or self._never_fits(job)
 
     def _runs_no_bags(self, job: Job) -> Refusal | None:
         if job.bag is None or self.capabilities.runs_bags:

@@ -14,6 +14,9 @@ class Observer:
     def began(self, engine: Engine) -> None:
         """Take note of the engine before its first event."""
 
+    def coming(self, engine: Engine, event: DriverEvent) -> None:
+        """Take note of an event that the engine is about to handle."""
+
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Take note of an event that the engine handled and of the commands it gave."""
 

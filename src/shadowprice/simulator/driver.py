@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import cast
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
@@ -20,7 +21,8 @@ from shadowprice.core.events import (
     SlotEnded,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, Policy, View
+from shadowprice.core.policy import Capabilities, Policy, QuotingPolicy, View
+from shadowprice.core.quote import Quote
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
 from shadowprice.results.observer import Observer
@@ -135,6 +137,8 @@ def _waits(engine: Engine) -> bool:
 
 
 def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> None:
+    for observer in observers:
+        observer.coming(engine, event)
     commands = engine.handle(event)
     for observer in observers:
         observer.took(event, commands)
@@ -175,6 +179,9 @@ class _Timed:
             for observer in self._observers:
                 observer.decided(seconds)
             yield decision
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        return cast("QuotingPolicy", self._policy).quote(view, job, explained=explained)
 
     def parameters_in_force(self) -> Mapping[str, object]:
         return self._policy.parameters_in_force()

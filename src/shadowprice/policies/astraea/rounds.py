@@ -26,6 +26,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.astraea.calendar import Round, calendar
@@ -113,6 +114,9 @@ class RoundPolicy:
             prices=True,
             wakes_every_slot=True,
             local_traffic_is_free=True,
+            quotes=True,
+            answers_at_once=False,
+            foresees=known and (parameters.theta.source == "known" or parameters.rounds == "lemma"),
             patience=2 * self.rounds * self.longest + 1,
         )
 
@@ -205,7 +209,20 @@ class RoundPolicy:
                 self._waiting.pop(name, None)
                 self._running.pop(name, None)
 
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would join a batch; the batch's round decides about the rest."""
+        del explained  # the reason comes with the answer
+        return Quote.of(self._first_word(view, job), view.slot)
+
     def _take_in(self, view: View, job: Job) -> Decision:
+        word = self._first_word(view, job)
+        if isinstance(word, Queue):
+            claim = self.tenancy.claim_of(job)
+            assert isinstance(claim, Claim)
+            self._waiting[job.name] = _Waiting(job, claim)
+        return word
+
+    def _first_word(self, view: View, job: Job) -> Queue | Reject:
         claim = self.tenancy.claim_of(job)
         if isinstance(claim, Refusal):
             return Reject(job.name, claim)
@@ -227,7 +244,6 @@ class RoundPolicy:
                     change=f"a timespan of {late} slots or more",
                 ),
             )
-        self._waiting[job.name] = _Waiting(job, claim)
         return Queue(job.name, f"joins batch {turn.batch}, decided in slot {turn.start}")
 
     def _turn_of(self, slot: int) -> Round:

@@ -44,7 +44,7 @@ class BagQuote:
     board : PriceBoard
         The pool that carries workers, at the prices of the moment.
     view : View
-        The state; the bag is among its open jobs.
+        The state; the bag is among its open jobs, or was never submitted.
     job : Job
         The bag.
     """
@@ -113,7 +113,7 @@ class BagQuote:
 
     def refusal(self) -> Refusal:
         """Return why no plan keeps the deadline."""
-        bag, view, left = self._bag, self.view, sum(self._state.tasks_left)
+        bag, view, left = self._bag, self.view, sum(self._left)
         last = self.job.arrival + bag.slots - 1
         if view.slot > last:
             return Refusal(
@@ -148,13 +148,21 @@ class BagQuote:
         return self.job.bag
 
     @property
-    def _state(self) -> JobState:
-        return self.view.open_jobs[self.job.name]
+    def _state(self) -> JobState | None:
+        """Its life so far, None where it is only asked about."""
+        return self.view.open_jobs.get(self.job.name)
+
+    @property
+    def _left(self) -> tuple[int, ...]:
+        """Unfinished tasks by group."""
+        if self._state is None:
+            return tuple(group.count for group in self._bag.groups)
+        return self._state.tasks_left
 
     @property
     def _kept(self) -> bool:
         """Whether it was admitted before."""
-        return self._state.status is not Status.ARRIVED
+        return self._state is not None and self._state.status is not Status.ARRIVED
 
     @property
     def _slots(self) -> int:
@@ -182,7 +190,7 @@ class BagQuote:
         passed = self.view.slot - self.job.arrival
         return BagPlanner(
             bag=self._bag,
-            left=self._state.tasks_left,
+            left=self._left,
             passed=passed,
             cost=self._costs,
             utility=self.job.utility.values(np.arange(passed, passed + self._slots)),
@@ -212,7 +220,7 @@ class BagQuote:
         time = min(float(max(self._slots, 0)), bag.deadline - passed) * bag.slot_seconds
         groups = [
             TaskGroup(left, law_of(group))
-            for left, group in zip(self._state.tasks_left, bag.groups, strict=True)
+            for left, group in zip(self._left, bag.groups, strict=True)
             if left
         ]
         if self._slots <= 0:

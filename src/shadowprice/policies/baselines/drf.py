@@ -22,6 +22,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.policies.baselines.parameters import DrfParameters
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster
@@ -49,7 +50,7 @@ class Drf:
     allows it, so that what the engine has to do follows from what changed.
     """
 
-    capabilities: Final = Capabilities(elastic=True, wakes_every_slot=True)
+    capabilities: Final = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: DrfParameters) -> None:
         self._parameters = parameters
@@ -87,6 +88,13 @@ class Drf:
             case ServerBack(_, server):
                 self._table.restore(server)
         self._changed = True
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would be queued."""
+        del explained  # there is one reason
+        carried = self._empty.workers(job, int(job.worker_counts[0]))
+        answer = Queue(job.name) if carried else Reject(job.name, NO_PLACEMENT)
+        return Quote.of(answer, view.slot)
 
     def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
         for job in jobs:

@@ -22,6 +22,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FifoParameters
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
@@ -46,7 +47,7 @@ class Fifo:
     the queue: arrivals behind a blocked head only queue.
     """
 
-    capabilities: Final = Capabilities()
+    capabilities: Final = Capabilities(quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: FifoParameters) -> None:
         self._parameters = parameters
@@ -83,6 +84,13 @@ class Fifo:
             case _:
                 return
         yield from self._start()
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would be queued."""
+        del explained  # there is one reason
+        carried = self._empty.workers(job, self._workers_of(job))
+        answer = Queue(job.name) if carried else Reject(job.name, NO_PLACEMENT)
+        return Quote.of(answer, view.slot)
 
     def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
         for job in jobs:

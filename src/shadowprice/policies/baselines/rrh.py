@@ -24,6 +24,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import FAMILIES
 from shadowprice.kernels.reactive.risk_reward import admission, appraise, run_in_order
@@ -61,7 +62,7 @@ class Rrh:
     anything changed.
     """
 
-    capabilities: Final = Capabilities(wakes_every_slot=True)
+    capabilities: Final = Capabilities(wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: RrhParameters) -> None:
         self._parameters = parameters
@@ -115,17 +116,35 @@ class Rrh:
     def _take_in(self, view: View, jobs: Iterable[Job]) -> Iterator[Decision]:
         self._refresh(view)
         for job in jobs:
-            workers = self._empty.workers(job, self._workers_of(job))
-            if not workers:
-                yield Reject(job.name, NO_PLACEMENT)
-                continue
-            self._enter(job, workers)
-            refusal = self._refusal(view)
+            refusal = self._appraised(view, job)
             if refusal is None:
                 yield Queue(job.name)
             else:
-                self._table.remove(job.name)
                 yield Reject(job.name, refusal)
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would be queued, and what it is likely to be worth.
+
+        It enters the table for as long as it is appraised: so does a job that is refused.
+        """
+        del explained  # the reason comes with the answer
+        self._refresh(view)
+        refusal = self._appraised(view, job)
+        if refusal is not None:
+            return Quote.of(Reject(job.name, refusal), view.slot)
+        self._table.remove(job.name)
+        return Quote.of(Queue(job.name), view.slot)
+
+    def _appraised(self, view: View, job: Job) -> Refusal | None:
+        """Enter a job; take it out again and return the reason if it is not worth it."""
+        workers = self._empty.workers(job, self._workers_of(job))
+        if not workers:
+            return NO_PLACEMENT
+        self._enter(job, workers)
+        refusal = self._refusal(view)
+        if refusal is not None:
+            self._table.remove(job.name)
+        return refusal
 
     def _refusal(self, view: View) -> Refusal | None:
         """Return why the job entered last is not worth what it costs, None if it is."""

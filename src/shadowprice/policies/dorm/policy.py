@@ -26,6 +26,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.recomputation import Outcome, Recomputation, layout_of
 from shadowprice.policies.dorm.shares import Entry, Pools
@@ -52,7 +53,7 @@ class Dorm:
     utilisation, and fair.
     """
 
-    capabilities: Final = Capabilities(elastic=True, wakes_every_slot=True)
+    capabilities: Final = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
         self._parameters = parameters
@@ -120,6 +121,13 @@ class Dorm:
                 self._up[server] = True
                 self._renew()
         self._changed = True
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would be queued."""
+        del explained  # there is one reason
+        carried = self._empty.workers(job, int(job.worker_counts[0]))
+        answer = Queue(job.name) if carried else Reject(job.name, NO_PLACEMENT)
+        return Quote.of(answer, view.slot)
 
     def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
         for job in jobs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ class Oasis(PricedAdmission):
         How prices are formed and work is counted.
     """
 
-    capabilities: ClassVar = replace(PricedAdmission.capabilities, runs_bags=True)
+    capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
 
     def __init__(self, context: PolicyContext, parameters: OasisParameters) -> None:
         cluster, known = context.cluster, context.known_jobs

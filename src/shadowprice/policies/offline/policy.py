@@ -64,7 +64,7 @@ class Optimum:
         If the job set is not known, too large, or holds a job that problem (1) cannot express.
     """
 
-    capabilities: Final = Capabilities(plans_ahead=True, elastic=True)
+    capabilities: Final = Capabilities(plans_ahead=True, elastic=True, foresees=True)
 
     def __init__(self, context: PolicyContext, parameters: OptimumParameters) -> None:
         if context.known_jobs is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
+from shadowprice.core.quote import Answer
+from shadowprice.core.quote import Quote as Answered
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.policies.pricing.constants import (
     ConstantsLearner,
@@ -49,7 +52,9 @@ class PricedAdmission(ABC):
         The servers.
     """
 
-    capabilities: ClassVar = Capabilities(plans_ahead=True, elastic=True, prices=True)
+    capabilities: Capabilities = Capabilities(
+        plans_ahead=True, elastic=True, prices=True, quotes=True
+    )
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class PricedAdmission(ABC):
         self._learners = tuple(learners)
         self._parameters = parameters
         self._cluster = cluster
+        self.capabilities = replace(self.capabilities, foresees=parameters.prices == "offline")
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Decide each arriving job once; plan displaced jobs anew."""
@@ -87,6 +93,42 @@ class PricedAdmission(ABC):
         for board in self._planner.boards:
             prices[board.servers] += board.whole_prices(view.ledger)
         return prices
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Answered:
+        """Return the best offer that the job would be decided by, at the prices it would meet."""
+        with self._as_if_learnt(job, view.ledger):
+            self._planner.follow(view.ledger)
+            quote = self._planner.quote(view, job, job.required)
+            offer = quote.best()
+            if offer is not None and offer.payoff > 0:
+                answer, refusal = Answer.ADMITTED, None
+            else:
+                answer = Answer.REJECTED
+                refusal = explain(quote, view, job, offer, job.required) if explained else None
+        if offer is None:
+            return Answered(job.name, view.slot, answer, refusal=refusal)
+        best = offer.completion, offer.utility, offer.cost
+        return Answered(job.name, view.slot, answer, *best, refusal=refusal)
+
+    @contextmanager
+    def _as_if_learnt(self, job: Job, ledger: LedgerView) -> Iterator[None]:
+        """Post the prices that a job would meet on arrival, which it changes where they are learnt.
+
+        Afterwards the boards show the prices of before, and nothing was learnt.
+        """
+        boards = self._planner.boards
+        before = [board.constants for board in boards]
+        if self._parameters.prices == "online":
+            for learner, board in zip(self._learners, boards, strict=True):
+                twin = learner.copy()
+                if twin.learn((job,)):
+                    board.reprice(twin.constants().scaled(self._parameters.price_scale), ledger)
+        try:
+            yield
+        finally:
+            for board, constants in zip(boards, before, strict=True):
+                if board.constants is not constants:
+                    board.reprice(constants, ledger)
 
     def _admit(self, view: View, job: Job) -> Decision:
         self._planner.follow(view.ledger)

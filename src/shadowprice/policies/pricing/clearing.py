@@ -11,6 +11,7 @@ It is 0 where there is room for all. Demand is bursty, so the busiest window cou
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import Final
 
 import numpy as np
@@ -46,6 +47,14 @@ class ClearingPrice:
         self._uses: list[Floats] = []
         self._ln_price = -math.inf
         self._due = 1
+
+    def copy(self) -> ClearingPrice:
+        """Return a price over the same jobs, to which others may be added."""
+        twin = copy(self)
+        twin._arrivals = self._arrivals.copy()
+        twin._densities = self._densities.copy()
+        twin._uses = self._uses.copy()
+        return twin
 
     def add(self, arrival: int, ln_density: float, use: Floats) -> None:
         """Take a job in.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -131,6 +132,13 @@ class ConstantsLearner:
         self._ln_upper = np.full(len(self.pool.scale), -np.inf)
         span = self.horizon if self.until is None else min(self.horizon, self.until)
         self._market = ClearingPrice(self.pool.total_shares, span, known=self.known)
+
+    def copy(self) -> ConstantsLearner:
+        """Return a learner that has seen the same jobs, and may be shown others."""
+        twin = copy(self)
+        twin._ln_upper = self._ln_upper.copy()
+        twin._market = self._market.copy()
+        return twin
 
     def learn(self, jobs: Iterable[Job]) -> bool:
         """Take jobs in; return whether the constants changed."""

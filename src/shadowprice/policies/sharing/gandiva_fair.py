@@ -26,7 +26,9 @@ from shadowprice.core.events import (
     Reject,
     SlotBegan,
 )
+from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, fixed_gang
@@ -52,7 +54,9 @@ class GandivaFair:
         What was set.
     """
 
-    capabilities: Final = Capabilities(wakes_every_slot=True, local_traffic_is_free=True)
+    capabilities: Final = Capabilities(
+        wakes_every_slot=True, local_traffic_is_free=True, quotes=True
+    )
 
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
         self._parameters = parameters
@@ -87,19 +91,29 @@ class GandivaFair:
             case JobCancelled(_, name):
                 self._gangs.pop(name, None)
 
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would be queued, and with how many workers."""
+        del explained  # the reason comes with the answer
+        gang = self._gang_of(job)
+        if isinstance(gang, Refusal):
+            return Quote.of(Reject(job.name, gang), view.slot)
+        return Quote.of(_queued(gang), view.slot)
+
     def _take_in(self, name: str, view: View) -> Decision:
-        job = view.open_jobs[name].job
-        claim = self._tenancy.claim_of(job)
-        if isinstance(claim, Refusal):
-            return Reject(name, claim)
-        tenancy = self._tenancy
-        workers = tenancy.workers[claim.worker_type]
-        ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
-        gang = fixed_gang(job, claim, self._parameters.workers, workers, ps)
+        gang = self._gang_of(view.open_jobs[name].job)
         if isinstance(gang, Refusal):
             return Reject(name, gang)
         self._gangs[name] = gang
-        return Queue(name, f"runs with {gang.workers} workers when its tenant's turn comes")
+        return _queued(gang)
+
+    def _gang_of(self, job: Job) -> FixedGang | Refusal:
+        tenancy = self._tenancy
+        claim = tenancy.claim_of(job)
+        if isinstance(claim, Refusal):
+            return claim
+        workers = tenancy.workers[claim.worker_type]
+        ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
+        return fixed_gang(job, claim, self._parameters.workers, workers, ps)
 
     def _fill(self, view: View) -> Iterator[Decision]:
         tenancy = self._tenancy
@@ -174,6 +188,10 @@ def _traded(tenancy: Tenancy, parameters: GandivaFairParameters) -> Integers:
     traded = np.empty_like(shares)
     traded[:, order] = trade(shares[:, order], speeds[:, order])
     return np.rint(_TICKETS * traded.T).astype(np.int64)
+
+
+def _queued(gang: FixedGang) -> Queue:
+    return Queue(gang.job.name, f"runs with {gang.workers} workers when its tenant's turn comes")
 
 
 def build(context: PolicyContext, parameters: GandivaFairParameters) -> GandivaFair:

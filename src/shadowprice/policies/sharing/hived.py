@@ -33,7 +33,9 @@ from shadowprice.core.events import (
     ServerLost,
     SlotBegan,
 )
+from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, fixed_gang, place_on
@@ -65,7 +67,9 @@ class Hived:
         What was set.
     """
 
-    capabilities: Final = Capabilities(wakes_every_slot=True, local_traffic_is_free=True)
+    capabilities: Final = Capabilities(
+        wakes_every_slot=True, local_traffic_is_free=True, quotes=True
+    )
 
     def __init__(self, context: PolicyContext, parameters: HivedParameters) -> None:
         self._parameters = parameters
@@ -130,19 +134,29 @@ class Hived:
                 pass
         self._changed = True
 
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would be queued, and with how many workers."""
+        del explained  # the reason comes with the answer
+        gang = self._gang_of(job)
+        if isinstance(gang, Refusal):
+            return Quote.of(Reject(job.name, gang), view.slot)
+        return Quote.of(_queued(gang), view.slot)
+
     def _take_in(self, name: str, view: View) -> Decision:
-        job = view.open_jobs[name].job
-        tenancy = self._tenancy
-        claim = tenancy.claim_of(job)
-        if isinstance(claim, Refusal):
-            return Reject(name, claim)
-        workers = tenancy.workers[claim.worker_type]
-        ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
-        gang = fixed_gang(job, claim, self._parameters.workers, workers, ps)
+        gang = self._gang_of(view.open_jobs[name].job)
         if isinstance(gang, Refusal):
             return Reject(name, gang)
         self._gangs[name] = gang
-        return Queue(name, f"asks for {gang.workers} workers of its tenant's cells")
+        return _queued(gang)
+
+    def _gang_of(self, job: Job) -> FixedGang | Refusal:
+        tenancy = self._tenancy
+        claim = tenancy.claim_of(job)
+        if isinstance(claim, Refusal):
+            return claim
+        workers = tenancy.workers[claim.worker_type]
+        ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
+        return fixed_gang(job, claim, self._parameters.workers, workers, ps)
 
     def _release(self, name: str) -> None:
         held = self._guaranteed.pop(name, None)
@@ -267,6 +281,10 @@ def _still_idle(gang: FixedGang, placement: Placement, workers: Integers, ps: In
     if gang.claim.ps_type is None:
         return True
     return not (ps[gang.claim.ps_type, servers] < placement.ps).any()
+
+
+def _queued(gang: FixedGang) -> Queue:
+    return Queue(gang.job.name, f"asks for {gang.workers} workers of its tenant's cells")
 
 
 def build(context: PolicyContext, parameters: HivedParameters) -> Hived:

@@ -1,0 +1,199 @@
+"""A quote is what is then decided, and asking changes nothing that is decided later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.events import (
+    Command,
+    Commit,
+    Decided,
+    Decision,
+    DriverEvent,
+    JobsArrived,
+    Place,
+    Queue,
+    Reject,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.quote import Answer, Quote
+from shadowprice.core.utility import Constant, Sigmoid
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Incident, Simulation
+from tests import bag_cases
+from tests.astraea_cases import random_jobs, shared_cluster
+from tests.planners import EarliestPlanner
+from tests.replays import world
+from tests.workloads import cluster, job
+
+SEEDS = st.integers(0, 2**32 - 1)
+SERVERS: Sequence[tuple[str, Mapping[str, Any]]] = (
+    ("oasis", {"prices": "offline"}),
+    ("oasis", {"prices": "online"}),
+    ("oasis", {"prices": "online", "lower": "clearing", "price_scale": "0.5"}),
+    ("oasis", {"prices": "online", "chunks": "literal"}),
+    ("pdors", {"prices": "online"}),
+    ("pdors", {"prices": "offline", "lower": "clearing"}),
+    ("fifo", {}),
+    ("fifo", {"backfill": "3"}),
+    ("drf", {}),
+    ("dorm", {}),
+    ("rrh", {}),
+    ("rrh", {"threshold": "5"}),
+)
+PLACES: Sequence[tuple[str, Mapping[str, Any]]] = (
+    ("astraea", {}),
+    ("astraea", {"theta": "online"}),
+    ("batchsche", {}),
+    ("gandiva_fair", {}),
+    ("hived", {}),
+)
+
+
+class Asker(Observer):
+    """Asks about the next job before every arrival, and about others, and keeps the answers."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.quotes: dict[str, Quote] = {}
+        self.skipped = False
+
+    def coming(self, engine: Engine, event: DriverEvent) -> None:
+        if not isinstance(event, JobsArrived):
+            return
+        if engine.ledger.start != event.slot:
+            self.skipped = True  # the engine moves on to the slot with the event itself
+            return
+        for asked in event.jobs:
+            for factor in self.rng.uniform(0.1, 10.0, 2):
+                other = replace(asked, utility=Constant(100.0 * float(factor)), name="another")
+                engine.quote(other, explained=bool(self.rng.integers(2)))
+            explained = bool(self.rng.integers(2))
+            quote = engine.quote(asked, explained=explained)
+            if asked is event.jobs[0]:  # those behind it are decided at other prices
+                self.quotes[asked.name] = quote
+
+
+class Words(Observer):
+    """Keeps every decision in order, and the first word on every job."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[int, Decision]] = []
+        self.first: dict[str, Decision] = {}
+
+    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Decided):
+                decision = command.decision
+                self.all.append((command.slot, decision))
+                if isinstance(decision, Commit | Place | Queue | Reject):
+                    self.first.setdefault(decision.job, decision)
+
+
+def compare(
+    name: str,
+    settings: Mapping[str, Any],
+    on: Cluster,
+    jobs: list[Job],
+    incidents: Sequence[Incident],
+    seed: int,
+) -> None:
+    """Run with and without questions, and hold every quote against what was decided."""
+    outcomes = []
+    for asker in (None, Asker(seed)):
+        policy = make_policy(name, PolicyContext(on, jobs, None, seed), settings)
+        words = Words()
+        observers: list[Observer] = [words] if asker is None else [asker, words]
+        simulation = Simulation(on, jobs, policy, incidents=incidents)
+        engine = simulation.run(observers)
+        outcomes.append((repr(words.all), engine.state_digest(), policy.parameters_in_force()))
+    assert outcomes[0] == outcomes[1]
+    assert asker is not None
+    assert asker.quotes or asker.skipped
+    for job_name, quote in asker.quotes.items():
+        decided = Quote.of(words.first[job_name], quote.slot)
+        assert quote.answer is decided.answer
+        assert quote.message == decided.message
+        if quote.answer is Answer.ADMITTED:
+            assert quote == decided
+        elif quote.refusal is not None:
+            assert quote.refusal == decided.refusal
+
+
+@pytest.mark.parametrize(("name", "settings"), SERVERS, ids=str)
+@given(seed=SEEDS)
+@hypothesis_settings(max_examples=8, deadline=None)
+def test_quotes_come_true_and_leave_no_trace(
+    name: str, settings: Mapping[str, Any], seed: int
+) -> None:
+    compare(name, settings, *world(seed, both=False), seed)
+
+
+@pytest.mark.parametrize(("name", "settings"), PLACES, ids=str)
+@given(seed=SEEDS)
+@hypothesis_settings(max_examples=8, deadline=None)
+def test_quotes_of_policies_that_count_places(
+    name: str, settings: Mapping[str, Any], seed: int
+) -> None:
+    on = shared_cluster(3, {"a": {"worker": 4, "ps": 2}, "b": {"worker": 2, "ps": 1}})
+    compare(name, settings, on, random_jobs(on, 10, seed), [], seed)
+
+
+@pytest.mark.parametrize("prices", ["online", "offline"])
+@given(seed=SEEDS)
+@hypothesis_settings(max_examples=8, deadline=None)
+def test_quotes_of_bags(prices: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = bag_cases.places(2, 3)
+    jobs = [
+        bag_cases.bag(
+            on,
+            bag_cases.pareto(int(rng.integers(1, 5)), 2.0, float(rng.uniform(0.3, 1.5))),
+            name=f"bag-{at}",
+            arrival=int(rng.integers(0, 4)),
+            deadline=float(rng.integers(2, 8)),
+            utility=Sigmoid(float(rng.uniform(1, 100)), 1.0, 3.0),
+        )
+        for at in range(8)
+    ]
+    compare("oasis", {"prices": prices}, on, jobs, [], seed)
+
+
+def test_questions_that_have_no_answer() -> None:
+    on = cluster()
+    silent = Engine(on, EarliestPlanner())
+    with pytest.raises(ShadowpriceError, match="gives no quotes"):
+        silent.quote(job(on))
+    policy = make_policy("fifo", PolicyContext(on), {})
+    engine = Engine(on, policy)
+    with pytest.raises(ShadowpriceError, match="arrives in slot 3"):
+        engine.quote(job(on, arrival=3))
+    engine.handle(JobsArrived(0, (job(on),)))
+    with pytest.raises(ShadowpriceError, match="has arrived already"):
+        engine.quote(job(on))
+
+
+def test_the_engine_s_own_refusals_are_quoted() -> None:
+    on = cluster()
+    engine = Engine(on, make_policy("fifo", PolicyContext(on), {}))
+    huge = job(on, worker_amounts={"gpu": 99_000})
+    quote = engine.quote(huge)
+    assert not quote.admitted
+    assert quote.refusal is not None
+    assert quote.record()["answer"] == "rejected"
+    assert not engine.jobs
+    with pytest.raises(TypeError, match="no answer to an arrival"):
+        Quote.of(engine.handle, 0)  # type: ignore[arg-type]
