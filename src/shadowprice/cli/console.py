@@ -24,6 +24,14 @@ class Output(StrEnum):
     JSON = "json"
 
 
+class Listing(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
 def stdout() -> Console:
     """Return the console for results; a pipe gets a fixed width and no colours."""
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)

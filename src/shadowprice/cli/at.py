@@ -1,0 +1,147 @@
+"""``shadowprice at``: who runs where in one slot of a run, and what waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.options import OutputOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shadowprice.results.moment import Moment
+
+MOST_JOBS = 40
+"""Jobs shown of each state unless all are asked for."""
+
+
+def at(
+    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    slot: Annotated[
+        str, typer.Argument(help="A slot, or a time from the start such as 2h.", metavar="SLOT")
+    ],
+    servers: Annotated[
+        bool, typer.Option("--servers", help="Show every server, not groups of equal ones.")
+    ] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help=f"Show every job, not the first {MOST_JOBS}.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show one slot of a run: servers and how full they are, jobs that run, jobs that wait.
+
+    [bold]Examples[/bold]
+
+    shadowprice at run 12
+
+    shadowprice at run 2h --servers
+    """
+    from shadowprice.core.errors import Fault, InputError
+    from shadowprice.results.files import read_info
+    from shadowprice.results.listing import Range
+    from shadowprice.results.moment import read_moment
+
+    seconds = read_info(run)["cluster"]["slot_seconds"]
+    wanted = Range.parse(slot, seconds, "SLOT").first if ".." not in slot else None
+    if wanted is None:
+        raise InputError(Fault("SLOT", f"{slot!r} is no slot", "write a number, or a time like 2h"))
+    moment = read_moment(run, wanted)
+    if output is Output.JSON:
+        print_json(moment.record())
+    else:
+        _print(moment, servers=servers, most=None if all_ else MOST_JOBS)
+
+
+def _print(moment: Moment, *, servers: bool, most: int | None) -> None:
+    from shadowprice.core.amounts import format_seconds
+
+    console = stdout()
+    counts = {
+        state: len(moment.jobs.filter(moment.jobs["state"] == state))
+        for state in ("running", "paused", "waiting")
+    }
+    told = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    begins = format_seconds(moment.slot * moment.info["cluster"]["slot_seconds"])
+    console.print(
+        f"slot {moment.slot} of {moment.info['policy']}, {begins} from the start: "
+        f"{told or 'no open job'}",
+        soft_wrap=True,
+        markup=False,
+    )
+    console.print(_servers(moment, every=servers))
+    if len(moment.jobs):
+        console.print(_jobs(moment, most))
+
+
+def _servers(moment: Moment, *, every: bool) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from shadowprice.results.moment import folded
+
+    resources = [name for name, (_, total) in moment.usage.items() if total]
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    names = ["servers", "state", "count", "jobs", "workers", "ps"]
+    for name in names + resources:
+        numeric = name in {"count", "jobs", "workers", "ps"} or name in resources
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    keys = ["server"] if every else ["group", "role", "state"]
+    for _, part in moment.servers.group_by(keys, maintain_order=True):
+        state = part["state"][0]
+        cells = [
+            folded(part["server"].to_list()),
+            state,
+            f"{len(part):,}",
+            *(f"{part[name].sum():,}" for name in ("jobs", "workers", "ps")),
+            *(_used(moment, part, resource) for resource in resources),
+        ]
+        table.add_row(*(Text(cell, _STYLES[state]) for cell in cells))
+    return table
+
+
+_STYLES = {"lost": "red", "idle": "dim", "mixed": "", "full": "bold"}
+
+
+def _used(moment: Moment, part: object, resource: str) -> str:
+    import polars as pl
+
+    from shadowprice.core.amounts import Dimension, format_amount
+
+    assert isinstance(part, pl.DataFrame)
+    kind = moment.info["cluster"]["resources"][resource]
+    if kind == Dimension.COUNT.value:
+        used, total = (float(part[f"{side}_{resource}"].sum()) for side in ("used", "total"))
+        return f"{used:g}/{total:g}" if total else "-"
+    used, total = (int(part[f"{side}_{resource}"].sum()) for side in ("used", "total"))
+    return f"{used / total:.0%} of {format_amount(total, Dimension(kind))}" if total else "-"
+
+
+def _jobs(moment: Moment, most: int | None) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    tenants = moment.jobs["tenant"].null_count() < len(moment.jobs)
+    names = ["job", *(["tenant"] if tenants else []), "state", "since", "ran", "workers", "ps"]
+    for name in names:
+        right = name in {"since", "ran", "workers", "ps"}
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "job")
+    table.add_column("servers (reason)", overflow="fold")
+    shown: dict[str, int] = {}
+    for row in moment.jobs.iter_rows(named=True):
+        shown[row["state"]] = shown.get(row["state"], 0) + 1
+        if most is not None and shown[row["state"]] > most:
+            continue
+        where = row["servers"] or f"({row['reason']})"
+        cells = [row["job"], *([row["tenant"] or "-"] if tenants else []), row["state"]]
+        cells += [f"{row[name]:,}" for name in ("since", "ran", "workers", "ps")]
+        style = "" if row["state"] == "running" else "dim"
+        table.add_row(*(Text(cell, style) for cell in [*cells, where]))
+    for state, count in shown.items():
+        if most is not None and count > most:
+            table.add_row(Text(f"and {count - most:,} more {state} (--all shows them)", "dim"))
+    return table

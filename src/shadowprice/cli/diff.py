@@ -1,0 +1,113 @@
+"""``shadowprice diff``: which jobs fared differently in two runs, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shadowprice.cli.console import Listing, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shadowprice.results.difference import Difference
+
+MOST = 20
+"""Jobs shown unless more are asked for."""
+
+
+def diff(
+    first: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    second: Annotated[Path, typer.Argument(help="Another one.", metavar="RUN")],
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Jobs shown in the table.")] = MOST,
+    output: Annotated[
+        Listing, typer.Option("--output", "-o", help="What to print.")
+    ] = Listing.TABLE,
+) -> None:
+    """Compare two runs of a workload job by job, the largest change of utility first.
+
+    A gain is what the second run earned beyond the first.
+
+    [bold]Example[/bold]
+
+    shadowprice diff compared/oasis compared/fifo
+    """
+    from shadowprice.results.difference import difference
+    from shadowprice.results.files import read_run
+
+    found = difference(read_run(first), read_run(second))
+    if output is Listing.JSON:
+        print_json(found.record())
+        return
+    for remark in found.remarks:
+        stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    if output is Listing.CSV:
+        typer.echo(found.jobs.write_csv(), nl=False)
+        return
+    _print(found, limit)
+
+
+def _print(found: Difference, limit: int) -> None:
+    console = stdout()
+    names = [found.first["policy"], found.second["policy"]]
+    if names[0] == names[1]:
+        names = [f"{names[0]} (first)", f"{names[1]} (second)"]
+    totals = [info["summary"]["total_utility"] for info in (found.first, found.second)]
+    better = len(found.jobs.filter(found.jobs["gain"] > 0))
+    worse = len(found.jobs.filter(found.jobs["gain"] < 0))
+    console.print(
+        f"{names[1]} earned {totals[1]:,.4g}, {names[0]} {totals[0]:,.4g}: "
+        f"{totals[1] - totals[0]:+,.4g}; {better:,} jobs earned more, {worse:,} less, "
+        f"{len(found.jobs) - better - worse:,} the same at another time",
+        soft_wrap=True,
+        markup=False,
+    )
+    if found.jobs.is_empty():
+        return
+    console.print()
+    console.print(_outcomes(found, names))
+    console.print()
+    console.print(_jobs(found, names, limit))
+    if len(found.jobs) > limit:
+        stderr().print(
+            f"{len(found.jobs) - limit:,} more; --limit {len(found.jobs)} shows all",
+            soft_wrap=True,
+        )
+
+
+def _outcomes(found: Difference, names: list[str]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for name in names:
+        table.add_column(Text(name))
+    table.add_column("jobs", justify="right")
+    table.add_column("gain", justify="right")
+    for row in found.outcomes.iter_rows(named=True):
+        cells = (row["outcome_a"], row["outcome_b"], f"{row['jobs']:,}", f"{row['gain']:+,.4g}")
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _jobs(found: Difference, names: list[str], limit: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column("job", overflow="fold")
+    for name in names:
+        table.add_column(Text(name), justify="right")
+    table.add_column("gain", justify="right")
+    table.add_column("why", overflow="fold")
+    for row in found.jobs.head(limit).iter_rows(named=True):
+        cells = [row["job"]]
+        for side in ("a", "b"):
+            done = row[f"completion_{side}"]
+            when = row[f"outcome_{side}"] if done is None else f"slot {done}"
+            cells.append(f"{row[f'utility_{side}']:,.4g}, {when}")
+        cells += [f"{row['gain']:+,.4g}", row["why"]]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table

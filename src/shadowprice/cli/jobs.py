@@ -1,0 +1,151 @@
+"""``shadowprice jobs``: the jobs of a run, chosen and sorted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shadowprice.cli.console import Listing, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    import polars as pl
+
+WHICH, HOW = "Which jobs", "How they are listed"
+MOST = 50
+"""Jobs in a table unless more are asked for."""
+
+
+def _patterns(flag: str, what: str) -> Any:
+    return typer.Option(
+        flag, help=f"{what}; patterns such as 'res*', commas between.", rich_help_panel=WHICH
+    )
+
+
+def _range(flag: str, what: str) -> Any:
+    return typer.Option(
+        flag,
+        help=f"{what}: slots or times, 10..50, 10.. or ..2h.",
+        rich_help_panel=WHICH,
+        metavar="FROM..TO",
+    )
+
+
+def jobs(
+    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    job: Annotated[str | None, _patterns("--job", "Names")] = None,
+    tenant: Annotated[str | None, _patterns("--tenant", "Tenants")] = None,
+    class_: Annotated[str | None, _patterns("--class", "Classes")] = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option(
+            "--outcome",
+            help="finished, rejected, dropped, cancelled, running, waiting, 'not arrived'; "
+            "commas between.",
+            rich_help_panel=WHICH,
+        ),
+    ] = None,
+    reason: Annotated[str | None, _patterns("--reason", "Codes of refusal")] = None,
+    arrived: Annotated[str | None, _range("--arrived", "Arrived in")] = None,
+    started: Annotated[str | None, _range("--started", "First ran in")] = None,
+    completed: Annotated[str | None, _range("--completed", "Completed in")] = None,
+    late: Annotated[
+        bool | None,
+        typer.Option("--late/--in-time", help="Past their target, or not.", rich_help_panel=WHICH),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", help="Columns, or all.", rich_help_panel=HOW),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort",
+            help="Columns to sort by; -utility has the largest first.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", min=0, help=f"Jobs at most; a table shows {MOST}.", rich_help_panel=HOW
+        ),
+    ] = None,
+    output: Annotated[
+        Listing, typer.Option("--output", "-o", help="What to print.", rich_help_panel=HOW)
+    ] = Listing.TABLE,
+) -> None:
+    """List the jobs of a run: what they asked for, when they ran, what they earned.
+
+    [bold]Examples[/bold]
+
+    shadowprice jobs run --outcome rejected --sort -value
+
+    shadowprice jobs run --tenant vision --arrived 10..50 -o csv
+    """
+    from shadowprice.results.files import read_info, read_table
+    from shadowprice.results.listing import SHOWN, Range, Selection, columns_of, ordered
+
+    seconds = read_info(run)["cluster"]["slot_seconds"]
+    table = read_table(run, "jobs")
+
+    def span(flag: str, text: str | None) -> Range | None:
+        return None if text is None else Range.parse(text, seconds, flag)
+
+    chosen = Selection(
+        job=_listed(job),
+        tenant=_listed(tenant),
+        class_=_listed(class_),
+        reason=_listed(reason),
+        outcome=_listed(outcome),
+        arrived=span("--arrived", arrived),
+        started=span("--started", started),
+        completed=span("--completed", completed),
+        late=late,
+    ).apply(table)
+    names = columns_of(table, _listed(columns) or [c for c in SHOWN if c in table.columns])
+    rows = ordered(chosen, _listed(sort))
+    if limit is None and output is Listing.TABLE:
+        limit = MOST
+    shown = rows.select(names) if limit is None else rows.select(names).head(limit)
+    if output is Listing.CSV:
+        typer.echo(shown.write_csv(), nl=False)
+    elif output is Listing.JSON:
+        print_json(shown.to_dicts())
+    else:
+        _print(shown)
+        if len(shown) < len(rows):
+            stderr().print(
+                f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all", soft_wrap=True
+            )
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _print(frame: pl.DataFrame) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    if frame.is_empty():
+        stderr().print("no job of this run is like that", soft_wrap=True)
+        return
+    empty = {name for name in frame.columns if frame[name].null_count() == len(frame)}
+    names = [name for name in frame.columns if name not in empty]
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for name in names:
+        numeric = frame[name].dtype.is_numeric()
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in frame.select(names).iter_rows():
+        table.add_row(*(Text(_cell(value)) for value in row))
+    stdout().print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,203 @@
+"""Two runs of one workload, job by job: which fared differently, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from shadowprice.results.files import Record, Run
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """What differs between two runs.
+
+    Parameters
+    ----------
+    first, second : dict
+        ``run.json`` of each.
+    jobs : polars.DataFrame
+        A row a job that is in both and fared differently, the largest change of utility first:
+        ``job``, ``tenant``, ``outcome_a``, ``outcome_b``, ``completion_a``, ``completion_b``,
+        ``utility_a``, ``utility_b``, ``gain`` (b less a), ``why``.
+    outcomes : polars.DataFrame
+        A row a pair of outcomes: ``outcome_a``, ``outcome_b``, ``jobs``, ``gain``.
+    only_first, only_second : list of str
+        Jobs of one run alone.
+    """
+
+    first: Record
+    second: Record
+    jobs: pl.DataFrame
+    outcomes: pl.DataFrame
+    only_first: list[str]
+    only_second: list[str]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the runs do not share, apart from the policy: a reader should know it first."""
+        told = []
+        for name, value in (("seed", "seed"), ("until", "timespan"), ("cluster", "cluster")):
+            if self.first[name] != self.second[name]:
+                told.append(f"the runs differ in their {value}")
+        digests = [{part["kind"]: part["sha256"] for part in run["inputs"]} for run in self._infos]
+        told += [
+            f"the runs differ in their {kind} input"
+            for kind in sorted({*digests[0], *digests[1]} - {"cluster"})
+            if digests[0].get(kind) != digests[1].get(kind)
+        ]
+        if self.first["incidents"] != self.second["incidents"]:
+            told.append("the runs differ in what happened to servers and jobs")
+        for name, missing in (("first", self.only_first), ("second", self.only_second)):
+            if missing:
+                told.append(f"{len(missing):,} jobs are in the {name} run only")
+        told += [
+            f"the run of {info['policy']} is partial" for info in self._infos if info["partial"]
+        ]
+        return told
+
+    @property
+    def _infos(self) -> tuple[Record, Record]:
+        return self.first, self.second
+
+    def record(self) -> Record:
+        """Return the difference as plain values."""
+        return {
+            "policies": [info["policy"] for info in self._infos],
+            "total_utility": [info["summary"]["total_utility"] for info in self._infos],
+            "remarks": self.remarks,
+            "outcomes": self.outcomes.to_dicts(),
+            "jobs": self.jobs.to_dicts(),
+            "only_first": self.only_first,
+            "only_second": self.only_second,
+        }
+
+
+def difference(first: Run, second: Run) -> Difference:
+    """Compare two runs job by job.
+
+    Parameters
+    ----------
+    first, second : Run
+        The runs; jobs are told apart by their names.
+    """
+    tables = [_with_width(run) for run in (first, second)]
+    both = tables[0].join(tables[1], on="job", how="inner", suffix="_b", maintain_order="left")
+    both = both.with_columns((pl.col("utility_b") - pl.col("utility")).alias("gain"))
+    changed = both.filter(
+        (pl.col("outcome") != pl.col("outcome_b"))
+        | pl.col("completion").ne_missing(pl.col("completion_b"))
+        | (pl.col("gain") != 0)
+    )
+    names = (first.policy, second.policy)
+    why = [
+        _why({name: row[name] for name in tables[0].columns}, _other(row, tables[0].columns), names)
+        for row in changed.iter_rows(named=True)
+    ]
+    jobs = (
+        changed.select(
+            "job",
+            "tenant",
+            pl.col("outcome").alias("outcome_a"),
+            "outcome_b",
+            pl.col("completion").alias("completion_a"),
+            "completion_b",
+            pl.col("utility").alias("utility_a"),
+            "utility_b",
+            "gain",
+        )
+        .with_columns(pl.Series("why", why, dtype=pl.String()))
+        .sort(pl.col("gain").abs(), descending=True, maintain_order=True)
+    )
+    outcomes = (
+        both.group_by(pl.col("outcome").alias("outcome_a"), "outcome_b")
+        .agg(pl.len().cast(pl.Int64).alias("jobs"), pl.col("gain").sum())
+        .sort("jobs", "outcome_a", "outcome_b", descending=[True, False, False])
+    )
+    present = [set(table["job"]) for table in tables]
+    return Difference(
+        first.info,
+        second.info,
+        jobs,
+        outcomes,
+        [name for name in tables[0]["job"] if name not in present[1]],
+        [name for name in tables[1]["job"] if name not in present[0]],
+    )
+
+
+def _with_width(run: Run) -> pl.DataFrame:
+    """Return the job table with the number of slots in which each job ran."""
+    active = (
+        run.allocations.select("job", "slot")
+        .unique()
+        .group_by("job")
+        .agg(pl.len().cast(pl.Int64).alias("active"))
+    )
+    return (
+        run.jobs.select(
+            "job",
+            "tenant",
+            "outcome",
+            "reason",
+            "message",
+            "arrival",
+            "start",
+            "completion",
+            "utility",
+            "worker_slots",
+        )
+        .join(active, on="job", how="left", maintain_order="left")
+        .with_columns(pl.col("active").fill_null(0))
+    )
+
+
+def _other(row: Row, columns: list[str]) -> Row:
+    return {name: row[f"{name}_b"] if f"{name}_b" in row else row[name] for name in columns}
+
+
+def _why(a: Row, b: Row, policies: tuple[str, str]) -> str:
+    """Say in a few words what made the difference, the later run last."""
+    if a["outcome"] != b["outcome"]:
+        told = [
+            _ended(row, policy)
+            for row, policy in zip((a, b), policies, strict=True)
+            if row["outcome"] != "finished"
+        ]
+        return "; ".join(told)
+    if a["completion"] is None or b["completion"] is None:
+        return "earned differently"
+    parts = []
+    late = b["start"] - a["start"]
+    if late:
+        parts.append(f"started {_slots(abs(late))} {'later' if late > 0 else 'earlier'}")
+    widths = [row["worker_slots"] / max(row["active"], 1) for row in (a, b)]
+    if abs(widths[0] - widths[1]) > 0.05:
+        parts.append(f"ran with {widths[1]:.3g} workers rather than {widths[0]:.3g}")
+    pauses = [row["completion"] - row["start"] + 1 - row["active"] for row in (a, b)]
+    if pauses[0] != pauses[1]:
+        parts.append(f"paused {_slots(pauses[1])} rather than {pauses[0]}")
+    if not parts:
+        parts.append("was placed differently")
+    moved = b["completion"] - a["completion"]
+    if moved:
+        when = f"{_slots(abs(moved))} {'later' if moved > 0 else 'sooner'}"
+        return f"{', '.join(parts)}: done {when}"
+    return ", ".join(parts)
+
+
+def _ended(row: Row, policy: str) -> str:
+    word = {"rejected": "refused by", "dropped": "dropped by", "cancelled": "cancelled under"}
+    if row["outcome"] in word:
+        told = f"{word[row['outcome']]} {policy}"
+        return f"{told}: {row['message']}" if row["message"] else told
+    ran = "never ran" if row["start"] is None else f"ran {_slots(row['active'])}"
+    return f"still {row['outcome']} at the end of {policy}, {ran}"
+
+
+def _slots(count: int) -> str:
+    return f"{count:,} slot" if count == 1 else f"{count:,} slots"

@@ -1,0 +1,192 @@
+"""Choosing among the jobs of a run, as an accounting command does."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import polars as pl
+
+from shadowprice.core.amounts import parse_duration
+from shadowprice.core.errors import Fault, InputError
+
+SHOWN: Final = (
+    "job",
+    "tenant",
+    "class",
+    "arrival",
+    "start",
+    "completion",
+    "outcome",
+    "utility",
+    "value",
+    "late",
+    "worker_slots",
+    "reason",
+)
+"""Columns listed unless others are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Slots from ``first`` to ``last``, both included; None where a side is open."""
+
+    first: int | None = None
+    last: int | None = None
+
+    @classmethod
+    def parse(cls, text: str, slot_seconds: float, place: str) -> Range:
+        """Read ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start.
+
+        Raises
+        ------
+        InputError
+            If it is none of these.
+        """
+        first, dots, last = text.partition("..")
+        if not dots:
+            last = first
+        try:
+            ends = [_slot(part, slot_seconds) for part in (first, last)]
+        except (InputError, ValueError) as error:
+            mend = "write slots or times as FROM..TO, such as 10..50, 10.. or ..2h"
+            raise InputError(Fault(place, f"{text!r} is no range of slots", mend)) from error
+        if dots and None not in ends and ends[0] > ends[1]:  # type: ignore[operator]  # both known
+            raise InputError(Fault(place, f"{text!r} ends before it begins"))
+        return cls(*ends)
+
+    def holds(self, column: str) -> pl.Expr:
+        """Return whether a column's slot is in the range; unknown slots are not."""
+        inside = pl.col(column).is_not_null()
+        if self.first is not None:
+            inside &= pl.col(column) >= self.first
+        if self.last is not None:
+            inside &= pl.col(column) <= self.last
+        return inside
+
+
+def _slot(text: str, slot_seconds: float) -> int | None:
+    text = text.strip()
+    if not text:
+        return None
+    if re.fullmatch(r"\d+", text):
+        return int(text)
+    return int(parse_duration(text).in_slots(Fraction(slot_seconds)))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which jobs of a run are wanted; what is left empty does not choose.
+
+    Parameters
+    ----------
+    job, tenant, class_, reason : sequence of str
+        Patterns as of file names (``resnet*``), one of which has to match.
+    outcome : sequence of str
+        Outcomes, as ``jobs.parquet`` names them.
+    arrived, started, completed : Range
+        When.
+    late : bool or None
+        True: past their target; False: those that met it.
+    """
+
+    job: Sequence[str] = ()
+    tenant: Sequence[str] = ()
+    class_: Sequence[str] = ()
+    reason: Sequence[str] = ()
+    outcome: Sequence[str] = ()
+    arrived: Range | None = None
+    started: Range | None = None
+    completed: Range | None = None
+    late: bool | None = None
+
+    def apply(self, jobs: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of a job table that are wanted.
+
+        Raises
+        ------
+        InputError
+            If an outcome is unknown, with the nearest known one.
+        """
+        unknown = next((one for one in self.outcome if one not in OUTCOMES), None)
+        if unknown is not None:
+            close = difflib.get_close_matches(unknown, OUTCOMES, 1)
+            mend = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(OUTCOMES)}"
+            raise InputError(Fault("--outcome", f"there is no outcome {unknown!r}", mend))
+        wanted = pl.lit(value=True)
+        for column, patterns in (
+            ("job", self.job),
+            ("tenant", self.tenant),
+            ("class", self.class_),
+            ("reason", self.reason),
+        ):
+            if patterns:
+                known = jobs[column].drop_nulls().unique().to_list()
+                matching = [
+                    value
+                    for value in known
+                    if any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+                ]
+                wanted &= pl.col(column).is_in(matching).fill_null(value=False)
+        if self.outcome:
+            wanted &= pl.col("outcome").is_in(list(self.outcome))
+        for column, span in (
+            ("arrival", self.arrived),
+            ("start", self.started),
+            ("completion", self.completed),
+        ):
+            if span is not None:
+                wanted &= span.holds(column)
+        if self.late is not None:
+            over = pl.col("late") > 0
+            wanted &= (over if self.late else ~over).fill_null(value=False)
+        return jobs.filter(wanted)
+
+
+OUTCOMES: Final = (
+    "finished",
+    "rejected",
+    "dropped",
+    "cancelled",
+    "running",
+    "waiting",
+    "not arrived",
+)
+
+
+def columns_of(jobs: pl.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the columns asked for; ``all`` stands for every one.
+
+    Raises
+    ------
+    InputError
+        If there is no such column, with the nearest.
+    """
+    if list(names) == ["all"]:
+        return jobs.columns
+    for name in names:
+        if name not in jobs.columns:
+            close = difflib.get_close_matches(name, jobs.columns, 1)
+            mend = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(jobs.columns)}"
+            raise InputError(Fault("--columns", f"there is no column {name!r}", mend))
+    return list(names)
+
+
+def ordered(jobs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the rows by columns, the first before the others; ``-utility`` is the largest first.
+
+    Raises
+    ------
+    InputError
+        If there is no such column.
+    """
+    if not keys:
+        return jobs
+    names = columns_of(jobs, [key.removeprefix("-") for key in keys])
+    down = [key.startswith("-") for key in keys]
+    return jobs.sort(names, descending=down, nulls_last=True, maintain_order=True)

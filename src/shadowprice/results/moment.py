@@ -1,0 +1,353 @@
+"""One slot of a run: who runs where, what waits and why, and how full every server is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from shadowprice.core.amounts import UNLIMITED, parse_amount
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.files import DECISIONS, Record, Run, read_info, read_lines, read_table
+
+JOBS: Final[dict[str, Any]] = {
+    "job": pl.String(),
+    "tenant": pl.String(),
+    "class": pl.String(),
+    "state": pl.String(),
+    "arrival": pl.Int64(),
+    "since": pl.Int64(),
+    "ran": pl.Int64(),
+    "workers": pl.Int64(),
+    "ps": pl.Int64(),
+    "servers": pl.String(),
+    "next": pl.Int64(),
+    "completion": pl.Int64(),
+    "reason": pl.String(),
+}
+"""Columns of `Moment.jobs`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """What a run knows of one slot.
+
+    Parameters
+    ----------
+    info : dict
+        ``run.json``.
+    slot : int
+        The slot.
+    jobs : polars.DataFrame
+        A row an open job: those that run, then those that wait, each in order of arrival.
+        ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``; ``since`` the first
+        slot of an unbroken stay in that state; ``ran`` the slots it ran before this one;
+        ``servers`` where it stands (``gpu-3 x2``: two workers there, ``+1ps`` one parameter
+        server); ``next`` the slot in which a job that waits ran next; ``completion`` when it
+        completed in the end; ``reason`` why it waits.
+    servers : polars.DataFrame
+        A row a server: ``server``, ``group`` (its name without the number), ``role``, ``state``
+        (``lost``, ``idle``, ``mixed``, ``full``: nothing is left of a resource), ``jobs``,
+        ``workers``, ``ps``, ``share`` (used share of its scarcest resource), and ``used_R``,
+        ``total_R`` for every limited resource R in the unit that ``slots.parquet`` uses.
+    """
+
+    info: Record
+    slot: int
+    jobs: pl.DataFrame
+    servers: pl.DataFrame
+
+    @property
+    def usage(self) -> dict[str, tuple[float, float]]:
+        """Used and total amount of every resource, over servers that are there."""
+        there = self.servers.filter(pl.col("state") != "lost")
+        names = [name[5:] for name in self.servers.columns if name.startswith("used_")]
+        return {
+            name: (float(there[f"used_{name}"].sum()), float(there[f"total_{name}"].sum()))
+            for name in names
+        }
+
+    def record(self) -> Record:
+        """Return the moment as plain values."""
+        return {
+            "policy": self.info["policy"],
+            "slot": self.slot,
+            "begins_seconds": self.slot * self.info["cluster"]["slot_seconds"],
+            "usage": {
+                name: {"used": used, "total": total} for name, (used, total) in self.usage.items()
+            },
+            "jobs": self.jobs.to_dicts(),
+            "servers": self.servers.to_dicts(),
+        }
+
+
+def read_moment(folder: Path, slot: int) -> Moment:
+    """Read one slot of a run directory.
+
+    Raises
+    ------
+    InputError
+        If the directory holds no run, or the run did not get to the slot.
+    """
+    info = read_info(folder)
+    return _moment(
+        info,
+        slot,
+        read_table(folder, "jobs"),
+        read_table(folder, "slots"),
+        read_table(folder, "allocations"),
+        read_lines(folder / DECISIONS),
+        str(folder),
+    )
+
+
+def moment_of(run: Run, slot: int) -> Moment:
+    """Return one slot of a run that is in memory.
+
+    Raises
+    ------
+    InputError
+        If the run did not get to the slot.
+    """
+    return _moment(
+        run.info, slot, run.jobs, run.slots, run.allocations, run.decisions(True), run.policy
+    )
+
+
+def _moment(
+    info: Record,
+    slot: int,
+    jobs: pl.DataFrame,
+    slots: pl.DataFrame,
+    allocations: pl.DataFrame,
+    decisions: Iterable[Record],
+    place: str,
+) -> Moment:
+    if not len(slots) or slot < slots["slot"][0] or slot > slots["slot"][-1]:
+        span = f"slots {slots['slot'][0]} to {slots['slot'][-1]}" if len(slots) else "no slot"
+        raise InputError(Fault(place, f"slot {slot} is not in this run", f"it has {span}"))
+    names = [name for name, _ in info["cluster"]["servers"]]
+    here = allocations.filter(pl.col("slot") == slot)
+    asked = dict(zip(jobs["job"], zip(jobs["demand"], jobs["ps_demand"], strict=True), strict=True))
+    closed = _closed_before(info, slot, decisions := list(_relevant(decisions, slot)))
+    open_jobs = jobs.filter(
+        (pl.col("arrival") <= slot)
+        & (pl.col("completion").is_null() | (pl.col("completion") >= slot))
+        & ~pl.col("job").is_in(list(closed))
+    )
+    return Moment(
+        info,
+        slot,
+        _jobs(open_jobs, here, allocations, slot, names, decisions),
+        _servers(info, here, asked, slot),
+    )
+
+
+def _relevant(decisions: Iterable[Record], slot: int) -> Iterable[Record]:
+    """Yield the decisions taken up to a slot; they are in order, so that reading stops there."""
+    for record in decisions:
+        if record["slot"] > slot:
+            return
+        yield record
+
+
+def _closed_before(info: Record, slot: int, decisions: Iterable[Record]) -> set[str]:
+    """Return the jobs refused, dropped or cancelled by a slot."""
+    last = {line["job"]: line["outcome"] for line in decisions}
+    gone = {job for job, outcome in last.items() if outcome in {"rejected", "dropped"}}
+    cancelled = (event for event in info["incidents"] if event["slot"] <= slot)
+    return gone | {event["cancel"] for event in cancelled if "cancel" in event}
+
+
+def _jobs(
+    open_jobs: pl.DataFrame,
+    here: pl.DataFrame,
+    allocations: pl.DataFrame,
+    slot: int,
+    names: list[str],
+    decisions: Iterable[Record],
+) -> pl.DataFrame:
+    stands: dict[str, list[tuple[int, int, int]]] = {}
+    for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
+        stands.setdefault(name, []).append((server, workers, ps))
+    active = allocations.select("job", "slot").unique().sort("job", "slot")
+    ran: dict[str, list[int]] = {
+        str(name): list(slots)
+        for name, slots in active.group_by("job", maintain_order=True).agg("slot").iter_rows()
+    }
+    last: dict[str, Record] = {line["job"]: line for line in decisions}
+    rows = []
+    for row in open_jobs.iter_rows(named=True):
+        name, entries = row["job"], stands.get(row["job"], [])
+        slots = ran.get(name, [])
+        before = [at for at in slots if at < slot]
+        after = next((at for at in slots if at > slot), None)
+        state = "running" if entries else ("paused" if before else "waiting")
+        since = _since(before, slot) if entries else (before[-1] + 1 if before else row["arrival"])
+        rows.append(
+            (
+                name,
+                row["tenant"],
+                row["class"],
+                state,
+                row["arrival"],
+                since,
+                len(before),
+                sum(workers for _, workers, _ in entries),
+                sum(ps for _, _, ps in entries),
+                " ".join(_stand(names[server], workers, ps) for server, workers, ps in entries),
+                None if entries else after,
+                row["completion"],
+                None if entries else _waits(last.get(name), slot),
+            )
+        )
+    # Those that run come first; the sort is stable, so that order of arrival stays.
+    rows.sort(key=lambda row: (row[3] != "running", row[4]))
+    return pl.DataFrame(rows, schema=JOBS, orient="row")
+
+
+def _since(before: list[int], slot: int) -> int:
+    """Return the first slot of the unbroken stay that ends in a slot."""
+    first = slot
+    for at in reversed(before):
+        if at != first - 1:
+            break
+        first = at
+    return first
+
+
+def _stand(name: str, workers: int, ps: int) -> str:
+    counts = [f"x{workers}"] if workers else []
+    counts += [f"+{ps}ps"] if ps else []
+    return " ".join([name, *counts])
+
+
+def _waits(decision: Record | None, slot: int) -> str:
+    if decision is None:
+        return "no decision yet"
+    if decision["outcome"] == "admitted" and "plan" in decision:
+        following = next((row[0] for row in decision["plan"] if row[0] > slot), None)
+        return "its plan is over" if following is None else f"planned for slot {following}"
+    return str(decision["reason"] or "queued, waiting for room")
+
+
+# ---------------------------------------------------------------- servers
+
+
+def amounts_of(text: str | None) -> dict[str, int]:
+    """Return the amounts that a job table's ``demand`` tells, as the integers that are kept.
+
+    Parameters
+    ----------
+    text : str or None
+        Such as ``gpu 1, cpu 4, memory 16GiB, bandwidth 1Gbps``.
+    """
+    if not text:
+        return {}
+    pairs = (part.rsplit(" ", 1) for part in text.split(", "))
+    return {name: parse_amount(amount).value for name, amount in pairs}
+
+
+def _servers(
+    info: Record,
+    here: pl.DataFrame,
+    asked: Mapping[str, tuple[str, str | None]],
+    slot: int,
+) -> pl.DataFrame:
+    cluster = info["cluster"]
+    names = [name for name, _ in cluster["servers"]]
+    kinds = [
+        {name: parse_amount(amount).value for name, amount in kind["capacity"].items()}
+        for kind in cluster["kinds"]
+    ]
+    used: list[Counter[str]] = [Counter() for _ in names]
+    standing: list[list[tuple[int, int]]] = [[] for _ in names]
+    demands: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+    for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
+        if name not in demands:
+            demands[name] = (amounts_of(asked[name][0]), amounts_of(asked[name][1]))
+        standing[server].append((workers, ps))
+        for count, demand in zip((workers, ps), demands[name], strict=True):
+            for resource, amount in demand.items():
+                used[server][resource] += count * amount
+    lost = _lost(info, slot)
+    unit = {name: 1000 if kind == "count" else 1 for name, kind in cluster["resources"].items()}
+    columns: dict[str, list[Any]] = {}
+    for at, (name, kind) in enumerate(cluster["servers"]):
+        capacity = {
+            resource: amount for resource, amount in kinds[kind].items() if 0 < amount < UNLIMITED
+        }
+        share = max((used[at][r] / amount for r, amount in capacity.items()), default=0.0)
+        row: dict[str, Any] = {
+            "server": name,
+            "group": group_of(name),
+            "role": cluster["kinds"][kind]["role"],
+            "state": _state(name in lost, bool(standing[at]), share),
+            "jobs": len(standing[at]),
+            "workers": sum(workers for workers, _ in standing[at]),
+            "ps": sum(ps for _, ps in standing[at]),
+            "share": share,
+        }
+        for resource in cluster["resources"]:
+            scale = unit[resource]
+            limited = resource in capacity
+            row[f"used_{resource}"] = used[at][resource] / scale if limited else 0.0
+            row[f"total_{resource}"] = capacity[resource] / scale if limited else 0.0
+        for column, value in row.items():
+            columns.setdefault(column, []).append(value)
+    return pl.DataFrame(columns)
+
+
+def _state(lost: bool, busy: bool, share: float) -> str:
+    if lost:
+        return "lost"
+    if not busy:
+        return "idle"
+    return "full" if share >= 1 else "mixed"
+
+
+def _lost(info: Record, slot: int) -> set[str]:
+    lost: set[str] = set()
+    for event in info["incidents"]:
+        if event["slot"] <= slot and "server_lost" in event:
+            lost.add(event["server_lost"])
+        elif event["slot"] <= slot and "server_back" in event:
+            lost.discard(event["server_back"])
+    return lost
+
+
+def group_of(server: str) -> str:
+    """Return a server's name without its number: ``gpu`` of ``gpu-3``."""
+    return re.sub(r"-\d+$", "", server)
+
+
+def folded(names: Iterable[str]) -> str:
+    """Return names of servers in short: ``gpu-[0-3,7] net``."""
+    numbers: dict[str, list[int]] = {}
+    single: list[str] = []
+    for name in names:
+        match = re.fullmatch(r"(.*)-(0|[1-9]\d*)", name)
+        if match:
+            numbers.setdefault(match[1], []).append(int(match[2]))
+        else:
+            single.append(name)
+    parts = [f"{group}-{_ranges(sorted(found))}" for group, found in numbers.items()]
+    return " ".join([*parts, *single])
+
+
+def _ranges(numbers: list[int]) -> str:
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    if len(numbers) == 1:
+        return str(numbers[0])
+    told = (str(low) if low == high else f"{low}-{high}" for low, high in spans)
+    return f"[{','.join(told)}]"

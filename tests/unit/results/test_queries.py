@@ -1,0 +1,191 @@
+"""One slot of a run, its jobs, and two runs beside each other, against what was seen live."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+import pytest
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.errors import InputError
+from shadowprice.engine import Engine
+from shadowprice.results.difference import difference
+from shadowprice.results.files import Run
+from shadowprice.results.listing import Range, Selection, columns_of, ordered
+from shadowprice.results.moment import Moment, amounts_of, folded, moment_of
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from tests.replays import world
+
+
+@dataclass
+class Seen(Observer):
+    """What stood where, seen in the engine while it ran."""
+
+    slots: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        self.slots[slot] = {
+            "running": dict(engine.running),
+            "open": list(engine.open_jobs),
+            "lost": set(engine.lost),
+            "used": engine.ledger.used[0].copy(),
+        }
+
+
+def watched(policy: str, seed: int, **settings: Any) -> tuple[Run, Seen]:
+    on, jobs, happened = world(seed)
+    scenario = Scenario(on, jobs, until=40, seed=seed, incidents=happened)
+    seen = Seen()
+    built = build_policy(scenario, policy, settings)
+    return record_run(scenario, policy, built, observers=[seen]), seen
+
+
+@pytest.mark.parametrize("policy", ["fifo", "drf", "oasis"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_moment_is_what_the_engine_held(policy: str, seed: int) -> None:
+    run, seen = watched(policy, seed)
+    names = run.server_names
+    resources = list(run.info["cluster"]["resources"])
+    capacity = world(seed)[0].capacity
+    for slot in run.slots["slot"].to_list():
+        moment = moment_of(run, slot)
+        # Slots that the driver skipped had nothing in them.
+        live = seen.slots.get(slot, {"running": {}, "open": [], "lost": None, "used": None})
+        assert set(moment.jobs["job"]) == set(live["open"])
+        running = moment.jobs.filter(pl.col("state") == "running")
+        assert set(running["job"]) == set(live["running"])
+        for row in running.iter_rows(named=True):
+            placement = live["running"][row["job"]]
+            assert (row["workers"], row["ps"]) == (placement.total_workers, placement.total_ps)
+            where = [names[server] for server in placement.servers]
+            assert [word for word in row["servers"].split() if word in names] == where
+            before = [at for at in seen.slots if at < slot and row["job"] in _ran(seen, at)]
+            assert row["ran"] == len(before)
+            assert row["since"] == slot or row["job"] in _ran(seen, row["since"])
+            assert row["job"] not in _ran(seen, row["since"] - 1)
+        for row in moment.jobs.filter(pl.col("state") != "running").iter_rows(named=True):
+            later = [at for at in seen.slots if at > slot and row["job"] in _ran(seen, at)]
+            assert row["next"] == min(later, default=None)
+            assert row["reason"]
+        if live["used"] is not None:
+            _check_servers(moment, live, resources, capacity)
+
+
+def _ran(seen: Seen, slot: int) -> dict[str, Any]:
+    return seen.slots.get(slot, {"running": {}})["running"]  # type: ignore[no-any-return]
+
+
+def _check_servers(moment: Moment, live: dict[str, Any], resources: list[str], capacity) -> None:  # type: ignore[no-untyped-def]
+    used = live["used"]
+    for at, row in enumerate(moment.servers.iter_rows(named=True)):
+        assert (row["state"] == "lost") == (at in live["lost"])
+        for column, resource in enumerate(resources):
+            held, most = int(used[at, column]), int(capacity[at, column])
+            if not 0 < most < UNLIMITED or at in live["lost"]:
+                continue
+            unit = 1000 if moment.info["cluster"]["resources"][resource] == "count" else 1
+            assert row[f"used_{resource}"] * unit == pytest.approx(held)
+            assert row[f"total_{resource}"] * unit == pytest.approx(most)
+        if row["state"] in {"mixed", "full"}:
+            full = any(
+                0 < capacity[at, c] < UNLIMITED and used[at, c] == capacity[at, c]
+                for c in range(len(resources))
+            )
+            assert (row["state"] == "full") == full
+        elif row["state"] == "idle":
+            assert not used[at].any()
+
+
+def test_a_slot_outside_the_run_is_refused() -> None:
+    run, _ = watched("fifo", 1)
+    with pytest.raises(InputError, match=r"slot 4000 is not in this run; it has slots \d+ to \d+"):
+        moment_of(run, 4000)
+
+
+def test_amounts_and_names_are_read_back() -> None:
+    assert amounts_of("gpu 2, memory 16GiB") == {"gpu": 2000, "memory": 16 * 2**30}
+    assert amounts_of(None) == {}
+    names = [f"gpu-{n}" for n in (0, 1, 2, 5, 10, 11)] + ["net", "a-b-7"]
+    assert folded(names) == "gpu-[0-2,5,10-11] a-b-7 net"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "keeps"),
+    [
+        (Selection(job=["job-1*"]), lambda row: fnmatch.fnmatch(row["job"], "job-1*")),
+        (Selection(job=["*1*2*", "job-3"]), lambda row: row["job"] in {"job-12", "job-3"}),
+        (Selection(outcome=["finished"]), lambda row: row["outcome"] == "finished"),
+        (
+            Selection(outcome=["cancelled", "rejected"]),
+            lambda row: row["outcome"] in {"cancelled", "rejected"},
+        ),
+        (Selection(class_=["dead*"]), lambda row: row["class"] == "deadline"),
+        (Selection(tenant=["*"]), lambda row: row["tenant"] is not None),
+        (Selection(arrived=Range(2, 4)), lambda row: 2 <= row["arrival"] <= 4),
+        (
+            Selection(completed=Range(None, 7)),
+            lambda row: row["completion"] is not None and row["completion"] <= 7,
+        ),
+        (Selection(late=True), lambda row: row["late"] is not None and row["late"] > 0),
+        (Selection(late=False), lambda row: row["late"] is not None and row["late"] <= 0),
+        (
+            Selection(outcome=["finished"], started=Range(3)),
+            lambda row: row["outcome"] == "finished" and row["start"] >= 3,
+        ),
+    ],
+)
+def test_a_selection_is_the_filter_it_stands_for(wanted: Selection, keeps) -> None:  # type: ignore[no-untyped-def]
+    run, _ = watched("fifo", 14)
+    assert wanted.apply(run.jobs).to_dicts() == [row for row in run.jobs.to_dicts() if keeps(row)]
+
+
+def test_ranges_columns_and_orders() -> None:
+    assert Range.parse("10..50", 600.0, "x") == Range(10, 50)
+    assert Range.parse("..2h", 600.0, "x") == Range(None, 12)
+    assert Range.parse("7", 600.0, "x") == Range(7, 7)
+    for wrong in ("a..b", "5..2", "1..2..3", "-1"):
+        with pytest.raises(InputError, match="x: "):
+            Range.parse(wrong, 600.0, "x")
+    run, _ = watched("fifo", 14)
+    with pytest.raises(InputError, match="did you mean 'utility'"):
+        columns_of(run.jobs, ["utlity"])
+    with pytest.raises(InputError, match="did you mean 'finished'"):
+        Selection(outcome=["finishd"]).apply(run.jobs)
+    by = ordered(run.jobs, ["-utility", "arrival"])
+    keys = [(-row["utility"], row["arrival"]) for row in by.to_dicts()]
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_difference_adds_up(seed: int) -> None:
+    first, second = watched("fifo", seed)[0], watched("drf", seed)[0]
+    found = difference(first, second)
+    rows = {row["job"]: row for row in found.jobs.to_dicts()}
+    other = {row["job"]: row for row in second.jobs.to_dicts()}
+    for a in first.jobs.to_dicts():
+        b = other[a["job"]]
+        same = all(a[name] == b[name] for name in ("outcome", "completion", "utility"))
+        assert (a["job"] in rows) == (not same)
+        if not same:
+            assert rows[a["job"]]["gain"] == b["utility"] - a["utility"]
+            assert rows[a["job"]]["why"]
+    totals = [run.summary["total_utility"] for run in (first, second)]
+    assert found.jobs["gain"].sum() == pytest.approx(totals[1] - totals[0])
+    assert found.outcomes["gain"].sum() == pytest.approx(totals[1] - totals[0])
+    pairs = Counter((a["outcome"], other[a["job"]]["outcome"]) for a in first.jobs.to_dicts())
+    assert {row[:2]: row[2] for row in found.outcomes.rows()} == pairs
+    assert found.jobs["gain"].abs().is_sorted(descending=True)
+    assert found.remarks == []
+
+
+def test_a_run_does_not_differ_from_itself_and_other_worlds_are_told() -> None:
+    run, _ = watched("fifo", 3)
+    assert difference(run, run).jobs.is_empty()
+    remarks = difference(run, watched("fifo", 5)[0]).remarks
+    assert "the runs differ in their seed" in remarks
+    assert "the runs differ in their cluster" in remarks
