@@ -1,0 +1,186 @@
+"""A job's story in words, line by line: what ``explain`` prints and a run's page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from shadowprice.core.amounts import format_seconds
+from shadowprice.results.story import Stay, Story
+
+
+def story_lines(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
+    """Yield a job's story as (label, text): what it asked, what was decided, what happened.
+
+    Parameters
+    ----------
+    story : Story
+        The story.
+    most : int or None
+        Placements told of a plan or of what ran: None for all of them, 0 where others show them.
+
+    Yields
+    ------
+    (str, str)
+        Label and text. An empty label goes on with the one before; both empty part two chapters.
+    """
+    yield from _asked(story)
+    for number, decision in enumerate(story.decisions):
+        yield "", ""
+        yield from _decided(story, decision, number, most)
+    yield "", ""
+    yield from _happened(story, most)
+
+
+def _asked(story: Story) -> Iterator[tuple[str, str]]:
+    job, shape = story.job, story.job["shape"]
+    slot = story.info["cluster"]["slot_seconds"]
+    tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
+    yield "arrived", f"in slot {job['arrival']}{tenant}"
+    if "tasks" in shape:
+        yield from _asked_bag(job, shape, slot)
+        return
+    fewest, widest = shape["workers"]
+    span = f"{fewest}" if fewest == widest else f"{fewest} to {widest}"
+    yield "asked for", f"{span} {_noun(widest, 'worker')} of {job['demand']}"
+    if job["ps_demand"] is not None:
+        yield "", f"parameter servers of {job['ps_demand']}"
+    work = shape["epochs"] * shape["chunks"] * shape["minibatches"]
+    shortest = shape["shortest_slots"]
+    parts = f"{shape['epochs']:,} epochs of {shape['chunks']:,} chunks of {shape['minibatches']:,}"
+    step = format_seconds(shape["step_seconds"])
+    yield "work", f"{work:,} mini-batches ({parts}), {step} each on one worker"
+    yield "at best", f"{_count(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width"
+    yield "worth", _worth(job)
+
+
+def _asked_bag(
+    job: dict[str, Any], shape: dict[str, Any], slot: float
+) -> Iterator[tuple[str, str]]:
+    yield "asked for", f"{job['demand']} for every copy of a task"
+    for number, (count, law, mean) in enumerate(shape["tasks"]):
+        told = f"{_count(count, 'task')}, {law}, {format_seconds(mean)} on average"
+        yield "tasks" if number == 0 else "", f"group {number}: {told}"
+    until = format_seconds(shape["deadline_slots"] * slot)
+    often = f"missed with probability {shape['miss_probability']:g} at most"
+    yield "deadline", f"{until} after its arrival, {often}"
+    yield "worth", _worth(job)
+
+
+def _worth(job: dict[str, Any]) -> str:
+    worth = dict(job["worth"])
+    kind = worth.pop("kind")
+    numbers = ", ".join(f"{name} {value:g}" for name, value in worth.items())
+    return f"{kind} ({numbers}): {job['value']:.4g} if done as early as possible"
+
+
+def _decided(
+    story: Story, decision: dict[str, Any], number: int, most: int | None
+) -> Iterator[tuple[str, str]]:
+    outcome = decision["outcome"]
+    again = " again" if number and outcome == "admitted" else ""
+    word = {"rejected": "refused"}.get(outcome, outcome)
+    yield f"{word}{again}", f"in slot {decision['slot']}"
+    why = decision.get("refusal")
+    if why is not None:
+        yield "reason", f"{why['message']} ({why['code']})"
+    elif decision["reason"]:
+        yield "", decision["reason"]
+    if decision["utility"] is not None and decision["cost"] is not None:
+        completion = decision["completion"]
+        when = "" if completion is None else f", done in slot {completion}"
+        value, price, payoff = (decision[key] for key in ("utility", "cost", "payoff"))
+        told = f"value {value:.4g} {_relation(payoff)} price {price:.4g}: payoff {payoff:.4g}"
+        yield "numbers", told + when
+    if why is not None:
+        if why.get("bottleneck"):
+            yield "bottleneck", why["bottleneck"]
+        if why.get("change"):
+            yield "would do", why["change"]
+        for name, value in why.get("numbers", {}).items():
+            yield name.replace("_", " "), f"{value:.6g}"
+    for row, (group, tasks, copies) in enumerate(decision.get("copies", ())):
+        each = f"{copies} copies each of " if copies > 1 else "one copy each of "
+        yield "copies" if row == 0 else "", f"{each}{_count(tasks, 'task')} of group {group}"
+    if decision.get("plan"):
+        yield from _stays(story, "plan", story.planned(decision), most)
+
+
+def _relation(payoff: float) -> str:
+    if payoff == 0:
+        return "equals"
+    return "exceeds" if payoff > 0 else "is below"
+
+
+def _happened(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
+    job = story.job
+    if story.ran:
+        yield from _stays(story, "ran", story.ran, most)
+        yield "" if most != 0 else "ran", f"{_count(job['worker_slots'], 'worker-slot')} in all"
+    else:
+        yield "ran", "never"
+    outcome = job["outcome"]
+    if outcome == "finished":
+        after = job["completion"] - job["arrival"]
+        told = f"completed in slot {job['completion']}"
+        told += f", {_count(after, 'slot')} after its arrival" if after else ", that of its arrival"
+        if job["late"] is not None:
+            late = job["late"]
+            told += (
+                ", on its target"
+                if late == 0
+                else (f", {abs(late):g} slots {'past' if late > 0 else 'before'} its target")
+            )
+        yield "outcome", told
+        yield "earned", f"{job['utility']:.4g} of {job['value']:.4g} at best"
+        return
+    yield "outcome", _outcome(job)
+    if job["start"] is not None:
+        yield "progress", f"{job['progress'] / job['required']:.1%} of its work"
+
+
+def _outcome(job: dict[str, Any]) -> str:
+    words = {
+        "rejected": "refused",
+        "running": "still running when the run ended",
+        "waiting": "still waiting when the run ended",
+        "not arrived": "had not arrived when the run ended",
+    }
+    told = words.get(job["outcome"], job["outcome"])
+    return f"{told}: {job['message']}" if job["outcome"] in {"dropped", "cancelled"} else told
+
+
+def _stays(
+    story: Story, name: str, stays: Sequence[Stay], most: int | None
+) -> Iterator[tuple[str, str]]:
+    if most == 0:
+        return
+    names = [server for server, _ in story.info["cluster"]["servers"]]
+    for stay in stays[:most]:
+        yield name, f"{_slots(stay)}: {_where(stay, names)}"
+        name = ""
+    if most is not None and len(stays) > most:
+        yield "", f"and {len(stays) - most} more placements (--full shows them)"
+
+
+def _slots(stay: Stay) -> str:
+    if stay.first == stay.last:
+        return f"slot {stay.first}"
+    return f"slots {stay.first}-{stay.last}"
+
+
+def _where(stay: Stay, names: Sequence[str]) -> str:
+    workers = ", ".join(f"{n} on {names[server]}" for server, n, _ in stay.entries if n)
+    told = f"{_count(stay.workers, 'worker')} ({workers})" if stay.workers else ""
+    if stay.ps:
+        ps = ", ".join(f"{n} on {names[server]}" for server, _, n in stay.entries if n)
+        told += f"{' and ' if told else ''}{_count(stay.ps, 'parameter server')} ({ps})"
+    return told
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {_noun(number, noun)}"
+
+
+def _noun(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
