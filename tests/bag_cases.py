@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import Dimension
-from shadowprice.core.bag import Bag, TaskGroup
+from shadowprice.core.bag import Bag, BagTasks, Law
 from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.job import Job, bag_job
 from shadowprice.core.utility import Constant, Utility
@@ -17,17 +17,17 @@ from shadowprice.core.utility import Constant, Utility
 SLOT = 60.0
 
 
-def pareto(count: int, shape: float, minimum: float) -> TaskGroup:
+def pareto(count: int, shape: float, minimum: float) -> BagTasks:
     """Tasks of a Pareto law; the shortest duration in slots."""
     shortest = minimum * SLOT
     mean = shortest * shape / (shape - 1.0)
-    return TaskGroup(count, "pareto", {"shape": shape, "minimum": shortest}, shortest, mean)
+    return BagTasks(count, Law("pareto", {"shape": shape, "minimum": shortest}, shortest, mean))
 
 
-def exponential(count: int, mean: float, minimum: float = 0.0) -> TaskGroup:
+def exponential(count: int, mean: float, minimum: float = 0.0) -> BagTasks:
     """Tasks of an exponential law beyond a minimum; both in slots."""
     parameters = {"shape": 1.0, "expected": mean * SLOT, "minimum": minimum * SLOT}
-    return TaskGroup(count, "weibull", parameters, minimum * SLOT, mean * SLOT)
+    return BagTasks(count, Law("weibull", parameters, minimum * SLOT, mean * SLOT))
 
 
 def places(servers: int = 4, each: int = 4, horizon: int = 20, role: Role = Role.WORKER) -> Cluster:
@@ -42,7 +42,7 @@ def places(servers: int = 4, each: int = 4, horizon: int = 20, role: Role = Role
 
 def bag(
     on: Cluster,
-    *groups: TaskGroup,
+    *groups: BagTasks,
     name: str = "bag",
     arrival: int = 0,
     deadline: float = 6.0,

@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag
-from shadowprice.laws.bags import law_of
+from shadowprice.laws.named import law_of
 
 Floats = NDArray[np.float64]
 
 
 def survival(bag: Bag, group: int, slots: float) -> float:
     """P(a task lasts longer than so many slots), written out for the two laws that tests draw."""
-    numbers = bag.groups[group].parameters
+    numbers = bag.groups[group].law.parameters
     seconds = slots * bag.slot_seconds
-    if bag.groups[group].law == "pareto":
+    if bag.groups[group].law.name == "pareto":
         return float(min(1.0, (numbers["minimum"] / seconds) ** numbers["shape"]))  # type: ignore[operator]
-    if bag.groups[group].law == "weibull" and numbers["shape"] == 1.0:
+    if bag.groups[group].law.name == "weibull" and numbers["shape"] == 1.0:
         beyond = max(0.0, seconds - numbers["minimum"])  # type: ignore[operator]
         return math.exp(-beyond / (numbers["expected"] - numbers["minimum"]))  # type: ignore[operator]
-    return float(law_of(bag.groups[group]).survival(seconds))
+    return float(law_of(bag.groups[group].law).survival(seconds))
 
 
 def still_running(chances: Sequence[float], copies: Sequence[int]) -> dict[int, float]:

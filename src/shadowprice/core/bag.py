@@ -2,7 +2,7 @@
 
 A bag is done when every task is; a task is done when the first of its copies is, and the others
 then stop (CSD, section II). All of it is to end by a deadline, which may be missed with a small
-probability. Here are plain numbers only: what a law of durations can answer, `policies.bags` knows.
+probability. Here are plain numbers only: what a law can answer, `laws` knows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-Parameters = Mapping[str, float | tuple[float, ...]]
+Parameters = Mapping[str, float | str | tuple[float, ...]]
 
 
 class TaskCopies(NamedTuple):
@@ -35,26 +35,39 @@ class TaskCopies(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskGroup:
-    """Tasks whose durations follow one law.
+class Law:
+    """A law of durations in plain numbers; `shadowprice.laws` turns it into a distribution.
 
     Parameters
     ----------
-    count : int
-        Number of tasks.
-    law : str
-        ``pareto``, ``weibull``, ``hyper-exponential`` or ``log-normal``.
+    name : str
+        ``pareto``, ``weibull``, ``hyper-exponential``, ``log-normal`` or ``empirical``.
     parameters : mapping
         Parameters of the law by name; times in seconds.
     shortest, mean : float
         Shortest possible and expected duration in seconds.
     """
 
-    count: int
-    law: str
+    name: str
     parameters: Parameters
     shortest: float
     mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class BagTasks:
+    """Tasks of a bag whose durations follow one law.
+
+    Parameters
+    ----------
+    count : int
+        Number of tasks.
+    law : Law
+        Of their durations.
+    """
+
+    count: int
+    law: Law
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,7 @@ class Bag:
 
     Parameters
     ----------
-    groups : tuple of TaskGroup
+    groups : tuple of BagTasks
         The tasks.
     deadline : float
         Slots from the beginning of the arrival slot; not necessarily whole.
@@ -73,7 +86,7 @@ class Bag:
         Length of a slot.
     """
 
-    groups: tuple[TaskGroup, ...]
+    groups: tuple[BagTasks, ...]
     deadline: float
     miss_probability: float
     slot_seconds: float
@@ -91,13 +104,15 @@ class Bag:
     @property
     def shortest_slots(self) -> int:
         """Fewest slots in which all tasks can end."""
-        longest = max(group.shortest for group in self.groups)
+        longest = max(group.law.shortest for group in self.groups)
         return max(1, math.ceil(longest / self.slot_seconds))
 
     @property
     def worker_slots(self) -> float:
         """Expected worker-slots of one copy a task; every task takes one slot at least."""
-        return sum(group.count * max(1.0, group.mean / self.slot_seconds) for group in self.groups)
+        return sum(
+            group.count * max(1.0, group.law.mean / self.slot_seconds) for group in self.groups
+        )
 
     def record(self) -> dict[str, object]:
         """Return the bag as plain values, for the journal."""
@@ -105,10 +120,10 @@ class Bag:
             "groups": [
                 {
                     "count": group.count,
-                    "law": group.law,
-                    "parameters": dict(group.parameters),
-                    "shortest": group.shortest,
-                    "mean": group.mean,
+                    "law": group.law.name,
+                    "parameters": dict(group.law.parameters),
+                    "shortest": group.law.shortest,
+                    "mean": group.law.mean,
                 }
                 for group in self.groups
             ],
@@ -121,7 +136,10 @@ class Bag:
     def from_record(cls, record: Mapping[str, Any]) -> Bag:
         """Build the bag that `record` described."""
         groups = tuple(
-            TaskGroup(**(group | {"parameters": _plain(group["parameters"])}))
+            BagTasks(
+                group["count"],
+                Law(group["law"], _plain(group["parameters"]), group["shortest"], group["mean"]),
+            )
             for group in record["groups"]
         )
         return cls(**(dict(record) | {"groups": groups}))

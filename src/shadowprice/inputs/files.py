@@ -12,6 +12,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, resolve_jobs, validate
 from shadowprice.engine.validation import never_fits
+from shadowprice.inputs.durations import measured_in
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
 
 MOST_FAULTS: Final = 50
@@ -69,7 +70,7 @@ def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> li
             raise InputError(
                 [*faults[:MOST_FAULTS], Fault(str(path), "and more; these come first")]
             )
-    jobs, wrong = resolve_jobs(specs, cluster)
+    jobs, wrong = resolve_jobs(specs, cluster, measured_in(path.parent))
     faults += wrong
     places = {spec.name: place for place, spec in reversed(specs)}
     for job in jobs:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag
 from shadowprice.engine.state import JobRecord
-from shadowprice.laws.bags import law_of
+from shadowprice.laws.named import law_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -98,7 +98,7 @@ class BagExecution:
         ends = np.full((tasks, most), np.inf)
         at = 0
         for entry in record.copies:
-            law = law_of(bag.groups[entry.group])
+            law = law_of(bag.groups[entry.group].law)
             # In (0, 1]: a law's inverse survival is finite there.
             survival = 1.0 - rng.random((entry.tasks, entry.copies))
             seconds = law.inverse_survival(survival)

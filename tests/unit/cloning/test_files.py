@@ -17,7 +17,8 @@ from shadowprice.cloning.api import (
     solve,
 )
 from shadowprice.core.errors import InputError
-from shadowprice.inputs.cloning import parse_cloning, read_cloning, read_durations
+from shadowprice.inputs.cloning import parse_cloning, read_cloning
+from shadowprice.inputs.durations import read_durations
 
 FILE = """\
 machines: 200
@@ -99,15 +100,15 @@ tasks:
         ("job.yaml: deadlin", "did you mean 'deadline'"),
         ("tasks[0].duration.kind", "did you mean 'pareto'"),
         ("tasks[1].duration", "no mean"),
-        ("tasks[2].duration: shap", "did you mean 'shape'"),
-        ("tasks[2].duration: shape", "missing"),
-        ("tasks[2].duration: mean", "without a unit"),
+        ("tasks[2].duration.shap", "did you mean 'shape'"),
+        ("tasks[2].duration.shape", "missing"),
+        ("tasks[2].duration.mean", "without a unit"),
         ("tasks[3].count", "greater than 0"),
         ("tasks[3].duration", "Lemma 1"),
         ("tasks[4].duration", "give one of mean and minimum"),
         ("tasks[5].duration.kind", "missing"),
-        ("tasks[6].duration: mean", "no slots"),
-        ("nope.csv", "no such file"),
+        ("tasks[6].duration", "no slots"),
+        ("tasks[7].duration", "no such file"),
     ):
         assert any(place in fault and word in fault for fault in faults), (place, word, faults)
     assert len(faults) == 13

@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.inputs import read_cluster, read_jobs
+from shadowprice.inputs.cloning import read_cloning
+from shadowprice.laws.named import law_of
 
 CLUSTER = """\
     slot: 1min
@@ -47,16 +50,16 @@ def test_a_bag(tmp_path: Path) -> None:
     assert (job.arrival, job.required, bag.tasks) == (2, 13, 13)
     assert bag.deadline == pytest.approx(9.5)
     assert bag.slots == 10
-    assert [group.law for group in bag.groups] == [
+    assert [group.law.name for group in bag.groups] == [
         "pareto",
         "log-normal",
         "hyper-exponential",
         "weibull",
     ]
-    assert [group.mean for group in bag.groups] == pytest.approx(
+    assert [group.law.mean for group in bag.groups] == pytest.approx(
         [120.0, 10.0 + 60.0 * 1.6487212707, 84.0, 60.0]
     )
-    assert [group.shortest for group in bag.groups] == pytest.approx([60.0, 10.0, 0.0, 0.0])
+    assert [group.law.shortest for group in bag.groups] == pytest.approx([60.0, 10.0, 0.0, 0.0])
     assert job.shortest_slots == 1
     assert bag.worker_slots == pytest.approx(6 * 2 + 4 * 108.92 / 60 + 2 * 1.4 + 1, rel=1e-4)
 
@@ -66,6 +69,83 @@ def test_a_bag_survives_its_record(tmp_path: Path) -> None:
     again = Job.from_record(json.loads(json.dumps(job.record())))
     assert again.bag == job.bag
     assert again.record() == job.record()
+
+
+def test_durations_measured_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "times.csv").write_text("name,ms\nx,60000\nx,90000\nx,120000\nx,150000\n")
+    law = "{kind: empirical, file: times.csv, column: ms, unit: ms, tail: none}"
+    old = "{kind: pareto, shape: 2.0, mean: 2min}"
+    (job,) = read(tmp_path, BAG.replace(old, law))
+    assert job.bag is not None
+    measured = job.bag.groups[0].law
+    assert (measured.shortest, measured.mean) == pytest.approx((60.0, 105.0))
+    # The journal carries the sample, so that a replay needs no file.
+    (tmp_path / "times.csv").unlink()
+    again = Job.from_record(json.loads(json.dumps(job.record())))
+    assert again.bag == job.bag
+    survival = law_of(again.bag.groups[0].law).survival([59.0, 60.0, 100.0, 151.0])
+    assert survival.tolist() == pytest.approx([1.0, 0.75, 0.5, 0.0])
+    with pytest.raises(InputError, match=r"tasks\[0\].duration: .*times.csv: there is no"):
+        read(tmp_path, BAG.replace(old, law))
+
+
+LAWS_OF_BOTH = [
+    ("{kind: pareto, shape: 1.5, minimum: 4s}", ""),
+    ("{kind: pareto, shape: 2, mean: 12s}", ""),
+    ("{kind: weibull, shape: 0.7, mean: 9s, minimum: 500ms}", ""),
+    ("{kind: exponential, mean: 9s}", ""),
+    ("{kind: hyper-exponential, phases: [{share: 0.9, mean: 4s}, {share: 0.1, mean: 20s}]}", ""),
+    ("{kind: log-normal, sigma: 1.0, median: 8s, minimum: 1s}", ""),
+    ("{kind: log-normal, sigma: 0.5, mean: 8s}", ""),
+    ("{kind: empirical, file: times.txt}", ""),
+    ("{kind: paretto, shape: 2, mean: 12s}", "did you mean 'pareto'"),
+    ("{shape: 2, mean: 12s}", "is missing"),
+    ("{kind: pareto, shape: 1, mean: 12s}", "no mean"),
+    ("{kind: pareto, shape: 2, mean: 0s}", "longer than nothing"),
+    ("{kind: pareto, shape: 2}", "one of mean and minimum"),
+    ("{kind: pareto, shap: 2, mean: 12s}", "did you mean 'shape'"),
+    ("{kind: weibull, shape: 1.5, mean: 9s}", "Lemma 1"),
+    ("{kind: weibull, shape: 0.5, mean: 9s, minimum: 9s}", "longer than the minimum"),
+    ("{kind: exponential, mean: 9}", "without a unit"),
+    ("{kind: hyper-exponential, phases: [{share: 0.9, mean: 4s}]}", "sum to 0.9"),
+    ("{kind: hyper-exponential, phases: []}", "at least 1"),
+    ("{kind: log-normal, sigma: 1, median: 1s, minimum: 2s}", "longer than the minimum"),
+    ("{kind: log-normal, sigma: 0, median: 1s}", "greater than 0"),
+    ("{kind: empirical, file: none.txt}", "no such file"),
+    ("{kind: empirical, file: times.txt, unit: slots}", "units of time"),
+    ("{kind: empirical, file: few.txt}", "tail: none"),
+]
+
+
+@pytest.mark.parametrize(("law", "told"), LAWS_OF_BOTH)
+def test_job_files_and_cloning_files_say_the_same_of_a_law(
+    tmp_path: Path, law: str, told: str
+) -> None:
+    sample = np.random.default_rng(1).pareto(2.0, 60) + 1.0
+    (tmp_path / "times.txt").write_text("\n".join(map(str, sample)))
+    (tmp_path / "few.txt").write_text("1\n2\n3\n")
+    cloning = f"""\
+machines: 200
+deadline: 570s
+miss_probability: 0.05
+tasks:
+  - {{count: 6, duration: {law}}}
+"""
+    (tmp_path / "k.yaml").write_text(cloning)
+    bag = BAG.replace("{kind: pareto, shape: 2.0, mean: 2min}", law)
+    if not told:
+        (job,) = read(tmp_path, bag)
+        assert job.bag is not None
+        assert law_of(job.bag.groups[0].law) is read_cloning(tmp_path / "k.yaml").groups[0].duration
+        return
+    said = []
+    for reader in (lambda: read(tmp_path, bag), lambda: read_cloning(tmp_path / "k.yaml")):
+        with pytest.raises(InputError) as caught:
+            reader()
+        faults = [fault for fault in caught.value.faults if "duration" in fault.place]
+        assert told in "; ".join(map(str, faults))
+        said.append([(fault.message, fault.mend) for fault in faults])
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pydantic import (
 
 from shadowprice.core import utility as utilities
 from shadowprice.core.errors import Fault
-from shadowprice.core.specs.bags import LAW_KINDS
+from shadowprice.core.specs.laws import LAW_KINDS
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -65,7 +65,21 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
         return Fault(where, "unknown key", mend)
     if issue["type"] == "missing":
         return Fault(where, "is missing")
+    if issue["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        return _kind_fault(where, issue)
     return Fault(where, issue["msg"].removeprefix("Value error, "))
+
+
+def _kind_fault(where: str, issue: Any) -> Fault:
+    """Return the fault of something whose kind is missing, or none that is known."""
+    key = issue["ctx"]["discriminator"].strip("'")
+    if issue["type"] == "union_tag_not_found":
+        return Fault(f"{where}.{key}", "is missing")
+    kinds = [kind.strip("'") for kind in issue["ctx"]["expected_tags"].split(", ")]
+    tag = issue["ctx"]["tag"]
+    close = difflib.get_close_matches(tag, kinds, 1, cutoff=0.5)
+    mend = f"did you mean {close[0]!r}?" if close else f"write one of {', '.join(kinds)}"
+    return Fault(f"{where}.{key}", f"no {key} is called {tag!r}", mend)
 
 
 def _known_keys(model: type[BaseModel]) -> set[str]:

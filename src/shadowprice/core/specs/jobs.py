@@ -35,6 +35,7 @@ from shadowprice.core.specs.fields import (
     plain,
     positive,
 )
+from shadowprice.core.specs.laws import Measured, Reading
 from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
 
 _TRAINING = (
@@ -167,8 +168,15 @@ class JobSpec(Spec):
                 )
         return self
 
-    def resolve(self, cluster: Cluster) -> Job:
+    def resolve(self, cluster: Cluster, measured: Measured | None = None) -> Job:
         """Return the job as schedulers see it on a cluster.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            The servers.
+        measured : callable, optional
+            Returns the law of durations measured in a file; without it such a law is refused.
 
         Raises
         ------
@@ -190,7 +198,10 @@ class JobSpec(Spec):
                 name=self.name,
                 arrival=first_slot,
                 bag=resolve_bag(
-                    self.tasks, self.deadline, self.miss_probability, cluster.slot_seconds
+                    self.tasks,
+                    self.deadline,
+                    self.miss_probability,
+                    Reading(cluster.slot_seconds, measured),
                 ),
                 worker=cluster.demand(plain(self.worker)),
                 utility=resolve_utility(self.utility, cluster.slot_seconds),
@@ -244,7 +255,7 @@ class JobSpec(Spec):
 
 
 def resolve_jobs(
-    specs: Sequence[tuple[str, JobSpec]], cluster: Cluster
+    specs: Sequence[tuple[str, JobSpec]], cluster: Cluster, measured: Measured | None = None
 ) -> tuple[list[Job], list[Fault]]:
     """Resolve the jobs of a file, collecting what is wrong with each.
 
@@ -254,6 +265,8 @@ def resolve_jobs(
         The jobs with where each was read.
     cluster : Cluster
         The cluster they are for.
+    measured : callable, optional
+        As `JobSpec.resolve` takes it.
 
     Returns
     -------
@@ -272,7 +285,7 @@ def resolve_jobs(
             continue
         seen[spec.name] = place
         try:
-            jobs.append(spec.resolve(cluster))
+            jobs.append(spec.resolve(cluster, measured))
         except InputError as error:
             faults += [
                 Fault(f"{place}.{fault.place}" if fault.place else place, fault.message, fault.mend)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shadowprice.core.bag import Bag, TaskCopies
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.kernels.cloning.continuous import fewest_copies
-from shadowprice.laws.bags import law_of
+from shadowprice.laws.named import law_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -96,7 +96,7 @@ class BagPlanner:
     def __post_init__(self) -> None:
         self._groups = [g for g, count in enumerate(self.left) if count]
         self._count = np.array([self.left[g] for g in self._groups], dtype=np.int64)
-        self._laws = [law_of(self.bag.groups[g]) for g in self._groups]
+        self._laws = [law_of(self.bag.groups[g].law) for g in self._groups]
         self._tasks = int(self._count.sum())
         slots = len(self.utility)
         times = np.arange(slots, dtype=np.float64) * self.bag.slot_seconds

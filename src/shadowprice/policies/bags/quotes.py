@@ -23,7 +23,7 @@ from shadowprice.core.policy import JobState, Status, View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
-from shadowprice.laws.bags import law_of
+from shadowprice.laws.named import law_of
 from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, Plan
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import Offer, Scarcity
@@ -111,7 +111,7 @@ class BagQuote:
         column = int(np.argmax(total))
         return f"{self.view.cluster.resources[column]} of worker servers", float(total[column])
 
-    def refusal(self) -> Refusal:
+    def hopeless(self) -> Refusal:
         """Return why no plan keeps the deadline."""
         bag, view, left = self._bag, self.view, sum(self._left)
         last = self.job.arrival + bag.slots - 1
@@ -219,7 +219,7 @@ class BagQuote:
         passed = self.view.slot - self.job.arrival
         time = min(float(max(self._slots, 0)), bag.deadline - passed) * bag.slot_seconds
         groups = [
-            TaskGroup(left, law_of(group))
+            TaskGroup(left, law_of(group.law))
             for left, group in zip(self._left, bag.groups, strict=True)
             if left
         ]

@@ -60,6 +60,9 @@ class OasisQuote:
         """Return the most progress units that one slot can add."""
         return int(self.job.gains.max())
 
+    def hopeless(self) -> None:
+        """Say nothing of its own: what is scarce tells why nothing completes the work."""
+
     def scarcest(self) -> Scarcity:
         """Return what leaves the least room, over both pools."""
         job, view = self.job, self.view

@@ -133,6 +133,9 @@ class PdorsQuote:
         """Return the most progress units that one slot can add, in an empty cluster."""
         return self._planner.fastest(self._job)
 
+    def hopeless(self) -> None:
+        """Say nothing of its own: what is scarce tells why nothing completes the work."""
+
     def scarcest(self) -> Scarcity:
         """Return what leaves the least room: for workers, for their servers, or for both."""
         job, view = self._job, self._view

@@ -13,6 +13,7 @@ from shadowprice.core.bag import TaskCopies
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
+from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.pricing.board import PriceBoard
 
@@ -84,6 +85,10 @@ class Quote(Protocol):
 
     def fastest(self) -> int:
         """Return the most progress units that one slot can add, in an empty cluster."""
+        ...
+
+    def hopeless(self) -> Refusal | None:
+        """Return why nothing completes the work; None where the other questions tell it."""
         ...
 
     def scarcest(self) -> Scarcity:

@@ -10,7 +10,6 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.bags.quotes import BagQuote
 from shadowprice.policies.pricing.offers import Offer, Quote
 
 _STEPS = 20
@@ -34,10 +33,8 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
     remaining : int
         Progress units to make.
     """
-    if offer is None and isinstance(quote, BagQuote):
-        return quote.refusal()
     if offer is None:
-        return _no_schedule(quote, view, remaining)
+        return quote.hopeless() or _no_schedule(quote, view, remaining)
     factor, nearest = least_factor(quote, job, offer)
     if nearest is None:
         return _no_value(quote, view, job, offer, remaining)

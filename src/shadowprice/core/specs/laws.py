@@ -1,0 +1,258 @@
+"""The laws of durations that files can name: one set for job files and cloning files.
+
+A law of a file becomes a `Law`: plain parameters in seconds, checked. Times may be written in slots
+where there are slots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from shadowprice.core.amounts import Duration, parse_duration
+from shadowprice.core.bag import Law, Parameters
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.specs.fields import DurationField, Spec
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+LAW_KINDS: Final = (
+    "pareto",
+    "weibull",
+    "exponential",
+    "hyper-exponential",
+    "log-normal",
+    "empirical",
+)
+"""Laws of durations that a file can name."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a law of a file is read with.
+
+    Parameters
+    ----------
+    slot : Fraction or None
+        Seconds of a slot; None where there are no slots.
+    measured : callable or None
+        Returns the law of durations measured in a file; None where files are not read.
+    """
+
+    slot: Fraction | None = None
+    measured: Measured | None = None
+
+    def seconds(self, value: Duration) -> float:
+        """Return a duration in seconds.
+
+        Raises
+        ------
+        InputError
+            If it is in slots where there are none.
+        """
+        if self.slot is not None:
+            return float(value.in_seconds(self.slot))
+        if value.slots:
+            raise InputError("there are no slots here; write seconds, minutes or hours")
+        return float(value.seconds)
+
+
+Measured = Callable[["EmpiricalDuration"], Law]
+"""Returns the law of durations measured in a file."""
+
+
+class ParetoDuration(Spec):
+    """``P(longer than t) = (minimum / t)^shape``, by its mean or its minimum."""
+
+    kind: Literal["pareto"]
+    shape: Positive
+    mean: DurationField | None = None
+    minimum: DurationField | None = None
+
+    @field_validator("shape")
+    @classmethod
+    def _has_a_mean(cls, shape: float) -> float:
+        if shape <= 1:
+            raise ValueError(f"a Pareto tail of order {shape:g} has no mean; write more than 1")
+        return shape
+
+    @model_validator(mode="after")
+    def _one_scale(self) -> ParetoDuration:
+        if (self.mean is None) == (self.minimum is None):
+            raise ValueError("give one of mean and minimum: the shape and either fix the other")
+        return self
+
+    def law(self, reading: Reading) -> Law:
+        """Return the law."""
+        if self.mean is not None:
+            mean = reading.seconds(self.mean)
+            minimum = mean * (self.shape - 1.0) / self.shape
+        else:
+            assert self.minimum is not None
+            minimum = reading.seconds(self.minimum)
+            mean = minimum * self.shape / (self.shape - 1.0)
+        _check(minimum > 0, "the shortest duration must be longer than nothing")
+        parameters = {"shape": self.shape, "minimum": minimum}
+        return Law("pareto", parameters, minimum, mean)
+
+
+class WeibullDuration(Spec):
+    """Weibull of shape 1 or less, by its mean; the minimum is part of the mean."""
+
+    kind: Literal["weibull"]
+    shape: Positive
+    mean: DurationField
+    minimum: DurationField = Duration()
+
+    @field_validator("shape")
+    @classmethod
+    def _has_stragglers(cls, shape: float) -> float:
+        if shape > 1:
+            raise ValueError(
+                f"with a Weibull shape of {shape:g} the longer a task ran the sooner it ends, and "
+                "copies do not pay (Lemma 1 does not hold); write 1 or less"
+            )
+        return shape
+
+    def law(self, reading: Reading) -> Law:
+        """Return the law."""
+        return _weibull(self.shape, self.mean, self.minimum, reading)
+
+
+class ExponentialDuration(Spec):
+    """Exponential beyond a minimum, which is part of the mean."""
+
+    kind: Literal["exponential"]
+    mean: DurationField
+    minimum: DurationField = Duration()
+
+    def law(self, reading: Reading) -> Law:
+        """Return the law."""
+        return _weibull(1.0, self.mean, self.minimum, reading)
+
+
+class PhaseSpec(Spec):
+    """One phase of a hyper-exponential: a share of the tasks and the mean of those."""
+
+    share: Positive
+    mean: DurationField
+
+
+class HyperExponentialDuration(Spec):
+    """A mixture of exponentials beyond a minimum."""
+
+    kind: Literal["hyper-exponential"]
+    phases: Annotated[list[PhaseSpec], Field(min_length=1)]
+    minimum: DurationField = Duration()
+
+    @model_validator(mode="after")
+    def _whole(self) -> HyperExponentialDuration:
+        total = math.fsum(phase.share for phase in self.phases)
+        if abs(total - 1.0) > 1e-9:
+            raise ValueError(f"the shares of the phases sum to {total:g}; they must sum to 1")
+        return self
+
+    def law(self, reading: Reading) -> Law:
+        """Return the law."""
+        minimum = reading.seconds(self.minimum)
+        shares = tuple(phase.share for phase in self.phases)
+        means = tuple(reading.seconds(phase.mean) for phase in self.phases)
+        _check(min(means) > 0, "the mean of every phase must be longer than nothing")
+        mean = minimum + sum(share * part for share, part in zip(shares, means, strict=True))
+        parameters: Parameters = {"shares": shares, "means": means, "minimum": minimum}
+        return Law("hyper-exponential", parameters, minimum, mean)
+
+
+class LogNormalDuration(Spec):
+    """Log-normal beyond a minimum, by sigma and its mean or its median, which include it."""
+
+    kind: Literal["log-normal"]
+    sigma: Positive
+    mean: DurationField | None = None
+    median: DurationField | None = None
+    minimum: DurationField = Duration()
+
+    @model_validator(mode="after")
+    def _one_scale(self) -> LogNormalDuration:
+        if (self.mean is None) == (self.median is None):
+            raise ValueError("give one of mean and median: sigma and either fix the other")
+        return self
+
+    def law(self, reading: Reading) -> Law:
+        """Return the law."""
+        minimum = reading.seconds(self.minimum)
+        stretch = math.exp(0.5 * self.sigma * self.sigma)
+        given = self.mean if self.mean is not None else self.median
+        assert given is not None
+        beyond = reading.seconds(given) - minimum
+        _check(beyond > 0, "the mean or median must be longer than the minimum")
+        median = beyond / stretch if self.mean is not None else beyond
+        parameters = {"sigma": self.sigma, "median": median, "minimum": minimum}
+        return Law("log-normal", parameters, minimum, minimum + median * stretch)
+
+
+class EmpiricalDuration(Spec):
+    """Measured durations: a column of a CSV file, or one number a line."""
+
+    kind: Literal["empirical"]
+    file: Annotated[str, Field(min_length=1)]
+    column: str | None = None
+    unit: Annotated[str, Field(min_length=1)] = "s"
+    tail: Literal["pareto", "none"] = "pareto"
+    factor: Positive = 1.0
+
+    @field_validator("unit")
+    @classmethod
+    def _known_unit(cls, unit: str) -> str:
+        try:
+            parsed = parse_duration(f"1{unit}")
+        except InputError as error:
+            raise ValueError(f"{unit!r} is no unit of time; write s, ms or min") from error
+        if parsed.slots:
+            raise ValueError("what was measured is in units of time; write s, ms or min")
+        return unit
+
+    @property
+    def unit_seconds(self) -> float:
+        """Seconds in a unit of the file."""
+        return float(parse_duration(f"1{self.unit}").seconds)
+
+    def law(self, reading: Reading) -> Law:
+        """Return the law."""
+        if reading.measured is None:
+            raise InputError(
+                Fault(
+                    "",
+                    f"{self.file!r} cannot be read from here",
+                    "name a law with its parameters, or hand the job in as a file",
+                )
+            )
+        return reading.measured(self)
+
+
+DurationLaw = Annotated[
+    ParetoDuration
+    | WeibullDuration
+    | ExponentialDuration
+    | HyperExponentialDuration
+    | LogNormalDuration
+    | EmpiricalDuration,
+    Field(discriminator="kind"),
+]
+
+
+def _weibull(shape: float, mean: Duration, minimum: Duration, reading: Reading) -> Law:
+    expected, least = reading.seconds(mean), reading.seconds(minimum)
+    _check(expected > least, "the mean must be longer than the minimum")
+    parameters = {"shape": shape, "expected": expected, "minimum": least}
+    return Law("weibull", parameters, least, expected)
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise InputError(message)

@@ -1,0 +1,97 @@
+"""Files of measured durations, and the laws they give."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.bag import Law
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.specs.laws import EmpiricalDuration, Measured
+from shadowprice.inputs.text import read_lines
+from shadowprice.laws.named import law_of
+
+
+def measured_in(folder: Path) -> Measured:
+    """Return what reads the durations that a file in ``folder`` names; each file once."""
+
+    @cache
+    def measured(spec: EmpiricalDuration) -> Law:
+        path = Path(spec.file)
+        path = path if path.is_absolute() else folder / path
+        sample = read_durations(path, spec.column) * spec.unit_seconds
+        parameters = {
+            "durations": tuple(sample.tolist()),
+            "tail": spec.tail,
+            "factor": spec.factor,
+            "name": spec.file,
+        }
+        law = Law("empirical", parameters, 0.0, 0.0)
+        found = law_of(law)
+        return replace(law, shortest=found.shortest, mean=found.mean)
+
+    return measured
+
+
+def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]:
+    """Read durations from a CSV file with a header, or from one number a line.
+
+    Parameters
+    ----------
+    path : Path
+        The file, also gzipped.
+    column : str, optional
+        Name of the column; without it every line holds one number.
+
+    Returns
+    -------
+    ndarray of float64
+        The numbers as they stand, all positive.
+
+    Raises
+    ------
+    InputError
+        With the line of every value that is no positive number (the first 20).
+    """
+    values: list[float] = []
+    faults: list[Fault] = []
+    at: int | None = 0 if column is None else None
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        cells = [line] if column is None else next(csv.reader([line]))
+        if at is None:
+            if column not in cells:
+                close = difflib.get_close_matches(str(column), cells, 1)
+                mend = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(cells)}"
+                raise InputError(Fault(f"{path}: line {number}", f"has no column {column!r}", mend))
+            at = cells.index(column)
+            continue
+        text = cells[at] if at < len(cells) else ""
+        value = _number(text)
+        if math.isfinite(value) and value > 0.0:
+            values.append(value)
+        elif len(faults) < 20:
+            mend = "" if column is not None else "name the column of a CSV file by `column`"
+            faults.append(
+                Fault(f"{path}: line {number}", f"{text.strip()!r} is no positive number", mend)
+            )
+    if faults:
+        raise InputError(faults)
+    if not values:
+        raise InputError(Fault(str(path), "holds no durations"))
+    return np.array(values)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,47 @@
+"""The laws that files name, as distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from shadowprice.core.bag import Law
+from shadowprice.laws.distributions import (
+    Distribution,
+    HyperExponential,
+    LogNormal,
+    Pareto,
+    Weibull,
+)
+from shadowprice.laws.empirical import Empirical
+from shadowprice.laws.tail import fit_pareto_tail
+
+LAWS: Final[Mapping[str, type[Any]]] = {
+    law.label: law for law in (Pareto, Weibull, HyperExponential, LogNormal)
+}
+"""Distributions by the name that `Law.name` gives them; `Empirical` is built from its sample."""
+
+
+def law_of(law: Law) -> Distribution:
+    """Return the distribution of a law, times in seconds; equal laws share one.
+
+    Raises
+    ------
+    InputError
+        If the parameters break what the distribution needs, such as a fitted tail without a mean.
+    """
+    return _distribution(law.name, tuple(sorted(law.parameters.items())))
+
+
+@lru_cache(maxsize=4096)
+def _distribution(name: str, parameters: tuple[tuple[str, Any], ...]) -> Distribution:
+    named = dict(parameters)
+    if name == Empirical.label:
+        durations = np.array(named.pop("durations"))
+        tail = fit_pareto_tail(durations) if named.pop("tail") == "pareto" else None
+        return Empirical(durations, tail, **named)
+    law: Distribution = LAWS[name](**named)
+    return law
