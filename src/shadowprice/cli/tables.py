@@ -80,6 +80,8 @@ def metric_rows(runs: Sequence[Run]) -> list[Row]:
         Row("mean JCT, slots", jct("mean"), _number, -1),
         Row("median JCT, slots", jct("median"), _number, -1),
         Row("makespan, slots", of("makespan"), _number, -1),
+        Row("resizes", of("resizes"), _number, -1),
+        Row("lost to resizes", of("resize_seconds"), span, -1),
     ]
     rows += [
         Row(f"{resource} in use", _utilisation(resource), _share)
@@ -90,7 +92,7 @@ def metric_rows(runs: Sequence[Run]) -> list[Row]:
         Row("decision, p99", decision("p99"), span, -1),
         Row("wall time", lambda run: run.info["timing"]["wall_seconds"], span, -1),
     ]
-    optional = {"dropped", "cancelled", "unfinished", "not arrived"}
+    optional = {"dropped", "cancelled", "unfinished", "not arrived", "lost to resizes"}
     return [
         row
         for row in rows

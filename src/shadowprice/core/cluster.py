@@ -66,6 +66,8 @@ class Cluster:
         Amounts; 0 where a server lacks a resource, ``UNLIMITED`` for undeclared bandwidth.
     tenants : tuple of Tenant
         Owners of shares, empty where the cluster has none.
+    restart_seconds : Fraction
+        Time that jobs lose when their placement changes, unless they say otherwise.
     """
 
     slot_seconds: Fraction
@@ -76,6 +78,7 @@ class Cluster:
     roles: tuple[Role, ...]
     capacity: Amounts
     tenants: tuple[Tenant, ...] = ()
+    restart_seconds: Fraction = Fraction(0)
 
     def __post_init__(self) -> None:
         self.capacity.setflags(write=False)
@@ -180,6 +183,7 @@ def build_cluster(
     servers: Sequence[tuple[str, Role, Mapping[str, int]]],
     dimensions: Mapping[str, Dimension],
     tenants: Sequence[Tenant] = (),
+    restart_seconds: Fraction = Fraction(0),
 ) -> Cluster:
     """Lay out servers given by name as the arrays of a `Cluster`.
 
@@ -195,6 +199,8 @@ def build_cluster(
         What the amounts of each resource count.
     tenants : sequence of Tenant
         Owners of shares.
+    restart_seconds : Fraction
+        Time that jobs lose when their placement changes, unless they say otherwise.
 
     Returns
     -------
@@ -216,6 +222,7 @@ def build_cluster(
         roles=tuple(role for _, role, _ in servers),
         capacity=capacity,
         tenants=tuple(tenants),
+        restart_seconds=restart_seconds,
     )
 
 

@@ -4,8 +4,12 @@ A job counts its progress in integer units, so that planner, engine and driver a
 to the bit. Where all workers of a job run at one rate, the unit is a worker-slot and
 ``required = ceil(work * step_time)`` in exact rationals (OASiS (2), papers' README reading 1).
 Where the rate differs (a measured throughput curve, or an internal rate for co-located training),
-the unit is a millionth of a mini-batch and a slot's gain is rounded up to it. A bag of tasks does
-not train: its unit is a finished task.
+or for a job that loses time whenever it moves, the unit is a millionth of a mini-batch and a slot's
+gain is rounded up to it. A bag of tasks does not train: its unit is a finished task.
+
+A job may lose time when its placement changes (`Job.restart`): it writes a checkpoint, starts again
+elsewhere and loads it. The first start is no change. A slot before which the placement changed, or
+in which the job resumes after a pause, yields progress for the rest of the slot only.
 """
 
 from __future__ import annotations
@@ -30,6 +34,9 @@ MICRO: Final = 1_000_000
 
 LARGEST_PROGRESS: Final = 2**60
 """Largest progress a job may need, in units."""
+
+NO_RESTART: Final = Fraction(0)
+"""The restart of a job that loses nothing when its placement changes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +78,8 @@ class Job:
         What experiments group by (model family, utility class); no policy reads it.
     bag : Bag or None
         The tasks of a job that does not train; see `bag_job` for what the rest then means.
+    restart : Fraction
+        Share of a slot that is lost when the placement changes, in [0, 1].
     """
 
     name: str
@@ -93,6 +102,7 @@ class Job:
     internal_bandwidth: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     bag: Bag | None = None
+    restart: Fraction = NO_RESTART
 
     @property
     def work(self) -> int:
@@ -122,7 +132,17 @@ class Job:
         """Return the position of a number of workers in ``worker_counts``, None if not allowed."""
         return self._choice.get(workers)
 
-    def gain(self, workers: int, *, colocated: bool = False) -> int:
+    @cached_property
+    def moved_gains(self) -> NDArray[np.int64]:
+        """Progress units of a slot before which the placement changed, at the external rate."""
+        return _after_restart(self.gains, self.restart)
+
+    @cached_property
+    def moved_internal_gains(self) -> NDArray[np.int64]:
+        """The same at the internal rate."""
+        return _after_restart(self.internal_gains, self.restart)
+
+    def gain(self, workers: int, *, colocated: bool = False, moved: bool = False) -> int:
         """Return the progress units of one slot with so many workers.
 
         Parameters
@@ -131,6 +151,8 @@ class Job:
             Workers running in the slot; 0 gains nothing.
         colocated : bool
             Whether all workers and parameter servers stand on one machine.
+        moved : bool
+            Whether the placement changed before the slot, which costs `restart`.
 
         Raises
         ------
@@ -139,7 +161,10 @@ class Job:
         """
         if workers == 0:
             return 0
-        gains = self.internal_gains if colocated else self.gains
+        if moved and self.restart:
+            gains = self.moved_internal_gains if colocated else self.moved_gains
+        else:
+            gains = self.internal_gains if colocated else self.gains
         return int(gains[self._choice[workers]])
 
     def ps_needed(self, workers: int) -> int:
@@ -183,6 +208,7 @@ class Job:
             "internal_bandwidth": self.internal_bandwidth,
             "labels": dict(self.labels),
             "bag": None if self.bag is None else self.bag.record(),
+            "restart": str(self.restart),
         }
 
     @classmethod
@@ -196,6 +222,7 @@ class Job:
         values["utility"] = FAMILIES[utility.pop("kind")](**utility)
         if values.get("bag") is not None:
             values["bag"] = Bag.from_record(values["bag"])  # type: ignore[arg-type]  # a mapping
+        values["restart"] = Fraction(str(values.get("restart", 0)))
         return cls(**values)  # type: ignore[arg-type]  # the fields are those of `record`
 
 
@@ -248,6 +275,7 @@ def build_job(
     worker_range: tuple[int, int] | None = None,
     tenant: str | None = None,
     labels: Mapping[str, str] | None = None,
+    restart_seconds: Fraction = NO_RESTART,
 ) -> Job:
     """Resolve what is known of a job into the numbers that schedulers use.
 
@@ -264,6 +292,8 @@ def build_job(
         fast as any other; ``UNLIMITED`` makes its communication free (Astraea (1)).
     worker_range : (int, int), optional
         Fewest and most workers in a slot in which the job runs; by default 1 to ``chunks``.
+    restart_seconds : Fraction
+        Time lost when the placement changes.
 
     Returns
     -------
@@ -274,8 +304,15 @@ def build_job(
     ------
     InputError
         If no number of workers is allowed, parameter servers are slower than the workers they
-        serve (OASiS (6) with (7)), or the job is too large to count.
+        serve (OASiS (6) with (7)), a restart takes longer than a slot, or the job is too large to
+        count.
     """
+    restart = NO_RESTART if not restart_seconds else Fraction(restart_seconds) / slot_seconds
+    if not 0 <= restart <= 1:
+        raise InputError(
+            f"a restart takes {float(restart_seconds):g} s, a slot {float(slot_seconds):g} s; "
+            "lower restart, or lengthen the slot: a job that moves must get somewhere within a slot"
+        )
     fewest, most = worker_range or (1, chunks)
     most = min(most, chunks)
     work = epochs * chunks * minibatches
@@ -285,7 +322,9 @@ def build_job(
         internal_step = speed.step_seconds(internal_bandwidth or worker_bandwidth)
         if step <= 0:
             raise InputError("a mini-batch takes no time; give minibatch_time above 0")
-        if internal_step == step:
+        if internal_step == step and not restart:
+            # Worker-slots: exact, and blind to the rate. A lost share of a slot is no whole number
+            # of them.
             required = _ceil(work * step / slot_seconds)
             gains = internal = counts
         else:
@@ -326,6 +365,7 @@ def build_job(
         ps_bandwidth=ps_bandwidth,
         internal_bandwidth=internal_bandwidth,
         labels=labels or {},
+        restart=restart,
     )
 
 
@@ -389,6 +429,14 @@ def _ps_counts(
 
 def _micro_gains(counts: NDArray[np.int64], per_worker: Fraction) -> NDArray[np.int64]:
     return _frozen([_ceil(int(n) * per_worker * MICRO) for n in counts])
+
+
+def _after_restart(gains: NDArray[np.int64], restart: Fraction) -> NDArray[np.int64]:
+    """Return what is left of a slot's gains, rounded down: nobody gets more than its time."""
+    if not restart:
+        return gains
+    kept = 1 - restart
+    return _frozen([int(gain) * kept.numerator // kept.denominator for gain in gains])
 
 
 def _frozen(values: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

@@ -149,6 +149,10 @@ class Capabilities:
     foresees : bool
         What it decides now depends on jobs that have not arrived yet (known in a simulation
         only), so that another job file may change its decisions from the first one on.
+    charges_restarts : bool
+        Its plans complete the work with the time counted that is lost whenever the placement
+        changes (`Job.restart`); the engine holds it to that. The plans of others fall short by what
+        their moves cost, and are planned again.
     patience : int or None
         Slots of standstill, nothing running and nothing to come, after which a driver may conclude
         that what is queued will never run; None: a horizon.
@@ -164,6 +168,7 @@ class Capabilities:
     quotes: bool = False
     answers_at_once: bool = True
     foresees: bool = False
+    charges_restarts: bool = False
     patience: int | None = None
 
 

@@ -136,6 +136,32 @@ class Schedule:
             cut = slice(edges[at], edges[at + 1])
             yield slot, Placement(tuple(servers[cut]), tuple(workers[cut]), tuple(ps[cut]))
 
+    def moved(self, before: Placement | None, *, ran: bool) -> NDArray[np.bool_]:
+        """Return before which of ``active_slots`` the placement changes, the first start apart.
+
+        Parameters
+        ----------
+        before : Placement or None
+            Where the job runs in the slot before ``start``, None if nowhere.
+        ran : bool
+            Whether it ever ran; the first slot of a job that never did is its first start.
+
+        Returns
+        -------
+        ndarray of bool, shape (active slots,)
+            True where a restart is lost: see `core.job`.
+        """
+        slots = self.active_slots
+        moved = np.ones(len(slots), dtype=np.bool_)
+        standing, last = before, None
+        for at, (slot, placement) in enumerate(self.placements()):
+            paused = last is not None and slot != last + 1
+            moved[at] = paused or placement != standing
+            standing, last = placement, slot
+        if len(slots) and not ran:
+            moved[0] = False
+        return moved
+
     def from_slot(self, slot: int) -> Schedule:
         """Return the part that lies in ``slot`` and later."""
         at = int(np.searchsorted(self.slots, slot))

@@ -7,6 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import OverbookingError, PolicyError, ShadowpriceError
 from shadowprice.core.events import (
@@ -40,7 +43,7 @@ from shadowprice.core.ledger import Ledger
 from shadowprice.core.policy import Policy, QuotingPolicy, Status
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
-from shadowprice.core.schedule import EMPTY, Placement
+from shadowprice.core.schedule import EMPTY, Placement, Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.engine.bags import check_bag, count_finished, narrowed
 from shadowprice.engine.state import JobRecord
@@ -403,7 +406,14 @@ class Engine:
         if len(plan) and plan.start < self.ledger.start:
             raise PolicyError(f"{record.story()}: planned for slot {plan.start}, which is over")
         if record.job.bag is None and not decision.copies:
-            check_commitment(record, plan, self.cluster, self.end, local_free=self._local_free)
+            check_commitment(
+                record,
+                plan,
+                self.cluster,
+                self.end,
+                moved=self._restarts(record, plan),
+                local_free=self._local_free,
+            )
         else:
             check_bag(record, plan, decision.copies, self.cluster, self.end)
         job = record.job
@@ -416,6 +426,13 @@ class Engine:
             self._agenda.setdefault(slot, {})[job.name] = placement
         record.plan = plan
         record.status = Status.ADMITTED
+
+    def _restarts(self, record: JobRecord, plan: Schedule) -> NDArray[np.bool_] | None:
+        """Return before which slots of a plan its job restarts, None where that costs nothing."""
+        if not record.job.restart or not self.capabilities.charges_restarts or not len(plan):
+            return None
+        before = self.running.get(record.job.name) if plan.start == self.ledger.start else None
+        return plan.moved(before, ran=record.started is not None)
 
     def _place(self, record: JobRecord, decision: Place) -> None:
         if len(record.plan):

@@ -19,7 +19,13 @@ from shadowprice.engine.state import JobRecord
 
 
 def check_commitment(
-    record: JobRecord, plan: Schedule, cluster: Cluster, end: int, *, local_free: bool = False
+    record: JobRecord,
+    plan: Schedule,
+    cluster: Cluster,
+    end: int,
+    *,
+    moved: NDArray[np.bool_] | None = None,
+    local_free: bool = False,
 ) -> None:
     """Check a schedule against everything but capacity.
 
@@ -33,6 +39,8 @@ def check_commitment(
         The servers.
     end : int
         First slot that no plan may use.
+    moved : ndarray of bool, shape (active slots,), optional
+        Before which slots the placement changes, where that costs time; see `Schedule.moved`.
     local_free : bool
         Whether parameter servers serve the workers on other servers alone.
 
@@ -56,10 +64,15 @@ def check_commitment(
         elsewhere = workers[np.searchsorted(plan.active_slots, plan.slots)] - plan.workers
         _check_reach(record, elsewhere, plan.ps)
     gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])
-    if int(gains.sum()) < record.remaining:
+    lost = 0
+    if moved is not None:
+        left = np.where(colocated, job.moved_internal_gains[choices], job.moved_gains[choices])
+        lost = int((gains - left)[moved].sum())
+    if int(gains.sum()) - lost < record.remaining:
         raise PolicyError(
-            f"{record.story()}: the schedule makes {int(gains.sum())} progress units of the "
+            f"{record.story()}: the schedule makes {int(gains.sum()) - lost} progress units of the "
             f"{record.remaining} that remain (2)"
+            + (f"; {lost} are lost to {int(moved.sum())} restarts" if moved is not None else "")
         )
 
 

@@ -30,7 +30,8 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
         arrival slot to the end of the completion slot (mean, median, p90, p99); ``makespan`` in
         slots from the first arrival to the end of the last completion; ``met_target`` (finished
         jobs that have a target and met it, and their number); ``utilisation`` of each resource
-        over the makespan; ``late`` by class; ``refusals`` by reason.
+        over the makespan; ``resizes`` of jobs in all (moved, resized, resumed) and the
+        ``resize_seconds`` lost to them; ``late`` by class; ``refusals`` by reason.
     """
     counts = {str(name): int(number) for name, number in jobs["outcome"].value_counts().iter_rows()}
     finished = jobs.filter(pl.col("outcome") == "finished")
@@ -54,6 +55,8 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
         "makespan": _makespan(jobs),
         "met_target": {"met": met, "of": len(targeted)},
         "worker_slots": int(jobs["worker_slots"].sum()),
+        "resizes": int(jobs["resizes"].sum()),
+        "resize_seconds": float(jobs["resize_seconds"].sum()),
         "utilisation": _utilisation(slots),
         "late": _late(targeted),
         "refusals": _refusals(jobs),

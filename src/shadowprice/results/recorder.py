@@ -34,7 +34,12 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PricedPolicy
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
+<<<<<<< HEAD:src/shadowprice/results/recorder.py
 from shadowprice.results.observer import Observer
+=======
+from shadowprice.simulator.driver import Observer
+from shadowprice.simulator.execution import Restarts
+>>>>>>> ca31647 (Let jobs lose time when their placement changes):src/shadowprice/simulator/recorder.py
 
 HEAT_BINS: Final = 2000
 """Most columns of a heat map; longer runs average neighbouring slots."""
@@ -143,6 +148,8 @@ class Recorder(Observer):
         What happened from outside.
     latencies : array of float
         Seconds that the policy took over each decision.
+    restarted : dict of str to int
+        Times that jobs restarted: moved, resized or resumed after a pause.
     arrived : set of str
         Jobs that arrived.
     earned, completions : dict of str to float, dict of str to int
@@ -161,6 +168,8 @@ class Recorder(Observer):
         self.charges: list[Charge] = []
         self.incidents: list[ServerLost | ServerBack | JobCancelled] = []
         self.latencies = array("d")
+        self.restarted: dict[str, int] = {}
+        self._restarts = Restarts()
         self.arrived: set[str] = set()
         self.earned: dict[str, float] = {}
         self.completions: dict[str, int] = {}
@@ -197,6 +206,8 @@ class Recorder(Observer):
                 self.incidents.append(event)
             case _:
                 pass
+        for job in self._restarts.obey(commands):
+            self.restarted[job] = self.restarted.get(job, 0) + 1
         for command in commands:
             match command:
                 case Start(slot, job, placement) | Resize(slot, job, placement):

@@ -77,6 +77,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         Slot in which a planner committed to it (the first time), else null.
     plans
         Times that it was committed (more than once after a server was lost).
+    resizes, resize_seconds
+        Times that it was moved, resized or resumed after a pause, and the time lost to that.
     demand, ps_demand, worth, shape
         What it asked for: amounts as a job file writes them, and JSON of its utility and size.
     """
@@ -91,6 +93,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
             committed.setdefault(decision.job, []).append(slot)
     describe = _Descriptions(recorder.cluster)
     known = recorder.engine.jobs if recorder.engine is not None else {}
+    slot_seconds = recorder.cluster.slot_seconds
     rows = []
     for job in recorder.jobs:
         record = known.get(job.name)
@@ -119,6 +122,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 job.required,
                 plans[0] if plans else None,
                 len(plans),
+                recorder.restarted.get(job.name, 0),
+                float(recorder.restarted.get(job.name, 0) * job.restart * slot_seconds),
                 *describe.asked(job),
             )
         )
@@ -140,6 +145,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         "required": pl.Int64(),
         "admitted": pl.Int64(),
         "plans": pl.Int32(),
+        "resizes": pl.Int32(),
+        "resize_seconds": pl.Float64(),
         "demand": pl.String(),
         "ps_demand": pl.String(),
         "worth": pl.String(),

@@ -27,7 +27,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.bags import BagExecution
-from shadowprice.simulator.execution import ExactExecution, ExecutionModel
+from shadowprice.simulator.execution import ExactExecution, ExecutionModel, Restarts
 
 Incident = ServerLost | ServerBack | JobCancelled
 
@@ -86,7 +86,7 @@ class Simulation:
         for observer in observers:
             observer.began(engine)
         agenda = _agenda(self.jobs, self.incidents)
-        bags = BagExecution(self.seed)
+        bags, restarts = BagExecution(self.seed), Restarts()
         arrived = slot = still = 0
         upcoming = next(agenda, None)
         while upcoming is not None or not engine.idle or _waits(engine):
@@ -102,7 +102,7 @@ class Simulation:
                 upcoming = next(agenda, None)
                 if progress is not None:
                     progress(arrived, len(self.jobs))
-            self._run_slot(engine, slot, bags, observers)
+            self._run_slot(engine, slot, bags, restarts, observers)
             slot += 1
             # A policy may leave jobs queued for ever; a whole horizon of standstill with nothing
             # left to come, or as long as the policy says, is the end.
@@ -114,9 +114,14 @@ class Simulation:
         return engine
 
     def _run_slot(
-        self, engine: Engine, slot: int, bags: BagExecution, observers: Sequence[Observer]
+        self,
+        engine: Engine,
+        slot: int,
+        bags: BagExecution,
+        restarts: Restarts,
+        observers: Sequence[Observer],
     ) -> None:
-        _send(engine, SlotBegan(slot), observers)
+        moved = restarts.obey(_send(engine, SlotBegan(slot), observers))
         for observer in observers:
             observer.slot_running(engine, slot)
         gained: dict[str, int] = {}
@@ -124,7 +129,9 @@ class Simulation:
         for name, placement in engine.running.items():
             record = engine.jobs[name]
             if record.job.bag is None:
-                gained[name] = self.execution.progress(record.job, placement, slot)
+                gained[name] = self.execution.progress(
+                    record.job, placement, slot, moved=name in moved
+                )
             else:
                 finished[name] = bags.run(record, placement.total_workers, slot)
                 gained[name] = sum(finished[name])
@@ -136,12 +143,13 @@ def _waits(engine: Engine) -> bool:
     return engine.capabilities.wakes_every_slot and bool(engine.open_jobs)
 
 
-def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> None:
+def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> list[Command]:
     for observer in observers:
         observer.coming(engine, event)
     commands = engine.handle(event)
     for observer in observers:
         observer.took(event, commands)
+    return commands
 
 
 def _agenda(

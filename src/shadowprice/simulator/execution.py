@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 
+from shadowprice.core.events import Command, Completed, Resize, Start
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 
@@ -13,18 +15,42 @@ from shadowprice.core.schedule import Placement
 class ExecutionModel(Protocol):
     """What a slot of a placement yields."""
 
-    def progress(self, job: Job, placement: Placement, slot: int) -> int:
-        """Return the progress units that a job makes in a slot."""
+    def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
+        """Return the progress units that a job makes in a slot; ``moved``: it restarted first."""
         ...
+
+
+class Restarts:
+    """Tells which jobs restart: every start of a placement but a job's first one is a restart."""
+
+    def __init__(self) -> None:
+        self._ran: set[str] = set()
+
+    def obey(self, commands: Iterable[Command]) -> set[str]:
+        """Take commands in; return the jobs that restart by them."""
+        restarted: set[str] = set()
+        for command in commands:
+            match command:
+                case Start(_, job):
+                    if job in self._ran:
+                        restarted.add(job)
+                    self._ran.add(job)
+                case Resize(_, job):
+                    restarted.add(job)
+                case Completed(_, job):
+                    self._ran.discard(job)
+                case _:
+                    pass
+        return restarted
 
 
 class ExactExecution:
     """Every job runs at the rate it declares: internal on one machine, else external."""
 
-    def progress(self, job: Job, placement: Placement, slot: int) -> int:
-        """Return the declared gain of the placement."""
+    def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
+        """Return the declared gain of the placement, less what a restart costs."""
         del slot
-        return job.gain(placement.total_workers, colocated=placement.colocated)
+        return job.gain(placement.total_workers, colocated=placement.colocated, moved=moved)
 
 
 class StragglingExecution:
@@ -42,9 +68,9 @@ class StragglingExecution:
         self.mean_loss = mean_loss
         self.seed = seed
 
-    def progress(self, job: Job, placement: Placement, slot: int) -> int:
+    def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
         """Return the declared gain less a Beta-distributed loss."""
-        full = job.gain(placement.total_workers, colocated=placement.colocated)
+        full = job.gain(placement.total_workers, colocated=placement.colocated, moved=moved)
         if not self.mean_loss:
             return full
         key = [self.seed, slot, *job.name.encode()]

@@ -296,6 +296,7 @@ class _Resolver:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._slot = cluster.slot_seconds
+        self._restart = cluster.restart_seconds
         self._demands: dict[Profile, tuple[Amounts, Amounts | None]] = {}
         self._shapes: dict[tuple[Profile, int, int], Job] = {}
 
@@ -307,11 +308,11 @@ class _Resolver:
         shape = self._shapes.get((profile, fewest, most))
         if shape is None:
             shape = self._shape(profile, fewest, most, int(workload.minibatch_time[at]))
-            if not profile.internal:
+            if not profile.internal and not self._restart:
                 self._shapes[profile, fewest, most] = shape
         parts = (int(workload.epochs[at]), int(workload.chunks[at]), int(workload.minibatches[at]))
         work = parts[0] * parts[1] * parts[2]
-        if profile.curve is None and not shape.two_rates:
+        if profile.curve is None and not shape.two_rates and not self._restart:
             # OASiS (2), as `build_job` has it, over the common denominator NANO * bandwidth.
             bandwidth = shape.worker_bandwidth or 1
             comm = 16 * NANO * profile.gradient if shape.worker_bandwidth else 0
@@ -344,12 +345,13 @@ class _Resolver:
             ps_bandwidth=shape.ps_bandwidth,
             internal_bandwidth=shape.internal_bandwidth,
             labels=workload.labels[at],
+            restart=shape.restart,
         )
 
     def _shape(self, profile: Profile, fewest: int, most: int, minibatch_time: int) -> Job:
         """Return a job of this shape, with everything that its size does not change.
 
-        The mini-batch time matters to jobs with an internal rate alone.
+        The mini-batch time matters to jobs with an internal rate or a restart alone.
         """
         if profile not in self._demands:
             ps = None if profile.ps is None else self._cluster.demand(profile.ps)
@@ -357,7 +359,7 @@ class _Resolver:
         worker, ps = self._demands[profile]
         speed = (
             StepModel(
-                Fraction(minibatch_time if profile.internal else NANO, NANO),
+                Fraction(minibatch_time if profile.internal or self._restart else NANO, NANO),
                 gradient_bytes=profile.gradient,
             )
             if profile.curve is None
@@ -378,6 +380,7 @@ class _Resolver:
             ps_bandwidth=(profile.ps or {}).get(BANDWIDTH, 0),
             internal_bandwidth=profile.internal,
             worker_range=(fewest, most),
+            restart_seconds=self._restart,
         )
 
 

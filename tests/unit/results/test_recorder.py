@@ -215,6 +215,8 @@ def test_summary_of_made_up_tables() -> None:
             "late": [1.0, -1.0, None, None],
             "reason": [None, None, "price", None],
             "worker_slots": [10, 4, 0, 0],
+            "resizes": [3, 0, 0, 1],
+            "resize_seconds": [90.0, 0.0, 0.0, 20.0],
         }
     )
     slots = pl.DataFrame({"used_gpu": [2.0, 4.0], "total_gpu": [4.0, 8.0]})
@@ -226,4 +228,5 @@ def test_summary_of_made_up_tables() -> None:
     assert summary["refusals"] == {"price": 1}
     assert summary["admitted"] == 3
     assert summary["unfinished"] == 1
+    assert (summary["resizes"], summary["resize_seconds"]) == (4, 110.0)
     assert summary["late"]["a"]["median"] == 0.0  # type: ignore[index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -62,6 +63,7 @@ class ClusterSpec(Spec):
     horizon: Annotated[int, Field(ge=1, le=100_000)] = 300
     servers: Annotated[list[ServerSpec], Field(min_length=1)]
     tenants: list[TenantSpec] = Field(default_factory=list)
+    restart: DurationField | None = None
 
     def resolve(self, place: str = "cluster") -> Cluster:
         """Return the cluster that the file describes.
@@ -81,6 +83,12 @@ class ClusterSpec(Spec):
             faults.append(
                 Fault(f"{place}: slot", "a slot's length must be a positive time", "write 20min")
             )
+        restart = Fraction(0)
+        if self.restart is not None and self.slot.seconds:
+            restart = self.restart.in_seconds(self.slot.seconds)
+            if restart > self.slot.seconds:
+                mend = "lower it, or lengthen the slot"
+                faults.append(Fault(f"{place}: restart", "is longer than a slot", mend))
         dimensions: dict[str, Dimension] = {}
         holders = [(f"servers[{at}].capacity", s.capacity) for at, s in enumerate(self.servers)]
         holders += [(f"tenants[{at}].share", t.share) for at, t in enumerate(self.tenants)]
@@ -107,6 +115,7 @@ class ClusterSpec(Spec):
             servers=servers,
             dimensions=dimensions,
             tenants=[Tenant(tenant.name, plain(tenant.share)) for tenant in self.tenants],
+            restart_seconds=restart,
         )
 
 

@@ -49,6 +49,7 @@ _TRAINING = (
     "ps",
     "internal_bandwidth",
     "workers",
+    "restart",
 )
 """What speaks of training, and has no place in a bag of tasks."""
 
@@ -85,6 +86,7 @@ class JobSpec(Spec):
     deadline: DurationField | None = None
     miss_probability: float | None = None
     labels: dict[str, str] = Field(default_factory=dict)
+    restart: DurationField | None = None
 
     @field_validator("worker")
     @classmethod
@@ -237,7 +239,18 @@ class JobSpec(Spec):
             worker_range=None if workers is None else (workers.min, workers.max or self.chunks),
             tenant=self.tenant,
             labels=self.labels,
+            restart_seconds=self._restart(cluster),
         )
+
+    def _restart(self, cluster: Cluster) -> Fraction:
+        """Return the time lost when the placement changes: the job's own, or the cluster's."""
+        if self.restart is None:
+            return cluster.restart_seconds
+        seconds = self.restart.in_seconds(cluster.slot_seconds)
+        if seconds > cluster.slot_seconds:
+            mend = "lower it, or lengthen the cluster's slot"
+            raise InputError(Fault("restart", "is longer than a slot", mend))
+        return seconds
 
     @staticmethod
     def _check_dimensions(amounts: Mapping[str, Amount], cluster: Cluster) -> None:

@@ -1,0 +1,94 @@
+"""The engine holds plans to the time that restarts cost, and the simulator takes it away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+import pytest
+
+from shadowprice.core.errors import PolicyError
+from shadowprice.core.events import Commit, Decision, JobsArrived, JobsDisplaced, PolicyEvent
+from shadowprice.core.job import Job, StepModel
+from shadowprice.core.policy import Capabilities, Status, View
+from shadowprice.core.schedule import Schedule
+from shadowprice.engine import Engine
+from shadowprice.simulator.driver import Simulation
+from tests.workloads import cluster, job
+
+
+class Scripted:
+    """Commits the schedules it is given, one after the other."""
+
+    def __init__(self, *plans: Schedule, charges: bool = True) -> None:
+        self.capabilities = Capabilities(plans_ahead=True, elastic=True, charges_restarts=charges)
+        self.plans = list(plans)
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        return {}
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived):
+            names = [job.name for job in event.jobs]
+        else:
+            names = list(event.jobs) if isinstance(event, JobsDisplaced) else []
+        for name in names:
+            yield Commit(name, self.plans.pop(0), 1.0, 1.0, 0.0)
+
+
+ON = cluster(2, 0)
+
+
+def hour_job(restart: int) -> Job:
+    """Return a job of six slots on one worker, that loses so many seconds when it moves."""
+    return job(
+        ON,
+        epochs=1,
+        chunks=2,
+        minibatches=1800,
+        speed=StepModel(Fraction(1)),
+        ps_amounts=None,
+        restart_seconds=Fraction(restart),
+    )
+
+
+def rows(*entries: tuple[int, int]) -> Schedule:
+    return Schedule.of([(slot, server, 1, 0) for slot, server in entries])
+
+
+STAYING = rows(*((slot, 0) for slot in range(6)))
+MOVING = rows((0, 0), (1, 0), (2, 1), (3, 1), (4, 1), (5, 1))
+LONGER = rows((0, 0), (1, 0), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1))
+
+
+def test_a_plan_that_forgets_its_restarts_is_refused() -> None:
+    asked = hour_job(60)
+    with pytest.raises(PolicyError, match=r"the schedule makes .* lost to 1 restarts"):
+        Engine(ON, Scripted(MOVING)).handle(JobsArrived(0, (asked,)))
+    for plan in (STAYING, LONGER):
+        engine = Engine(ON, Scripted(plan))
+        engine.handle(JobsArrived(0, (asked,)))
+        assert engine.jobs["job"].status is Status.ADMITTED
+    Engine(ON, Scripted(MOVING)).handle(JobsArrived(0, (hour_job(0),)))
+
+
+def test_what_was_charged_suffices_and_nothing_less() -> None:
+    """The simulator yields to the unit what the engine counted."""
+    asked = hour_job(60)
+    engine = Simulation(ON, [asked], Scripted(LONGER)).run()
+    record = engine.jobs["job"]
+    assert record.status is Status.FINISHED
+    assert record.completion == 6
+    # Seven slots of 600 s less one restart of 60 s, in millionths of mini-batches of 1 s.
+    assert record.progress == (7 * 600 - 60) * 10**6
+
+
+def test_a_plan_that_does_not_charge_falls_short_and_is_planned_again() -> None:
+    asked = hour_job(60)
+    policy = Scripted(MOVING, rows((6, 1)), charges=False)
+    engine = Simulation(ON, [asked], policy).run()
+    record = engine.jobs["job"]
+    assert record.plans == 2
+    assert record.completion == 6
+    # The second plan goes on where the first one stood: no second restart.
+    assert record.progress == (7 * 600 - 60) * 10**6
