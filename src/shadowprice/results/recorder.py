@@ -34,12 +34,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PricedPolicy
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
-<<<<<<< HEAD:src/shadowprice/results/recorder.py
 from shadowprice.results.observer import Observer
-=======
-from shadowprice.simulator.driver import Observer
-from shadowprice.simulator.execution import Restarts
->>>>>>> ca31647 (Let jobs lose time when their placement changes):src/shadowprice/simulator/recorder.py
+from shadowprice.results.restarts import Restarts
 
 HEAT_BINS: Final = 2000
 """Most columns of a heat map; longer runs average neighbouring slots."""

@@ -10,6 +10,7 @@ from typing import cast
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
+    Command,
     Decision,
     DriverEvent,
     JobCancelled,
@@ -26,8 +27,9 @@ from shadowprice.core.quote import Quote
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
 from shadowprice.results.observer import Observer
+from shadowprice.results.restarts import Restarts
 from shadowprice.simulator.bags import BagExecution
-from shadowprice.simulator.execution import ExactExecution, ExecutionModel, Restarts
+from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 
 Incident = ServerLost | ServerBack | JobCancelled
 
