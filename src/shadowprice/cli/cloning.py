@@ -159,17 +159,16 @@ def waves(
 
 
 def _rules(text: str) -> list[Rule]:
-    import difflib
-
     from shadowprice.cloning.waves import Rule
     from shadowprice.core.errors import Fault, InputError
+    from shadowprice.core.wording import closest
 
     known = [one.value for one in Rule]
     rules = []
     for name in dict.fromkeys(part.strip() for part in text.split(",")):
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            mend = f"did you mean {close[0]!r}?" if close else f"write one of {', '.join(known)}"
+            close = closest(name, known)
+            mend = f"did you mean {close!r}?" if close else f"write one of {', '.join(known)}"
             raise InputError(Fault("--rule", f"no rule is called {name!r}", mend))
         rules.append(Rule(name))
     return rules

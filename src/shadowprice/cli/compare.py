@@ -123,7 +123,7 @@ def compare(
             stdout().print(f"read {out}/{PAGE}", soft_wrap=True, markup=False)
         elif not quiet:
             stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
-    leave_if_partial(runs, out)
+    leave_if_partial(runs, out, stop.status)
 
 
 @dataclass(frozen=True, slots=True)

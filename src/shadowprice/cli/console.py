@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+from rich.text import Text
+
+from shadowprice.core.wording import escaped, json_safe
+
+_FOREIGN_TAG: Final = re.compile(r"\\\\*\[(?!/?bold\])")
 
 PIPE_WIDTH = 120
 """Columns of tables that go to a file or a pipe."""
@@ -32,19 +40,40 @@ class Listing(StrEnum):
     JSON = "json"
 
 
+class SafeConsole(Console):
+    """A console that shows names as they are: no markup but bold, no control characters.
+
+    Names, labels and messages come from files; a terminal must not obey what stands in them.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text with control characters escaped and foreign brackets left as they are."""
+        return super().render_str(_FOREIGN_TAG.sub(r"\\[", escaped(text, lines=True)), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments of a renderable, made safe wherever its text came from."""
+        for segment in super().render(renderable, options):
+            if segment.control or (segment.text.isascii() and segment.text.isprintable()):
+                yield segment
+            else:
+                yield Segment(escaped(segment.text, lines=True), segment.style)
+
+
 def stdout() -> Console:
     """Return the console for results; a pipe gets a fixed width and no colours."""
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    return SafeConsole(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
 
 
 def stderr() -> Console:
     """Return the console for progress and remarks."""
-    return Console(stderr=True, highlight=False)
+    return SafeConsole(stderr=True, highlight=False)
 
 
 def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
     """Print a record for programs."""
-    print(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json_safe(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from collections.abc import Mapping
@@ -11,6 +10,8 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from shadowprice.core.wording import closest
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class LazyGroup(TyperGroup):
         name = args[0]
         known = self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            close = closest(name, known)
+            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
             ctx.fail(f"no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Final, NoReturn
 
 import typer
 
 from shadowprice import __version__
 from shadowprice.cli.lazy import LazyGroup, Part
+from shadowprice.cli.stopping import INTERRUPTED, TERMINATED, terminable
+from shadowprice.core import bounds
 from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.wording import escaped
 
 RUNS, WORKLOADS, MORE = "Run and compare", "Workloads", "More"
 
@@ -96,36 +103,68 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done; 1 the run failed; 2 the call or an input is wrong; 130 interrupted.
+        0 done; 1 the run failed; 2 the call or an input is wrong; 130 interrupted, 143 terminated.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     command = typer.main.get_command(app)
-    try:
-        status = command.main(words or ["--help"], prog_name="shadowprice", standalone_mode=False)
-    except SystemExit as exit_:
-        status = exit_.code
-    except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted")
-        return 130
-    except Exception as error:
-        if debug:
-            traceback.print_exception(error)
-        return _report(error)
+    streams = sys.stdout, sys.stderr
+    with terminable() as termination:
+        try:
+            status = command.main(
+                words or ["--help"], prog_name="shadowprice", standalone_mode=False
+            )
+            _flush()
+        except SystemExit as exit_:
+            sys.stdout, sys.stderr = streams  # the parser silences them where a pipe is closed
+            if isinstance(exit_.__context__, BrokenPipeError):
+                return _report(exit_.__context__)
+            status = exit_.code
+        except (KeyboardInterrupt, typer.Abort):
+            status = INTERRUPTED
+        except Exception as error:
+            if debug:
+                traceback.print_exception(error)
+            return _report(error)
+        if status == INTERRUPTED:
+            status = termination.status
+            # A run that was stopped has said more than this already.
+            if not termination.told:
+                _say("terminated" if status == TERMINATED else "interrupted")
     return status if isinstance(status, int) else 0
 
 
 def run() -> NoReturn:
     """Run the command line; the entry point that the package installs."""
-    sys.exit(main())
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed before the program began
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            # What a terminal cannot show is shown escaped, instead of ending the command.
+            stream.reconfigure(errors="backslashreplace")
+    status = main()
+    try:
+        _flush()
+    except OSError:  # reported by then; the interpreter must not try once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(status)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def _report(error: Exception) -> int:
     if isinstance(error, InputError) and len(error.faults) > 1:
         _say(f"error: {len(error.faults)} faults, nothing was run")
-        for fault in error.faults:
+        most = int(bounds.FAULTS.most)
+        for fault in error.faults[:most]:
             _say(f"  {fault}")
+        if len(error.faults) > most:
+            _say("  and more; these come first")
         return error.exit_code
     if hasattr(error, "format_message"):  # what the command line parser refuses
         context = getattr(error, "ctx", None)
@@ -137,6 +176,15 @@ def _report(error: Exception) -> int:
     if isinstance(error, ShadowpriceError):
         _say(f"error: {error}")
         return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        _say("error: the output was closed before all of it was written")
+        return 1
+    if isinstance(error, OSError):
+        _say(f"error: {_named(error)}")
+        return 1
+    if isinstance(error, MemoryError):
+        _say("error: this needs more memory than there is; run a smaller workload, or a part of it")
+        return 1
     words = " ".join(str(error).split()) or "no message"
     _say(
         f"error: unexpected {type(error).__name__}: {words}; "
@@ -145,5 +193,30 @@ def _report(error: Exception) -> int:
     return 1
 
 
+def _named(error: OSError) -> str:
+    """Return what the system refused, where, and what helps."""
+    reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+    where = f"{error.filename2 or error.filename}: " if error.filename else ""
+    mend = {
+        errno.ENOSPC: "make room, or write elsewhere",
+        errno.EDQUOT: "make room, or write elsewhere",
+        errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
+        errno.EROFS: "write elsewhere",
+        errno.EACCES: "change its permissions, or write elsewhere",
+        errno.EPERM: "change its permissions, or write elsewhere",
+        errno.ENOENT: "was a folder removed while this ran?",
+        errno.ENAMETOOLONG: "give a shorter name",
+    }.get(error.errno or 0)
+    return f"{where}{reason}" + (f"; {mend}" if mend else "")
+
+
+_LONGEST: Final = 2_000
+"""Characters of a line on stderr."""
+
+
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    line = escaped(text)
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
+    with suppress(OSError):  # stderr may be closed as well: the status still tells
+        print(line, file=sys.stderr, flush=True)

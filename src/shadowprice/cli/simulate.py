@@ -108,7 +108,7 @@ def simulate(
             stdout().print(f"read {out}/report.html", soft_wrap=True, markup=False)
         elif not quiet:
             stderr().print("add --out DIR to keep decisions, tables and a report", soft_wrap=True)
-    leave_if_partial([run], out)
+    leave_if_partial([run], out, stop.status)
 
 
 def _keep(run: Run, pending: PendingDirectory) -> None:
@@ -120,8 +120,10 @@ def _keep(run: Run, pending: PendingDirectory) -> None:
     pending.commit()
 
 
-def leave_if_partial(runs: list[Run], out: Path | None) -> None:
-    """Exit with 130 if a run was interrupted, saying what there is of it."""
+def leave_if_partial(runs: list[Run], out: Path | None, status: int) -> None:
+    """Exit with a status (130, or 143) if a run was interrupted, saying what there is of it."""
+    from shadowprice.cli.stopping import current
+
     for run in runs:
         if run.info["partial"]:
             where = f"; what was done is in {out}, marked partial" if out is not None else ""
@@ -129,4 +131,5 @@ def leave_if_partial(runs: list[Run], out: Path | None) -> None:
             stderr().print(
                 f"interrupted in slot {slot} of {run.policy}{where}", soft_wrap=True, markup=False
             )
-            raise typer.Exit(130)
+            current().told = True
+            raise typer.Exit(status)

@@ -14,7 +14,9 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import InputError
+from shadowprice.core.wording import shown
 
 MILLI: Final = 1000
 """Integer amounts per counted unit (a GPU, a core, a place)."""
@@ -24,6 +26,10 @@ UNLIMITED: Final = 2**62
 
 LARGEST_AMOUNT: Final = 2**52
 """Largest amount accepted from a file; sums over a cluster then stay inside int64."""
+
+
+SHORTEST: Final = Fraction(1, 10**9)
+"""Shortest duration above 0, in seconds or in slots; shorter ones vanish in floating point."""
 
 
 class Dimension(Enum):
@@ -117,10 +123,11 @@ _DURATION_HELP = "write it with a unit: 90s, 20min, 6h, 2d, 250ms or '3 slots'"
 _AMOUNT_HELP = "write a plain number for a count, bytes as 16GiB or 241MB, a rate as 10Gbps"
 
 
-def _split(text: str) -> tuple[Fraction, str]:
-    match = _QUANTITY.fullmatch(text)
+def _split(text: str, help_: str = _AMOUNT_HELP) -> tuple[Fraction, str]:
+    # The length first: a million digits take longer to read than any quantity is worth.
+    match = _QUANTITY.fullmatch(text) if len(text) <= bounds.QUANTITY.most else None
     if match is None:
-        raise InputError(f"{text!r} is not a quantity; {_AMOUNT_HELP}")
+        raise InputError(f"{shown(text)} is not a quantity; {help_}")
     return Fraction(match[1]), match[2]
 
 
@@ -143,19 +150,28 @@ def parse_duration(value: object) -> Duration:
         If the unit is missing or unknown, or the span is negative.
     """
     if not isinstance(value, str):
-        raise InputError(f"{value!r} is a duration without a unit; {_DURATION_HELP}")
-    match = _QUANTITY.fullmatch(value)
+        raise InputError(f"{shown(value)} is a duration without a unit; {_DURATION_HELP}")
+    match = _QUANTITY.fullmatch(value) if len(value) <= bounds.QUANTITY.most else None
     if match is None:
-        raise InputError(f"{value!r} is not a duration; {_DURATION_HELP}")
+        raise InputError(f"{shown(value)} is not a duration; {_DURATION_HELP}")
     number, unit = Fraction(match[1]), match[2]
     if number < 0:
         raise InputError(f"{value!r} is negative; durations start at 0")
     if unit in ("slot", "slots"):
+        if 0 < number < SHORTEST:
+            raise InputError(f"{value!r} is shorter than a billionth of a slot; write 0 slots")
+        if number > bounds.SLOT.most:
+            raise InputError(f"{value!r}: {bounds.SLOT.message(float(number))}")
         return Duration(slots=number)
     if unit not in _TIME_UNITS:
         problem = f"has the unknown unit {unit!r}" if unit else "is a duration without a unit"
         raise InputError(f"{value!r} {problem}; {_DURATION_HELP}")
-    return Duration(seconds=number * _TIME_UNITS[unit])
+    seconds = number * _TIME_UNITS[unit]
+    if 0 < seconds < SHORTEST:
+        raise InputError(f"{value!r} is shorter than a nanosecond; write 0s, or at least 1e-9s")
+    if seconds > bounds.SECONDS.most:
+        raise InputError(f"{value!r}: {bounds.SECONDS.message(float(seconds))}")
+    return Duration(seconds=seconds)
 
 
 def parse_amount(value: object) -> Amount:
@@ -178,8 +194,8 @@ def parse_amount(value: object) -> Amount:
         (a thousandth of a count, a byte, a bit/s).
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InputError(f"{value!r} is not an amount; {_AMOUNT_HELP}")
-    number, unit = _split(value if isinstance(value, str) else repr(value))
+        raise InputError(f"{shown(value)} is not an amount; {_AMOUNT_HELP}")
+    number, unit = _split(value if isinstance(value, str) else _written(value))
     if unit == "":
         scaled, dimension = number * MILLI, Dimension.COUNT
     elif unit in _BYTE_UNITS:
@@ -196,6 +212,11 @@ def parse_amount(value: object) -> Amount:
     if scaled > LARGEST_AMOUNT:
         raise InputError(f"{value!r} is larger than any server")
     return Amount(int(scaled), dimension)
+
+
+def _written(value: float) -> str:
+    """Return a number as text; an integer of thousands of digits has none."""
+    return "1e999" if isinstance(value, int) and value.bit_length() > 256 else repr(value)
 
 
 def format_amount(value: int, dimension: Dimension) -> str:

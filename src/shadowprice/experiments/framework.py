@@ -8,7 +8,6 @@ says how they came about.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import json
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import closest
 
 if TYPE_CHECKING:
     import polars as pl
@@ -108,8 +108,8 @@ def find_experiment(name: str) -> Experiment:
     """
     known = experiments()
     if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
-        mend = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        close = closest(name, known)
+        mend = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
         raise InputError(Fault("experiment", f"unknown experiment {name!r}", mend))
     return known[name]
 

@@ -18,11 +18,12 @@ from typing import Annotated
 from pydantic import Field, PositiveInt, field_validator
 
 from shadowprice.cloning.problem import CloningProblem, TaskGroup
+from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
 from shadowprice.core.specs.bags import TaskSpec
-from shadowprice.core.specs.fields import DurationField, positive
+from shadowprice.core.specs.fields import DurationField, Number, at_most, at_most_long, positive
 from shadowprice.core.specs.laws import DurationLaw, Reading
 from shadowprice.inputs.durations import measured_in
 from shadowprice.inputs.text import load_yaml
@@ -38,10 +39,10 @@ class _TaskLaw(Spec):
 class CloningSpec(Spec):
     """A cloning file."""
 
-    machines: PositiveInt
+    machines: Annotated[PositiveInt, at_most(bounds.MACHINES)]
     deadline: DurationField
-    miss_probability: float
-    tasks: Annotated[list[TaskSpec], Field(min_length=1)]
+    miss_probability: Number
+    tasks: Annotated[list[TaskSpec], Field(min_length=1), at_most_long(bounds.TASKS)]
 
     @field_validator("deadline")
     @classmethod

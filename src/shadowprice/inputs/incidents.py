@@ -10,7 +10,6 @@ YAML with an ``incidents:`` list, or JSON Lines with one a line::
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.specs import Name, Spec, validate
+from shadowprice.core.wording import closest
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines
 
 Incident = ServerLost | ServerBack | JobCancelled
@@ -102,8 +102,8 @@ def _resolve(
 
 
 def _unknown(place: str, what: str, name: str, known: Iterable[str]) -> Fault:
-    close = difflib.get_close_matches(name, known, 1)
-    mend = f"did you mean {close[0]!r}?" if close else ""
+    close = closest(name, known)
+    mend = f"did you mean {close!r}?" if close else ""
     return Fault(place, f"there is no {what} {name!r}", mend)
 
 

@@ -6,7 +6,6 @@ declaration is light: the code behind ``build`` is imported when the policy is f
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
@@ -14,17 +13,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict
-
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy, PolicyContext
-from shadowprice.core.specs import validate
+from shadowprice.core.specs import Bounded, validate
+from shadowprice.core.wording import closest, shown
 
 
-class Parameters(BaseModel):
-    """Base of every policy's parameters: frozen, and unknown names are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Parameters(Bounded):
+    """Base of every policy's parameters: frozen and bounded, and unknown names are errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +78,9 @@ def policy_info(name: str) -> PolicyInfo:
     """
     known = policies()
     if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
-        mend = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-        raise InputError(Fault("policy", f"unknown policy {name!r}", mend))
+        close = closest(name, known)
+        mend = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
+        raise InputError(Fault("policy", f"unknown policy {shown(name)}", mend))
     return known[name]
 
 

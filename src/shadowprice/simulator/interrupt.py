@@ -21,10 +21,18 @@ class StopSign(Observer):
     """Raises `KeyboardInterrupt` after the event in hand once somebody asked to stop.
 
     It must be the last observer: the others have then seen the event.
+
+    Attributes
+    ----------
+    asked : float or None
+        When somebody asked to stop.
+    status : int
+        Exit status of a run that was stopped: 128 and the signal's number.
     """
 
     def __init__(self) -> None:
         self.asked: float | None = None
+        self.status = 128 + signal.SIGINT
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Stop here if asked to."""
@@ -41,7 +49,7 @@ class StopSign(Observer):
 
 @contextmanager
 def stop_sign() -> Iterator[StopSign]:
-    """Give an observer that Ctrl-C sets; a second Ctrl-C interrupts at once.
+    """Give an observer that Ctrl-C or SIGTERM sets; a second signal interrupts at once.
 
     Outside the main thread, where signals cannot be caught, the observer is never set.
     """
@@ -51,13 +59,17 @@ def stop_sign() -> Iterator[StopSign]:
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        del number, frame
+        sign.status = 128 + number
         if sign.asked is not None:
+            outer = before[signal.Signals(number)]
+            if callable(outer):
+                outer(number, frame)
             raise KeyboardInterrupt
         sign.asked = time.monotonic()
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield sign
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from urllib.parse import unquote
 
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import InputError
+from shadowprice.core.wording import closest
 from shadowprice.traces.records import Selection, Trace, select
 from shadowprice.traces.registry import Reading, TraceFormat, get_format
 
@@ -154,8 +154,8 @@ def _check_names(
     allowed = [*SELECTION_OPTIONS, *known.options, *synthesis_options]
     for key in pairs:
         if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            near = closest(key, allowed)
+            hint = f"did you mean {near!r}? " if near else ""
             raise InputError(f"{text!r}: no option {key!r}; {hint}options: {', '.join(allowed)}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.wording import closest
 from shadowprice.traces.records import Tally, Trace
 
 
@@ -121,6 +121,6 @@ def get_format(name: str) -> TraceFormat:
     known = formats()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = closest(name, known)
+    hint = f"did you mean {near!r}? " if near else ""
     raise InputError(f"no trace format {name!r}; {hint}known formats: {', '.join(known)}")

@@ -7,8 +7,17 @@ unit, and a fault names its place and its mend.
 
 from shadowprice.core.specs.cluster import ClusterSpec
 from shadowprice.core.specs.faults import validate
-from shadowprice.core.specs.fields import Name, Spec
+from shadowprice.core.specs.fields import Bounded, Name, Spec
 from shadowprice.core.specs.jobs import JobSpec, resolve_jobs
 from shadowprice.core.specs.utilities import resolve_utility
 
-__all__ = ["ClusterSpec", "JobSpec", "Name", "Spec", "resolve_jobs", "resolve_utility", "validate"]
+__all__ = [
+    "Bounded",
+    "ClusterSpec",
+    "JobSpec",
+    "Name",
+    "Spec",
+    "resolve_jobs",
+    "resolve_utility",
+    "validate",
+]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import PositiveInt
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
 from shadowprice.core.bag import Bag, BagTasks
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs.fields import Spec
+from shadowprice.core.specs.fields import Spec, at_most
 from shadowprice.core.specs.laws import DurationLaw, Reading
 
 
 class TaskSpec(Spec):
     """Tasks of a bag that follow one law."""
 
-    count: PositiveInt = 1
+    count: Annotated[PositiveInt, at_most(bounds.TASKS)] = 1
     duration: DurationLaw
 
 
@@ -28,6 +31,7 @@ def resolve_bag(
     InputError
         If a duration contradicts itself, or the deadline comes before the shortest possible one.
     """
+    bounds.TASKS.check(sum(task.count for task in tasks), "tasks")
     groups, faults = [], []
     for position, task in enumerate(tasks):
         try:

@@ -12,6 +12,7 @@ from pydantic import (
     field_validator,
 )
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import (
     Amount,
     Dimension,
@@ -23,6 +24,8 @@ from shadowprice.core.specs.fields import (
     DurationField,
     Name,
     Spec,
+    at_most,
+    at_most_long,
     plain,
 )
 
@@ -31,7 +34,7 @@ class ServerSpec(Spec):
     """One server, or ``count`` equal ones."""
 
     name: Name
-    count: PositiveInt | None = None
+    count: Annotated[PositiveInt, at_most(bounds.SERVERS)] | None = None
     role: Literal["worker", "ps", "any"] = "any"
     capacity: AmountsField
 
@@ -60,9 +63,9 @@ class ClusterSpec(Spec):
     """A cluster file."""
 
     slot: DurationField
-    horizon: Annotated[int, Field(ge=1, le=100_000)] = 300
-    servers: Annotated[list[ServerSpec], Field(min_length=1)]
-    tenants: list[TenantSpec] = Field(default_factory=list)
+    horizon: Annotated[int, Field(ge=1), at_most(bounds.HORIZON)] = 300
+    servers: Annotated[list[ServerSpec], Field(min_length=1), at_most_long(bounds.SERVERS)]
+    tenants: Annotated[list[TenantSpec], at_most_long(bounds.TENANTS)] = Field(default_factory=list)
     restart: DurationField | None = None
 
     def resolve(self, place: str = "cluster") -> Cluster:
@@ -78,6 +81,7 @@ class ClusterSpec(Spec):
         InputError
             With every fault found between the parts of the file.
         """
+        self._check_size(place)
         faults: list[Fault] = []
         if self.slot.slots or not self.slot.seconds:
             faults.append(
@@ -116,6 +120,18 @@ class ClusterSpec(Spec):
             dimensions=dimensions,
             tenants=[Tenant(tenant.name, plain(tenant.share)) for tenant in self.tenants],
             restart_seconds=restart,
+        )
+
+    def _check_size(self, place: str) -> None:
+        """Refuse a cluster that is too large to plan before its arrays are made."""
+        servers = sum(server.count or 1 for server in self.servers)
+        bounds.SERVERS.check(servers, f"{place}: servers")
+        resources = len({name for server in self.servers for name in server.capacity})
+        bounds.RESOURCES.check(resources, f"{place}: servers")
+        bounds.CELLS.check(
+            servers * resources,
+            f"{place}: servers",
+            "plan in parts: fewer servers, or fewer resources",
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -11,9 +10,11 @@ from pydantic import (
     ValidationError,
 )
 
+from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
 from shadowprice.core.errors import Fault
 from shadowprice.core.specs.laws import LAW_KINDS
+from shadowprice.core.wording import SHOWN, closest, shown
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -44,7 +45,8 @@ def validate(model: type[Model], value: object, place: str) -> tuple[Model | Non
     try:
         return model.model_validate(value), []
     except ValidationError as error:
-        return None, [_fault(model, issue, place) for issue in error.errors()]
+        issues = error.errors(include_url=False)
+        return None, [_fault(model, one, place) for one in issues[: int(bounds.FAULTS.most)]]
 
 
 def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
@@ -54,14 +56,14 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
         for before, part in zip((None, *issue["loc"]), issue["loc"], strict=False)
         if part not in _TAGS.get(str(before), ())
     ]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
     joint = "" if place.endswith(("]", ":")) or not path else ": "
     path = path if place.endswith("]") else path.removeprefix(".")
     where = f"{place}{joint}{path}"
     if issue["type"] == "extra_forbidden":
         key = str(location[-1])
-        close = difflib.get_close_matches(key, _known_keys(model), 1, cutoff=0.5)
-        mend = f"did you mean {close[0]!r}?" if close else "remove it"
+        close = closest(key, sorted(_known_keys(model)), cutoff=0.5)
+        mend = f"did you mean {close!r}?" if close else "remove it"
         return Fault(where, "unknown key", mend)
     if issue["type"] == "missing":
         return Fault(where, "is missing")
@@ -77,9 +79,14 @@ def _kind_fault(where: str, issue: Any) -> Fault:
         return Fault(f"{where}.{key}", "is missing")
     kinds = [kind.strip("'") for kind in issue["ctx"]["expected_tags"].split(", ")]
     tag = issue["ctx"]["tag"]
-    close = difflib.get_close_matches(tag, kinds, 1, cutoff=0.5)
-    mend = f"did you mean {close[0]!r}?" if close else f"write one of {', '.join(kinds)}"
-    return Fault(f"{where}.{key}", f"no {key} is called {tag!r}", mend)
+    close = closest(tag, kinds, cutoff=0.5)
+    mend = f"did you mean {close!r}?" if close else f"write one of {', '.join(kinds)}"
+    return Fault(f"{where}.{key}", f"no {key} is called {shown(tag)}", mend)
+
+
+def _key(part: object) -> str:
+    text = str(part)
+    return text if len(text) <= SHOWN else shown(text)
 
 
 def _known_keys(model: type[BaseModel]) -> set[str]:

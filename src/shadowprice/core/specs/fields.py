@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    field_validator,
+    model_validator,
 )
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import (
     UNLIMITED,
     Amount,
@@ -20,15 +24,16 @@ from shadowprice.core.amounts import (
     parse_amount,
     parse_duration,
 )
+from shadowprice.core.bounds import Bound
 from shadowprice.core.errors import InputError
 
 Value = TypeVar("Value")
 
 
-def lifted(parse: Callable[[object], Value]) -> Callable[[object], Value]:
+def lifted(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
     """Let pydantic collect what a parser refuses instead of stopping at it."""
 
-    def validate(value: object) -> Value:
+    def validate(value: Any) -> Value:
         try:
             return parse(value)
         except InputError as error:
@@ -44,9 +49,25 @@ def positive(value: Duration) -> Duration:
     return value
 
 
+def at_most(bound: Bound) -> AfterValidator:
+    """Let pydantic refuse what is above a bound, naming it."""
+    return AfterValidator(lifted(bound.checked))
+
+
+def at_most_long(bound: Bound) -> AfterValidator:
+    """Let pydantic refuse a text or list that is longer than a bound, naming it."""
+
+    def check(value: Any) -> Any:
+        bound.checked(len(value))
+        return value
+
+    return AfterValidator(lifted(check))
+
+
 DurationField = Annotated[Duration, BeforeValidator(lifted(parse_duration))]
 AmountField = Annotated[Amount, BeforeValidator(lifted(parse_amount))]
-AmountsField = dict[str, AmountField]
+Name = Annotated[str, Field(min_length=1), at_most_long(bounds.NAME)]
+AmountsField = dict[Name, AmountField]
 
 
 def _rate_or_unlimited(value: object) -> Amount:
@@ -55,18 +76,78 @@ def _rate_or_unlimited(value: object) -> Amount:
     return parse_amount(value)
 
 
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Shape = Annotated[Positive, at_most(bounds.SHAPE)]
+WeibullShape = Annotated[Shape, Field(ge=0.05)]
+Sigma = Annotated[Positive, at_most(bounds.SIGMA)]
+Probability = Annotated[float, Field(ge=1e-12, lt=1)]
 LinkField = Annotated[Amount, BeforeValidator(lifted(_rate_or_unlimited))]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class Spec(BaseModel):
+class Bounded(BaseModel):
+    """Base of everything that is read from a file or an option.
+
+    Whatever a field says itself, a boolean is no number, and no number, text or list is larger than
+    the general bounds.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_boolean_counts(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            booleans = {label for label, part in value.items() if _holds_boolean(part)}
+            for name, field in cls.model_fields.items():
+                for label in {name, field.alias or name} & booleans:
+                    if not _takes(field.annotation, bool, BaseModel):
+                        raise ValueError(
+                            f"`{label}` is given a boolean (true, false, yes, no, on, off)"
+                        )
+        return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _generally_bounded(cls, value: Any) -> Any:
+        lifted(_bounded)(value)
+        return value
+
+
+def _holds_boolean(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(isinstance(part, bool) for pair in value.items() for part in pair)
+    return isinstance(value, bool) or (
+        isinstance(value, list) and any(isinstance(part, bool) for part in value)
+    )
+
+
+def _takes(annotation: Any, *kinds: type) -> bool:
+    """Whether an annotation is Any or holds one of some types."""
+    if annotation is Any or (isinstance(annotation, type) and issubclass(annotation, kinds)):
+        return True
+    return any(_takes(part, *kinds) for part in get_args(annotation))
+
+
+def _bounded(value: Any) -> None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        bounds.NUMBER.checked(abs(value))
+    elif isinstance(value, str) and len(value) > bounds.TEXT.most:
+        raise InputError(bounds.TEXT.message(len(value)))
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _bounded(key)
+            _bounded(inner)
+    elif isinstance(value, list | tuple) and not (value and isinstance(value[0], BaseModel)):
+        for inner in value:
+            _bounded(inner)
+
+
+class Spec(Bounded):
     """Base of everything that is read from a file."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, arbitrary_types_allowed=True, strict=False
-    )
+    model_config = ConfigDict(arbitrary_types_allowed=True, strict=False)
 
 
 def plain(amounts: Mapping[str, Amount]) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated
@@ -14,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import (
     Amount,
     Dimension,
@@ -32,11 +32,14 @@ from shadowprice.core.specs.fields import (
     Name,
     NonNegative,
     Spec,
+    at_most,
+    at_most_long,
     plain,
     positive,
 )
 from shadowprice.core.specs.laws import Measured, Reading
 from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
+from shadowprice.core.wording import closest
 
 _TRAINING = (
     "epochs",
@@ -71,7 +74,7 @@ class JobSpec(Spec):
     tenant: Name | None = None
     arrival: DurationField = Duration()
     epochs: PositiveInt = 1
-    chunks: PositiveInt = 1
+    chunks: Annotated[PositiveInt, at_most(bounds.CHUNKS)] = 1
     minibatches: PositiveInt = 1
     minibatch_time: DurationField | None = None
     update_time: DurationField | None = None
@@ -81,11 +84,11 @@ class JobSpec(Spec):
     internal_bandwidth: LinkField | None = None
     utility: UtilitySpec
     workers: WorkerRange | None = None
-    throughput: dict[PositiveInt, NonNegative] | None = None
-    tasks: Annotated[list[TaskSpec], Field(min_length=1)] | None = None
+    throughput: Annotated[dict[PositiveInt, NonNegative], at_most_long(bounds.WIDTHS)] | None = None
+    tasks: Annotated[list[TaskSpec], Field(min_length=1), at_most_long(bounds.TASKS)] | None = None
     deadline: DurationField | None = None
     miss_probability: float | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Annotated[dict[str, str], at_most_long(bounds.LABELS)] = Field(default_factory=dict)
     restart: DurationField | None = None
 
     @field_validator("worker")
@@ -188,11 +191,12 @@ class JobSpec(Spec):
         for part in (self.worker, self.ps or {}):
             self._check_dimensions(part, cluster)
         if self.tenant is not None and cluster.tenants and self.tenant not in cluster.tenant_index:
-            known = difflib.get_close_matches(self.tenant, cluster.tenant_index, 1)
-            mend = f"did you mean {known[0]!r}?" if known else "add it to the cluster's tenants"
+            known = closest(self.tenant, cluster.tenant_index)
+            mend = f"did you mean {known!r}?" if known else "add it to the cluster's tenants"
             raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", mend))
         arrival = self.arrival.in_slots(cluster.slot_seconds)
         first_slot = -(-arrival.numerator // arrival.denominator)
+        bounds.SLOT.check(first_slot, "arrival")
         if self.tasks is not None:
             assert self.deadline is not None
             assert self.miss_probability is not None
@@ -222,6 +226,7 @@ class JobSpec(Spec):
                 self.gradient.value if self.gradient else 0,
             )
         workers = self.workers
+        self._check_choices(cluster)
         return build_job(
             name=self.name,
             arrival=first_slot,
@@ -251,6 +256,18 @@ class JobSpec(Spec):
             mend = "lower it, or lengthen the cluster's slot"
             raise InputError(Fault("restart", "is longer than a slot", mend))
         return seconds
+
+    def _check_choices(self, cluster: Cluster) -> None:
+        """Refuse a job with more choices than a planner weighs, before they are listed."""
+        if self.throughput is not None:
+            widths = len(self.throughput)
+        else:
+            fewest = 1 if self.workers is None else self.workers.min
+            most = self.chunks if self.workers is None else self.workers.max or self.chunks
+            widths = most - fewest + 1
+        mend = "narrow `workers: {min, max}`"
+        bounds.WIDTHS.check(widths, "workers", mend)
+        bounds.CHOICES.check(widths * cluster.horizon, "workers", f"{mend}, or lower the horizon")
 
     @staticmethod
     def _check_dimensions(amounts: Mapping[str, Amount], cluster: Cluster) -> None:
@@ -292,6 +309,8 @@ def resolve_jobs(
     faults: list[Fault] = []
     seen: dict[str, str] = {}
     for place, spec in specs:
+        if len(faults) > bounds.FAULTS.most:
+            break
         if spec.name in seen:
             mend = f"the name is taken by {seen[spec.name]}; rename one"
             faults.append(Fault(f"{place}.name", f"duplicate job name {spec.name!r}", mend))

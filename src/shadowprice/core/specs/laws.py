@@ -14,12 +14,19 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration, parse_duration
 from shadowprice.core.bag import Law, Parameters
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs.fields import DurationField, Spec
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from shadowprice.core.specs.fields import (
+    DurationField,
+    Positive,
+    Shape,
+    Sigma,
+    Spec,
+    WeibullShape,
+    at_most_long,
+)
 
 LAW_KINDS: Final = (
     "pareto",
@@ -70,7 +77,7 @@ class ParetoDuration(Spec):
     """``P(longer than t) = (minimum / t)^shape``, by its mean or its minimum."""
 
     kind: Literal["pareto"]
-    shape: Positive
+    shape: Shape
     mean: DurationField | None = None
     minimum: DurationField | None = None
 
@@ -105,7 +112,7 @@ class WeibullDuration(Spec):
     """Weibull of shape 1 or less, by its mean; the minimum is part of the mean."""
 
     kind: Literal["weibull"]
-    shape: Positive
+    shape: WeibullShape
     mean: DurationField
     minimum: DurationField = Duration()
 
@@ -147,7 +154,7 @@ class HyperExponentialDuration(Spec):
     """A mixture of exponentials beyond a minimum."""
 
     kind: Literal["hyper-exponential"]
-    phases: Annotated[list[PhaseSpec], Field(min_length=1)]
+    phases: Annotated[list[PhaseSpec], Field(min_length=1), at_most_long(bounds.PHASES)]
     minimum: DurationField = Duration()
 
     @model_validator(mode="after")
@@ -172,7 +179,7 @@ class LogNormalDuration(Spec):
     """Log-normal beyond a minimum, by sigma and its mean or its median, which include it."""
 
     kind: Literal["log-normal"]
-    sigma: Positive
+    sigma: Sigma
     mean: DurationField | None = None
     median: DurationField | None = None
     minimum: DurationField = Duration()
@@ -200,7 +207,7 @@ class EmpiricalDuration(Spec):
     """Measured durations: a column of a CSV file, or one number a line."""
 
     kind: Literal["empirical"]
-    file: Annotated[str, Field(min_length=1)]
+    file: Annotated[str, Field(min_length=1), at_most_long(bounds.PATH)]
     column: str | None = None
     unit: Annotated[str, Field(min_length=1)] = "s"
     tail: Literal["pareto", "none"] = "pareto"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
+    model_validator,
 )
 
+from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
 from shadowprice.core.amounts import (
     Duration,
@@ -17,6 +20,7 @@ from shadowprice.core.specs.fields import (
     DurationField,
     NonNegative,
     Spec,
+    at_most,
 )
 
 
@@ -56,7 +60,16 @@ class PowerSpec(Spec):
 
     kind: Literal["power"]
     scale: NonNegative
-    exponent: NonNegative
+    exponent: Annotated[NonNegative, at_most(bounds.EXPONENT)]
+
+    @model_validator(mode="after")
+    def _countable(self) -> PowerSpec:
+        # At d = 1 it is worth the most: scale^exponent.
+        if self.scale > 1 and self.exponent * math.log10(self.scale) > math.log10(
+            bounds.NUMBER.most
+        ):
+            raise ValueError(f"scale^exponent is above {bounds.NUMBER.most:g}; lower one of them")
+        return self
 
 
 class DeadlineSpec(Spec):

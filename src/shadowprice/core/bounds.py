@@ -1,0 +1,141 @@
+"""The largest of everything: one table, checked before anything of that size is allocated.
+
+Each bound is far above what planning a cluster asks for and far below what would exhaust a machine.
+``docs/formats.md`` lists the table; a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from shadowprice.core.errors import Fault, InputError
+
+Number = TypeVar("Number", int, float)
+
+TABLE: Final[dict[str, Bound]] = {}
+"""Every bound by its name, in the order of the documentation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The largest value of one quantity.
+
+    Parameters
+    ----------
+    name : str
+        What errors and the documentation call it.
+    most : int or float
+        The largest value that is taken.
+    what : str
+        What it counts, and in what unit, as a phrase.
+    """
+
+    name: str
+    most: int | float
+    what: str
+
+    def checked(self, value: Number) -> Number:
+        """Return a value that keeps the bound.
+
+        Raises
+        ------
+        InputError
+            If it does not, naming the bound.
+        """
+        if not value <= self.most:  # NaN keeps no bound
+            raise InputError(self.message(value))
+        return value
+
+    def check(self, value: float, place: str, mend: str = "") -> None:
+        """Refuse a value above the bound.
+
+        Parameters
+        ----------
+        value : int or float
+            What an input asks for.
+        place : str
+            Where, as in `Fault`.
+        mend : str
+            What to do instead, where that is more than asking for less.
+
+        Raises
+        ------
+        InputError
+            If it is above, naming the bound and the place.
+        """
+        if not value <= self.most:
+            raise InputError(Fault(place, self.message(value), mend))
+
+    def message(self, value: float) -> str:
+        """Return what an error says of a value above the bound."""
+        return f"{_shown(value)} is above the bound of {_shown(self.most)} {self.what}"
+
+
+def _bound(name: str, most: float, what: str) -> Bound:
+    bound = Bound(name, most, what)
+    TABLE[name] = bound
+    return bound
+
+
+def _shown(value: float) -> str:
+    if isinstance(value, int):
+        if abs(value) < 10**18:
+            return f"{value:,}"
+        if value.bit_length() > 1000:  # beyond floats
+            return "a number of hundreds of digits"
+    return f"{float(value):.6g}"
+
+
+# Files
+DOCUMENT = _bound("document", 64 << 20, "bytes of a YAML, TOML or JSON file, decompressed")
+LINE = _bound("line", 1 << 20, "bytes of a line")
+TABLE_BYTES = _bound("table", 4 << 30, "bytes of a trace, decompressed")
+EXPANSION = _bound("expansion", 200, "times its size that a gzip file over 64 MiB unpacks to")
+VALUES = _bound("values", 2_000_000, "values of a YAML file, counted at every alias")
+NESTING = _bound("nesting", 50, "levels of nesting")
+FAULTS = _bound("faults", 50, "faults listed")
+NAME = _bound("name", 200, "characters of a name")
+PATH = _bound("path", 4_000, "characters of a path")
+TEXT = _bound("text", 2_000, "characters of any other text in a file")
+QUANTITY = _bound("quantity", 60, "characters of a quantity")
+NUMBER = _bound("number", 10**12, "(the largest number, where nothing else is said)")
+
+# Time
+SECONDS = _bound("seconds", 10_000_000_000, "seconds (300 years)")
+SLOT = _bound("slot", 1_000_000_000_000, "(the last slot)")
+SIMULATED = _bound("simulated", 10_000_000, "slots simulated, those skipped not counted")
+HORIZON = _bound("horizon", 100_000, "slots of a horizon")
+
+# Clusters
+SERVERS = _bound("servers", 200_000, "servers")
+RESOURCES = _bound("resources", 64, "resources")
+TENANTS = _bound("tenants", 10_000, "tenants")
+CELLS = _bound("cells", 1 << 27, "cells of a plan (servers x resources x slots of the horizon)")
+
+# Jobs
+JOBS = _bound("jobs", 2_000_000, "jobs")
+CHUNKS = _bound("chunks", 1_000_000_000, "chunks")
+WIDTHS = _bound("widths", 10_000, "numbers of workers that a job may run with")
+CHOICES = _bound("choices", 1 << 24, "choices of a job (numbers of workers x slots of the horizon)")
+LENGTH = _bound("length", 10_000_000, "slots that a job runs at its widest")
+TASKS = _bound("tasks", 100_000, "tasks of a job")
+LABELS = _bound("labels", 100, "labels of a job")
+INCIDENTS = _bound("incidents", 1_000_000, "incidents")
+
+SHAPE = _bound("shape", 1_000, "(the largest shape of a law)")
+SIGMA = _bound("sigma", 10, "(the largest sigma of a log-normal law)")
+PHASES = _bound("phases", 100, "phases of a hyper-exponential law")
+EXPONENT = _bound("exponent", 100, "(the largest exponent of a utility)")
+
+# Results
+ROWS = _bound("rows", 100_000_000, "rows of what ran (a row a slot, job and server)")
+
+# Options
+SEED = _bound("seed", 2**63 - 1, "(the largest seed)")
+TRIALS = _bound("trials", 10_000_000, "trials")
+MACHINES = _bound("machines", 1_000_000, "machines of a cloning file")
+COPIES = _bound("copies", 1_000, "copies of a task")
+LOAD = _bound("load", 1_000, "times the work that fits")
+POLICIES = _bound("policies", 50, "policies compared")
+SETTINGS = _bound("settings", 1_000, "parameters set")

@@ -1,0 +1,1 @@
+"""Hostile inputs: a table of them with what each gets, and a fuzzer of the whole command line."""

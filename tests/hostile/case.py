@@ -1,0 +1,168 @@
+"""One call of the command line with the files it meets, as plain data.
+
+A file's content is text, or one of these mappings, so that a table of large inputs stays small::
+
+    {"repeat": ["unit", 1000], "before": "...", "after": "..."}     a unit many times over
+    {"base64": "..."}                                               bytes that are no text
+    {"gzip": CONTENT}                                               another content, compressed
+    {"cut": CONTENT, "at": 20}                                      its first bytes alone
+    {"zeros": 100000}                                               so many zero bytes
+    {"link": "target"}                                              a symbolic link
+    {"run": "fifo", "damage": [["jobs.parquet", ACTION, ...], ...]} a run directory, then damaged
+
+Actions on a file of a run: ``cut AT``, ``flip AT`` (one byte; negative from the end), ``empty``,
+``remove``, ``text TEXT``, ``copy OTHER``, ``link TARGET``, ``folder``, ``append TEXT``, and for JSON
+``set PATH VALUE`` and ``drop PATH`` (``PATH`` with dots).
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Content = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call and its files.
+
+    Parameters
+    ----------
+    words : tuple of str
+        The command line after the program's name.
+    files : mapping of str to content
+        Files by their path from the working directory; a path that ends in ``/`` is a folder.
+    """
+
+    words: tuple[str, ...]
+    files: Mapping[str, Content] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Any]:
+        """Return the case as plain values."""
+        return {"words": list(self.words), "files": dict(self.files)}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Case:
+        """Build the case that `record` described."""
+        return cls(tuple(record["words"]), dict(record.get("files", {})))
+
+
+def lay_out(case: Case, folder: Path, runs: Path) -> None:
+    """Write the files of a case into an empty folder.
+
+    Parameters
+    ----------
+    case : Case
+        What to write.
+    folder : Path
+        Where.
+    runs : Path
+        Holds a good run directory for each policy that a case may name.
+    """
+    for name, content in case.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            path.mkdir(exist_ok=True)
+        elif isinstance(content, Mapping) and "run" in content:
+            shutil.copytree(runs / content["run"], path)
+            for target, action, *values in content.get("damage", ()):
+                _damage(path, target, action, values)
+        elif isinstance(content, Mapping) and "link" in content:
+            path.symlink_to(content["link"])
+        else:
+            path.write_bytes(content_bytes(content))
+
+
+def content_bytes(content: Content) -> bytes:
+    """Return the bytes of a file's content."""
+    if isinstance(content, str):
+        return content.encode("utf-8", "surrogateescape")
+    if "repeat" in content:
+        unit, times = content["repeat"]
+        middle = unit.encode() * times
+        return content.get("before", "").encode() + middle + content.get("after", "").encode()
+    if "base64" in content:
+        return base64.b64decode(content["base64"])
+    if "gzip" in content:
+        return gzip.compress(content_bytes(content["gzip"]), 6, mtime=0)
+    if "cut" in content:
+        return content_bytes(content["cut"])[: content["at"]]
+    if "zeros" in content:
+        return bytes(content["zeros"])
+    raise ValueError(f"no content: {sorted(content)}")
+
+
+def _damage(run: Path, target: str, action: str, values: Sequence[Any]) -> None:
+    path = run / target
+    if action in {"set", "drop"}:
+        _edit_json(path, action, values)
+        return
+    data = path.read_bytes() if path.is_file() else b""
+    if action == "cut":
+        path.write_bytes(data[: values[0]])
+    elif action == "flip":
+        at = values[0] % max(len(data), 1)
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+    elif action == "empty":
+        path.write_bytes(b"")
+    elif action == "remove":
+        path.unlink()
+    elif action == "text":
+        path.write_bytes(content_bytes(values[0]))
+    elif action == "append":
+        path.write_bytes(data + content_bytes(values[0]))
+    elif action == "copy":
+        shutil.copyfile(run / values[0], path)
+    elif action == "link":
+        path.unlink(missing_ok=True)
+        path.symlink_to(values[0])
+    elif action == "folder":
+        path.unlink(missing_ok=True)
+        path.mkdir()
+    else:
+        raise ValueError(f"no action {action!r}")
+
+
+def _edit_json(path: Path, action: str, values: Sequence[Any]) -> None:
+    """Change one value of a JSON file, or of the first line of a JSON Lines file."""
+    first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+    whole = path.suffix != ".jsonl"
+    document = json.loads(path.read_text(encoding="utf-8") if whole else first)
+    *parents, last = values[0].split(".")
+    target = document
+    for part in parents:
+        target = target[int(part)] if isinstance(target, list) else target[part]
+    key = int(last) if isinstance(target, list) else last
+    if action == "set":
+        target[key] = values[1]
+    else:
+        del target[key]
+    text = json.dumps(document)
+    path.write_text(text if whole else f"{text}\n{rest}", encoding="utf-8")
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """Return every entry of a folder with what it is: a digest, a link's target, a kind."""
+    import hashlib
+
+    found: dict[str, str] = {}
+    for base, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(base, name)
+            key = str(path.relative_to(folder))
+            if path.is_symlink():
+                found[key] = f"link {os.readlink(path)}"
+            elif path.is_file():
+                found[key] = hashlib.sha256(path.read_bytes()).hexdigest()
+            else:
+                found[key] = "folder" if path.is_dir() else "other"
+    return found

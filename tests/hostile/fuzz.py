@@ -1,0 +1,65 @@
+"""Fuzz the whole command line: ``python -m tests.hostile.fuzz --seconds 60``.
+
+Every call is drawn from the commands and options as they are declared, with files from grammars,
+mutated. A failure is printed as a line of JSON that ``--replay FILE`` runs again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.hostile.case import Case
+from tests.hostile.commands import Drawer
+from tests.hostile.pool import Worker, good_runs, judge
+
+POLICIES = ("fifo", "oasis")
+"""Whose run directories are damaged: one without prices and one with them."""
+
+
+def main() -> int:
+    """Fuzz for a while; return 1 if anything was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long")
+    parser.add_argument("--seed", type=int, default=None, help="of the calls; default: the clock")
+    parser.add_argument("--keep", type=Path, help="append failures to this file, one a line")
+    parser.add_argument("--replay", type=Path, help="run the cases of this file instead")
+    chosen = parser.parse_args()
+    seed = time.time_ns() % 10**9 if chosen.seed is None else chosen.seed
+    with good_runs(POLICIES) as runs, Worker(runs) as worker:
+        # Before the clock starts: imports, and kernels that the small workload needs.
+        for words in (("policies",), ("trace", "formats")):
+            worker.ask(Case(words), 300.0)
+        if chosen.replay:
+            lines = chosen.replay.read_text(encoding="utf-8").splitlines()
+            calls = (Case.of(json.loads(line)) for line in lines if line.strip())
+            end = float("inf")
+        else:
+            drawer = Drawer(seed, POLICIES)
+            calls = iter(drawer.draw, None)
+            end = time.monotonic() + chosen.seconds
+        tried, found = Counter[object](), 0
+        for case in calls:
+            if time.monotonic() > end:
+                break
+            answer = worker.ask(case)
+            tried[answer["status"]] += 1
+            faults = judge(answer)
+            if faults:
+                found += 1
+                record = {"faults": faults, **case.record(), "err": answer["err"][-400:]}
+                print(json.dumps(record), flush=True)
+                if chosen.keep:
+                    with chosen.keep.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(record) + "\n")
+    ends = ", ".join(f"{count} x {status}" for status, count in tried.most_common())
+    print(f"seed {seed}: {sum(tried.values())} calls ({ends}), {found} failed", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

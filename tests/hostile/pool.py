@@ -1,0 +1,155 @@
+"""Asking a worker, and starting another where it died or hung."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.hostile.case import Case
+
+ROOT = Path(__file__).parents[2]
+CALL = "from shadowprice.cli.main import run; run()"
+HANG = 60.0
+"""Seconds after which a call counts as hanging."""
+
+
+class Worker:
+    """One worker process, replaced when it dies.
+
+    Parameters
+    ----------
+    runs : Path
+        Good run directories by policy.
+    limited : bool
+        Whether its memory is.
+    """
+
+    def __init__(self, runs: Path, *, limited: bool = True) -> None:
+        self._runs = runs
+        self._limited = limited
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, case: Case, patience: float = HANG) -> dict[str, Any]:
+        """Run one case; a worker that dies or hangs is an answer with a status of its own."""
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(case.record()).encode() + b"\n")
+        process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], patience)
+        if not ready:
+            self.stop()
+            return _dead("hang", f"no answer in {patience:g} s")
+        line = process.stdout.readline()
+        if not line:
+            code = process.wait()
+            self.stop()
+            name = signal.Signals(-code).name if code < 0 else f"status {code}"
+            return _dead("died", f"the process ended by {name}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            words = [sys.executable, "-m", "tests.hostile.worker", str(self._runs)]
+            self._process = subprocess.Popen(
+                words if self._limited else [*words, "--unlimited"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=ROOT,
+                env={**os.environ, "COLUMNS": "120", "PYTHONHASHSEED": "0"},
+            )
+        return self._process
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _dead(what: str, why: str) -> dict[str, Any]:
+    return {
+        "status": what, "out": "", "err": why, "seconds": 0.0, "mebibytes": 0,
+        "changed": [], "made": [],
+    }  # fmt: skip
+
+
+def judge(answer: dict[str, Any], *, seconds: float = 20.0, mebibytes: int = 500) -> list[str]:
+    """Return what no input may lead to, and this one did."""
+    faults = []
+    status, err = answer["status"], answer["err"]
+    if status not in {0, 1, 2}:
+        faults.append(f"ends with {status}")
+    for words in ("this is a bug", "Traceback", "Warning", "Exception ignored", "escaped:"):
+        if words in err or (words == "Traceback" and words in answer["out"]):
+            faults.append(f"stderr holds {words!r}")
+    if status in {1, 2} and not err.strip():
+        faults.append("fails without a word")
+    for name in ("out", "err"):
+        if any(ord(one) < 32 and one != "\n" or 127 <= ord(one) < 160 for one in answer[name]):
+            faults.append(f"std{name} holds control characters")
+    if any(len(line) > 4000 for line in err.split("\n")):
+        faults.append("stderr holds a line of more than 4000 characters")
+    if err.count("\n") > 120:
+        faults.append("stderr holds more than 120 lines")
+    if answer["seconds"] > seconds:
+        faults.append(f"takes {answer['seconds']:.1f} s of CPU")
+    if status and answer["mebibytes"] > mebibytes:
+        faults.append(f"takes {answer['mebibytes']} MiB to refuse")
+    for name in answer["made"]:
+        if name.rsplit("/", 1)[-1].startswith("."):
+            faults.append(f"leaves {name} behind")
+    if status and answer["made"]:
+        faults.append(f"fails and leaves {answer['made'][0]}")
+    faults += [f"changes {name}" for name in answer["changed"] if not _replaceable(name)]
+    return faults
+
+
+def _replaceable(name: str) -> bool:
+    """Whether a file laid out for a case is a result that a command may write again."""
+    return name.split("/")[0] in {"run", "run2", "compared"}
+
+
+@contextmanager
+def good_runs(policies: tuple[str, ...]) -> Iterator[Path]:
+    """Give a folder with a run directory of the small workload under each of some policies."""
+    from tests.hostile.documents import CLUSTER, JOBS, text_of
+
+    with tempfile.TemporaryDirectory(prefix="hostile-runs-") as name:
+        folder = Path(name)
+        (folder / "c.yaml").write_text(text_of(CLUSTER), encoding="utf-8")
+        (folder / "j.yaml").write_text(text_of(JOBS), encoding="utf-8")
+        for policy in policies:
+            subprocess.run(
+                [sys.executable, "-c", CALL, "simulate", "-c", "c.yaml", "-j", "j.yaml"]
+                + ["-p", policy, "--out", policy, "-q", "-o", "json"],
+                cwd=folder, check=True, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+        yield folder

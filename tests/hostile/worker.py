@@ -1,0 +1,118 @@
+"""A process that answers one call after another, under limits that a hostile input must not meet.
+
+It reads cases as JSON lines and answers each with a line: exit status, what was printed, seconds of
+CPU, the growth of its peak memory, and what became of the files. The parent kills it on a hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.hostile.case import Case, lay_out, snapshot
+
+MEMORY_LIMIT = 2 << 30
+"""Bytes that a call may allocate before the worker dies of it."""
+
+
+def resident(name: str) -> int:
+    """Return a figure of /proc/self/status in bytes (0 where there is none)."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def answer(case: Case, runs: Path) -> dict[str, Any]:
+    """Run one case in a fresh folder and say what happened."""
+    folder = Path(tempfile.mkdtemp(prefix="hostile-"))
+    back = os.open(".", os.O_RDONLY)
+    try:
+        lay_out(case, folder, runs)
+        before = snapshot(folder)
+        os.chdir(folder)
+        gc.collect()
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        level, began = resident("VmRSS"), time.process_time()
+        status, out, err = _captured(case.words)
+        seconds = time.process_time() - began
+        grown = max(0, resident("VmHWM") - level)
+        os.fchdir(back)
+        after = snapshot(folder)
+    finally:
+        os.fchdir(back)
+        os.close(back)
+        shutil.rmtree(folder, ignore_errors=True)
+    return {
+        "status": status,
+        "out": out,
+        "err": err,
+        "seconds": round(seconds, 3),
+        "mebibytes": grown >> 20,
+        "changed": sorted(name for name, what in before.items() if after.get(name) != what),
+        "made": sorted(after.keys() - before.keys()),
+    }
+
+
+def _captured(words: tuple[str, ...]) -> tuple[int, str, str]:
+    """Call the command line with everything it writes to its descriptors caught."""
+    from shadowprice.cli.main import main
+
+    kept = os.dup(1), os.dup(2)
+    files = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for number, file in zip((1, 2), files, strict=True):
+            os.dup2(file.fileno(), number)
+        try:
+            status = main(list(words))
+        except BaseException as error:  # what escapes is a finding, not the end of the worker
+            print(f"escaped: {type(error).__name__}: {error}", file=sys.stderr)
+            status = 70
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        for number, saved in zip((1, 2), kept, strict=True):
+            os.dup2(saved, number)
+            os.close(saved)
+    texts = []
+    for file in files:
+        with file:
+            file.seek(0)
+            texts.append(file.read(1 << 20).decode("utf-8", "backslashreplace"))
+    return status, texts[0], texts[1]
+
+
+def main() -> None:
+    """Answer cases from stdin until it ends."""
+    runs = Path(sys.argv[1])
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    if "--unlimited" not in sys.argv:
+        import polars  # noqa: F401  # its thread pool and arenas belong to the baseline
+        import numba  # noqa: F401
+
+        limit = resident("VmData") + MEMORY_LIMIT
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    sys.stdin = io.TextIOWrapper(os.fdopen(os.dup(0), "rb"), encoding="utf-8")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for line in sys.stdin:
+        replies.write(json.dumps(answer(Case.of(json.loads(line)), runs)) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()
