@@ -128,6 +128,8 @@ SIGMA = _bound("sigma", 10, "(the largest sigma of a log-normal law)")
 PHASES = _bound("phases", 100, "phases of a hyper-exponential law")
 EXPONENT = _bound("exponent", 100, "(the largest exponent of a utility)")
 
+MEASURED = _bound("measured", 1_000_000, "measured durations of a law")
+
 # Results
 ROWS = _bound("rows", 100_000_000, "rows of what ran (a row a slot, job and server)")
 

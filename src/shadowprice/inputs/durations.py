@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 from dataclasses import replace
 from functools import cache
@@ -12,9 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core import bounds
 from shadowprice.core.bag import Law
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.laws import EmpiricalDuration, Measured
+from shadowprice.core.wording import closest, shown
 from shadowprice.inputs.text import read_lines
 from shadowprice.laws.named import law_of
 
@@ -66,28 +67,38 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
     for number, line in read_lines(path):
         if not line.strip():
             continue
-        cells = [line] if column is None else next(csv.reader([line]))
+        cells = [line] if column is None else _cells(path, number, line)
         if at is None:
             if column not in cells:
-                close = difflib.get_close_matches(str(column), cells, 1)
-                mend = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(cells)}"
+                close = closest(str(column), cells)
+                mend = f"did you mean {close!r}?" if close else f"it has {', '.join(cells)}"
                 raise InputError(Fault(f"{path}: line {number}", f"has no column {column!r}", mend))
             at = cells.index(column)
             continue
         text = cells[at] if at < len(cells) else ""
         value = _number(text)
-        if math.isfinite(value) and value > 0.0:
+        if 1e-9 <= value <= bounds.SECONDS.most:
             values.append(value)
+            bounds.MEASURED.check(len(values), str(path))
         elif len(faults) < 20:
             mend = "" if column is not None else "name the column of a CSV file by `column`"
             faults.append(
-                Fault(f"{path}: line {number}", f"{text.strip()!r} is no positive number", mend)
+                Fault(
+                    f"{path}: line {number}", f"{shown(text.strip())} is no positive number", mend
+                )
             )
     if faults:
         raise InputError(faults)
     if not values:
         raise InputError(Fault(str(path), "holds no durations"))
     return np.array(values)
+
+
+def _cells(path: Path, number: int, line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]))
+    except csv.Error as error:
+        raise InputError(Fault(f"{path}: line {number}", f"is no CSV: {error}")) from error
 
 
 def _number(text: str) -> float:

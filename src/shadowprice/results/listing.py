@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import polars as pl
 
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import closest, shown
 
 SHOWN: Final = (
     "job",
@@ -115,9 +115,9 @@ class Selection:
         """
         unknown = next((one for one in self.outcome if one not in OUTCOMES), None)
         if unknown is not None:
-            close = difflib.get_close_matches(unknown, OUTCOMES, 1)
-            mend = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(OUTCOMES)}"
-            raise InputError(Fault("--outcome", f"there is no outcome {unknown!r}", mend))
+            close = closest(unknown, OUTCOMES)
+            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(OUTCOMES)}"
+            raise InputError(Fault("--outcome", f"there is no outcome {shown(unknown)}", mend))
         wanted = pl.lit(value=True)
         for column, patterns in (
             ("job", self.job),
@@ -171,9 +171,9 @@ def columns_of(jobs: pl.DataFrame, names: Sequence[str]) -> list[str]:
         return jobs.columns
     for name in names:
         if name not in jobs.columns:
-            close = difflib.get_close_matches(name, jobs.columns, 1)
-            mend = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(jobs.columns)}"
-            raise InputError(Fault("--columns", f"there is no column {name!r}", mend))
+            close = closest(name, jobs.columns)
+            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(jobs.columns)}"
+            raise InputError(Fault("--columns", f"there is no column {shown(name)}", mend))
     return list(names)
 
 

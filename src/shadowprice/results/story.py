@@ -11,7 +11,9 @@ from typing import Any
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
 from shadowprice.results.files import DECISIONS, Record, read_info, read_lines, read_table
 
 Entry = tuple[int, int, int]
@@ -128,8 +130,10 @@ def stays(rows: Sequence[tuple[Any, ...]]) -> list[Stay]:
 
 
 def _unknown(folder: Path, name: str, known: list[str]) -> Fault:
-    close = difflib.get_close_matches(name, known, 3, cutoff=0.5)
+    # Alike names are looked for among the first: likeness takes time, and a run may be large.
+    near = known[:2_000] if len(name) <= bounds.NAME.most else []
+    close = difflib.get_close_matches(name, near, 3, cutoff=0.5)
     close += [other for other in known if name.lower() in other.lower() and other not in close]
     quoted = " or ".join(repr(other) for other in close[:3])
     mend = f"did you mean {quoted}?" if close else f"its jobs are in {folder}/jobs.parquet"
-    return Fault(str(folder), f"there is no job {name!r} in this run", mend)
+    return Fault(str(folder), f"there is no job {shown(name)} in this run", mend)
