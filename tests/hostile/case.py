@@ -11,18 +11,20 @@ A file's content is text, or one of these mappings, so that a table of large inp
     {"run": "fifo", "damage": [["jobs.parquet", ACTION, ...], ...]} a run directory, then damaged
 
 Actions on a file of a run: ``cut AT``, ``flip AT`` (one byte; negative from the end), ``empty``,
-``remove``, ``text TEXT``, ``copy OTHER``, ``link TARGET``, ``folder``, ``append TEXT``, and for JSON
-``set PATH VALUE`` and ``drop PATH`` (``PATH`` with dots).
+``remove``, ``text TEXT``, ``copy OTHER``, ``link TARGET``, ``folder``, ``append TEXT``, and for
+JSON ``set PATH VALUE`` and ``drop PATH`` (``PATH`` with dots).
 """
 
 from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,7 +77,9 @@ def lay_out(case: Case, folder: Path, runs: Path) -> None:
         elif isinstance(content, Mapping) and "run" in content:
             shutil.copytree(runs / content["run"], path)
             for target, action, *values in content.get("damage", ()):
-                _damage(path, target, action, values)
+                # What an earlier damage took away cannot be damaged once more.
+                with suppress(OSError, ValueError, LookupError, TypeError):
+                    _damage(path, target, action, values)
         elif isinstance(content, Mapping) and "link" in content:
             path.symlink_to(content["link"])
         else:
@@ -152,15 +156,13 @@ def _edit_json(path: Path, action: str, values: Sequence[Any]) -> None:
 
 def snapshot(folder: Path) -> dict[str, str]:
     """Return every entry of a folder with what it is: a digest, a link's target, a kind."""
-    import hashlib
-
     found: dict[str, str] = {}
     for base, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(base, name)
             key = str(path.relative_to(folder))
             if path.is_symlink():
-                found[key] = f"link {os.readlink(path)}"
+                found[key] = f"link {path.readlink()}"
             elif path.is_file():
                 found[key] = hashlib.sha256(path.read_bytes()).hexdigest()
             else:

@@ -289,7 +289,8 @@ class Drawer:
         return str(
             rng.choice(
                 ("new", "new/deep", "new.jsonl", "new.yaml", "new.html", "mine", "mine/notes.txt",
-                 "mine.jsonl", "loose", "bent", "empty", ".", "..", "/dev/null", "/dev/full", "/proc",
+                 "mine.jsonl", "loose", "bent", "empty", ".", "..", "/dev/null", "/dev/full",
+                 "/proc",
                  "/", "", "x" * 300, "a\nb", "\x1b[2J", "mine.jsonl/x", "c.yaml", "empty/new.jsonl",
                  "loose/x", "bent/new.yaml")
             )

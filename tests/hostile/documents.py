@@ -153,11 +153,14 @@ NUMBERS: tuple[Any, ...] = (
 )  # fmt: skip
 TEXTS = (
     "", " ", "x", "0", "-1", "1e999", "nan", "inf", "0s", "1s", "1us", "1e-300s", "1e999s",
-    "1e9 slots", "1000000000 slots", "1e15 slots", "99999w", "-5min", "3 parsecs", "20min", "5 slots",
+    "1e9 slots", "1000000000 slots", "1e15 slots", "99999w", "-5min", "3 parsecs", "20min",
+    "5 slots",
     "1e300GiB", "1PiB", "4PB", "10Gbps", "0.0001", "unlimited", "9" * 400, "9" * 5000 + "s",
     "\x1b[31mred\x1b[0m", "\x07bell", "tab\tnew\nline", "\x7f", "\x9b31m", "\u202eevil", "\u2028",
-    "ｆｕｌｌ", "💥", "a" * 300, "b" * 100_000, "../../etc/passwd", "/dev/null", "%s%n{}{0}", "[bold]x[/",
-    "[/]", "<script>alert(1)</script>", "'; drop", "oasis", "fifo", "gpu-0", "gpu", "one", "null", "~",
+    "\uff46ull", "💥", "a" * 300, "b" * 100_000, "../../etc/passwd", "/dev/null", "%s%n{}{0}",
+    "[bold]x[/",
+    "[/]", "<script>alert(1)</script>", "'; drop", "oasis", "fifo", "gpu-0", "gpu", "one", "null",
+    "~",
 )  # fmt: skip
 SHAPES: tuple[Any, ...] = (
     None, [], {}, [[]], [None], {"": None}, {"a": {"b": {"c": 1}}}, [1, 2, 3], {"gpu": 1},

@@ -15,7 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from shadowprice.core.wording import escaped
 from tests.hostile.case import Case
+from tests.hostile.documents import CLUSTER, JOBS, text_of
 
 ROOT = Path(__file__).parents[2]
 CALL = "from shadowprice.cli.main import run; run()"
@@ -103,17 +105,16 @@ def _dead(what: str, why: str) -> dict[str, Any]:
 
 def judge(answer: dict[str, Any], *, seconds: float = 20.0, mebibytes: int = 500) -> list[str]:
     """Return what no input may lead to, and this one did."""
-    faults = []
-    status, err = answer["status"], answer["err"]
-    if status not in {0, 1, 2}:
-        faults.append(f"ends with {status}")
-    for words in ("this is a bug", "Traceback", "Warning", "Exception ignored", "escaped:"):
-        if words in err or (words == "Traceback" and words in answer["out"]):
-            faults.append(f"stderr holds {words!r}")
+    status, out, err = answer["status"], answer["out"], answer["err"]
+    faults = [] if status in {0, 1, 2} else [f"ends with {status}"]
+    alarms = ("this is a bug", "Traceback", "Warning", "Exception ignored", "escaped:")
+    faults += [f"stderr holds {words!r}" for words in alarms if words in err]
+    if "Traceback" in out:
+        faults.append("stdout holds a trace")
     if status in {1, 2} and not err.strip():
         faults.append("fails without a word")
-    for name in ("out", "err"):
-        if any(ord(one) < 32 and one != "\n" or 127 <= ord(one) < 160 for one in answer[name]):
+    for name, text in (("out", out), ("err", err)):
+        if escaped(text, lines=True) != text:
             faults.append(f"std{name} holds control characters")
     if any(len(line) > 4000 for line in err.split("\n")):
         faults.append("stderr holds a line of more than 4000 characters")
@@ -123,9 +124,8 @@ def judge(answer: dict[str, Any], *, seconds: float = 20.0, mebibytes: int = 500
         faults.append(f"takes {answer['seconds']:.1f} s of CPU")
     if status and answer["mebibytes"] > mebibytes:
         faults.append(f"takes {answer['mebibytes']} MiB to refuse")
-    for name in answer["made"]:
-        if name.rsplit("/", 1)[-1].startswith("."):
-            faults.append(f"leaves {name} behind")
+    hidden = (name for name in answer["made"] if name.rsplit("/", 1)[-1].startswith("."))
+    faults += [f"leaves {name} behind" for name in hidden]
     if status and answer["made"]:
         faults.append(f"fails and leaves {answer['made'][0]}")
     faults += [f"changes {name}" for name in answer["changed"] if not _replaceable(name)]
@@ -134,22 +134,22 @@ def judge(answer: dict[str, Any], *, seconds: float = 20.0, mebibytes: int = 500
 
 def _replaceable(name: str) -> bool:
     """Whether a file laid out for a case is a result that a command may write again."""
-    return name.split("/")[0] in {"run", "run2", "compared"}
+    return name.split("/", maxsplit=1)[0] in {"run", "run2", "compared"}
 
 
 @contextmanager
 def good_runs(policies: tuple[str, ...]) -> Iterator[Path]:
     """Give a folder with a run directory of the small workload under each of some policies."""
-    from tests.hostile.documents import CLUSTER, JOBS, text_of
-
     with tempfile.TemporaryDirectory(prefix="hostile-runs-") as name:
         folder = Path(name)
         (folder / "c.yaml").write_text(text_of(CLUSTER), encoding="utf-8")
         (folder / "j.yaml").write_text(text_of(JOBS), encoding="utf-8")
         for policy in policies:
+            words = ["simulate", "-c", "c.yaml", "-j", "j.yaml", "-q", "-o", "json", "-p", policy]
             subprocess.run(
-                [sys.executable, "-c", CALL, "simulate", "-c", "c.yaml", "-j", "j.yaml"]
-                + ["-p", policy, "--out", policy, "-q", "-o", "json"],
-                cwd=folder, check=True, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
+                [sys.executable, "-c", CALL, *words, "--out", policy],
+                cwd=folder,
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
         yield folder

@@ -27,7 +27,7 @@ MEMORY_LIMIT = 2 << 30
 
 def resident(name: str) -> int:
     """Return a figure of /proc/self/status in bytes (0 where there is none)."""
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
+    with contextlib.suppress(OSError), Path("/proc/self/status").open(encoding="ascii") as file:
         for line in file:
             if line.startswith(name + ":"):
                 return int(line.split()[1]) << 10
@@ -71,26 +71,25 @@ def _captured(words: tuple[str, ...]) -> tuple[int, str, str]:
     from shadowprice.cli.main import main
 
     kept = os.dup(1), os.dup(2)
-    files = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        for number, file in zip((1, 2), files, strict=True):
-            os.dup2(file.fileno(), number)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
-            status = main(list(words))
-        except BaseException as error:  # what escapes is a finding, not the end of the worker
-            print(f"escaped: {type(error).__name__}: {error}", file=sys.stderr)
-            status = 70
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        for number, saved in zip((1, 2), kept, strict=True):
-            os.dup2(saved, number)
-            os.close(saved)
-    texts = []
-    for file in files:
-        with file:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            try:
+                status = main(list(words))
+            except BaseException as error:  # what escapes is a finding, not the end of the worker
+                print(f"escaped: {type(error).__name__}: {error}", file=sys.stderr)
+                status = 70
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            for number, saved in zip((1, 2), kept, strict=True):
+                os.dup2(saved, number)
+                os.close(saved)
+        texts = []
+        for file in (out, err):
             file.seek(0)
             texts.append(file.read(1 << 20).decode("utf-8", "backslashreplace"))
     return status, texts[0], texts[1]
@@ -101,8 +100,8 @@ def main() -> None:
     runs = Path(sys.argv[1])
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     if "--unlimited" not in sys.argv:
-        import polars  # noqa: F401  # its thread pool and arenas belong to the baseline
         import numba  # noqa: F401
+        import polars  # noqa: F401  # its thread pool and arenas belong to the baseline
 
         limit = resident("VmData") + MEMORY_LIMIT
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
