@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from typing import Final
@@ -69,10 +69,14 @@ class Duration:
         The part given in units of time.
     slots : Fraction
         The part given in slots.
+    on_clock : bool
+        Whether it was written in units of time: then a span after a submission ends where the
+        completion slot ends (see `core.clock`).
     """
 
     seconds: Fraction = Fraction(0)
     slots: Fraction = Fraction(0)
+    on_clock: bool = field(default=False, compare=False)
 
     def in_seconds(self, slot_seconds: Fraction) -> Fraction:
         """Return the span in seconds, given the length of a slot."""
@@ -171,7 +175,7 @@ def parse_duration(value: object) -> Duration:
         raise InputError(f"{value!r} is shorter than a nanosecond; write 0s, or at least 1e-9s")
     if seconds > bounds.SECONDS.most:
         raise InputError(f"{value!r}: {bounds.SECONDS.message(float(seconds))}")
-    return Duration(seconds=seconds)
+    return Duration(seconds=seconds, on_clock=True)
 
 
 def parse_amount(value: object) -> Amount:

@@ -79,7 +79,8 @@ class Bag:
     groups : tuple of BagTasks
         The tasks.
     deadline : float
-        Slots from the beginning of the arrival slot; not necessarily whole.
+        Slots from the beginning of the arrival slot; not necessarily whole. (One written on the
+        clock runs from the submission, and what passed until then is taken off.)
     miss_probability : float
         How often the deadline may be missed, in (0, 1).
     slot_seconds : float

@@ -64,7 +64,7 @@ class Job:
     ps_counts : ndarray of int64, shape (choices,)
         Fewest parameter servers for each number of workers, OASiS (6); zeros for all-reduce.
     utility : Utility
-        Worth by slots from arrival to completion.
+        Worth by slots from the arrival slot to the completion slot.
     tenant : str or None
         Owner.
     epochs, chunks, minibatches : int
@@ -76,6 +76,8 @@ class Job:
         Bandwidths of the communication model in bit/s; 0 where it has none.
     labels : mapping of str to str
         What experiments group by (model family, utility class); no policy reads it.
+    before_arrival : float
+        Slots from the moment of submission to the beginning of the arrival slot, in [0, 1).
     bag : Bag or None
         The tasks of a job that does not train; see `bag_job` for what the rest then means.
     restart : Fraction
@@ -101,6 +103,7 @@ class Job:
     ps_bandwidth: int = 0
     internal_bandwidth: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    before_arrival: float = 0.0
     bag: Bag | None = None
     restart: Fraction = NO_RESTART
 
@@ -207,6 +210,7 @@ class Job:
             "ps_bandwidth": self.ps_bandwidth,
             "internal_bandwidth": self.internal_bandwidth,
             "labels": dict(self.labels),
+            "before_arrival": self.before_arrival,
             "bag": None if self.bag is None else self.bag.record(),
             "restart": str(self.restart),
         }
@@ -275,13 +279,14 @@ def build_job(
     worker_range: tuple[int, int] | None = None,
     tenant: str | None = None,
     labels: Mapping[str, str] | None = None,
+    before_arrival: float = 0.0,
     restart_seconds: Fraction = NO_RESTART,
 ) -> Job:
     """Resolve what is known of a job into the numbers that schedulers use.
 
     Parameters
     ----------
-    name, arrival, epochs, chunks, minibatches, worker, ps, utility, tenant, labels
+    name, arrival, epochs, chunks, minibatches, worker, ps, utility, tenant, labels, before_arrival
         As in `Job`.
     speed : StepModel or mapping of int to Fraction
         The linear model, or measured mini-batches/s of the whole job by number of workers.
@@ -365,6 +370,7 @@ def build_job(
         ps_bandwidth=ps_bandwidth,
         internal_bandwidth=internal_bandwidth,
         labels=labels or {},
+        before_arrival=before_arrival,
         restart=restart,
     )
 
@@ -378,6 +384,7 @@ def bag_job(
     utility: Utility,
     tenant: str | None = None,
     labels: Mapping[str, str] | None = None,
+    before_arrival: float = 0.0,
 ) -> Job:
     """Return a bag of tasks as a job.
 
@@ -386,7 +393,7 @@ def bag_job(
 
     Parameters
     ----------
-    name, arrival, worker, utility, tenant, labels
+    name, arrival, worker, utility, tenant, labels, before_arrival
         As in `Job`; ``worker`` is what one copy takes.
     bag : Bag
         Tasks, deadline and how often it may be missed.
@@ -406,6 +413,7 @@ def bag_job(
         tenant=tenant,
         chunks=bag.tasks,
         labels=labels or {},
+        before_arrival=before_arrival,
         bag=bag,
     )
 

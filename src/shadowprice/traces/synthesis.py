@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shadowprice.core.amounts import MILLI
+from shadowprice.core.amounts import MILLI, format_seconds
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
@@ -115,13 +115,14 @@ def synthesize(
     families = _families(frame, options, rng, notes)
     traced, per_worker = _traced_workers(frame)
     speeds = Speeds(frame, families, traced, options, notes)
-    kind, value, decay, target, classes = _utilities(
-        frame, speeds.duration, slot_seconds, options, rng, notes
+    submit = _nanoseconds(frame["submit"].to_numpy())
+    kind, value, decay, target, within, classes = _utilities(
+        frame, submit, speeds.duration, slot_seconds, options, rng, notes
     )
     return Workload(
         names=frame["job"].to_list(),
         tenants=frame["tenant"].to_list(),
-        arrival=_nanoseconds(frame["submit"].to_numpy()),
+        arrival=submit,
         epochs=speeds.epochs,
         chunks=speeds.chunks,
         minibatches=speeds.minibatches,
@@ -139,6 +140,7 @@ def synthesize(
         ],
         slot_seconds=slot_seconds,
         notes=tuple(notes),
+        within=within,
     )
 
 
@@ -239,39 +241,55 @@ def _profiles(
 
 def _utilities(
     frame: pl.DataFrame,
+    submit: Ints,
     duration: Floats,
     slot_seconds: Fraction,
     options: SynthesisOptions,
     rng: np.random.Generator,
     notes: list[str],
-) -> tuple[list[Literal["sigmoid", "deadline"]], Floats, Floats, Floats, list[str]]:
-    """Draw utilities: OASiS section V's mix, or the trace's own deadline."""
+) -> tuple[list[Literal["sigmoid", "deadline"]], Floats, Floats, Floats, Ints, list[str]]:
+    """Draw utilities: OASiS section V's mix, or the trace's own deadline.
+
+    What comes from the trace, a stretched duration or a deadline, is time on the clock, and kept
+    when the slot in which the job completes ends by then.
+    """
     count = frame.height
-    slot = float(slot_seconds)
     value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
+    target = np.ones(count)
+    within = np.full(count, -1, dtype=np.int64)
     if options.target == "slots":
         target = rng.uniform(1.0, 15.0, count)
     else:
         stretch = np.exp(rng.uniform(0.0, math.log(options.stretch), count))
-        target = np.maximum(1.0, duration * stretch / slot)
+        stretched = _nanoseconds(duration * stretch)
+        # Never before the end of the slot after the arrival slot (d = 1): in slots of 20 minutes
+        # no schedule could tell a job of seconds that is in time from one that is late.
+        slot = float(slot_seconds * NANO)
+        soonest = (np.ceil(submit / slot) + 2) * slot
+        within = np.where(submit + stretched > soonest, stretched, within)
     due = frame["deadline"].fill_null(np.nan).to_numpy()
     has = ~np.isnan(due)
-    # Completion in slot t ends at (t + 1) slots: t <= deadline / slot - 1, counted from arrival.
-    arrival = np.ceil(frame["submit"].to_numpy() / slot)
-    by = np.floor(due / slot + 1e-9) - 1 - arrival
-    early = has & (by < 0)
-    if early.any():
-        notes.append(
-            f"{int(early.sum())} deadlines fall before the end of the first slot the job could "
-            "use: they are put there (shorter slots keep them)"
-        )
-    target = np.where(has, np.maximum(0.0, by), target)
+    if has.any():
+        deadline = _nanoseconds(np.where(has, due, 0.0))
+        within = np.where(has, np.maximum(0, deadline - submit), within)
+        _note_early(submit[has], deadline[has], slot_seconds, notes)
     decay = np.where(has, 0.0, decay)
     names = ["deadline" if late else CLASSES[at] for late, at in zip(has, classes, strict=True)]
     kinds: list[Literal["sigmoid", "deadline"]] = [
         "deadline" if late else "sigmoid" for late in has
     ]
-    return kinds, value, decay, target, names
+    return kinds, value, decay, target, within, names
+
+
+def _note_early(submit: Ints, deadline: Ints, slot_seconds: Fraction, notes: list[str]) -> None:
+    slot = float(slot_seconds * NANO)
+    early = int((deadline < (np.ceil(submit / slot) + 1) * slot).sum())
+    if early:
+        notes.append(
+            f"{early} deadlines fall before the end of the first slot the job could use: no "
+            f"schedule in slots of {format_seconds(float(slot_seconds))} keeps them, shorter slots "
+            "may"
+        )
 
 
 def draw_sigmoids(

@@ -90,11 +90,18 @@ class Workload:
     kind : sequence of {"sigmoid", "deadline", "reciprocal"}
         Family of the utility.
     value, decay, target : ndarray of float64
-        Worth, decay per slot, and target (or deadline) in slots, as far as the family has them.
+        Worth, decay per slot, and target (or deadline) in slots after the arrival slot (the papers'
+        ``d``), as far as the family has them.
     labels : sequence of mapping of str to str
         Model family and utility class.
     slot_seconds : Fraction
         Slot length that ``decay`` and ``target`` count in.
+    notes : tuple of str
+        What was left out or assumed.
+    within : ndarray of int64, optional
+        Nanoseconds from the submission to the end of the last slot that keeps the target, where it
+        is one on the clock and takes the place of ``target``; -1 where ``target`` holds. None: it
+        holds for all.
     """
 
     names: Sequence[str]
@@ -114,6 +121,7 @@ class Workload:
     labels: Sequence[Mapping[str, str]]
     slot_seconds: Fraction
     notes: tuple[str, ...] = field(default=())
+    within: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -233,6 +241,8 @@ class Workload:
 
     def _utility_record(self, at: int) -> dict[str, object]:
         value, target = float(self.value[at]), f"{float(self.target[at])!r} slots"
+        if self.within is not None and self.within[at] >= 0:
+            target = _seconds(int(self.within[at]))
         if self.kind[at] == "deadline":
             return {"kind": "deadline", "value": value, "by": target}
         if self.kind[at] == "reciprocal":
@@ -323,11 +333,13 @@ class _Resolver:
             step_seconds = step / (NANO * bandwidth)
         else:
             required, step_seconds = work * MICRO, shape.step_seconds
+        submitted = int(workload.arrival[at]) * self._slot.denominator
+        slot = self._slot.numerator * NANO
+        arrival = -(-submitted // slot)
         return Job(
             name=workload.names[at],
-            arrival=-(
-                -int(workload.arrival[at]) * self._slot.denominator // (self._slot.numerator * NANO)
-            ),
+            arrival=arrival,
+            before_arrival=(arrival * slot - submitted) / slot,
             required=required,
             worker_counts=shape.worker_counts,
             gains=shape.gains,
@@ -335,7 +347,7 @@ class _Resolver:
             worker=shape.worker,
             ps=shape.ps,
             ps_counts=shape.ps_counts,
-            utility=_utility(workload, at),
+            utility=_utility(workload, at, self._target(workload, at, arrival)),
             tenant=workload.tenants[at],
             epochs=parts[0],
             chunks=parts[1],
@@ -347,6 +359,14 @@ class _Resolver:
             labels=workload.labels[at],
             restart=shape.restart,
         )
+
+    def _target(self, workload: Workload, at: int, arrival: int) -> float:
+        """Return the target as the papers' ``d``, as `core.clock.slots_allowed` has it."""
+        if workload.within is None or workload.within[at] < 0:
+            return float(workload.target[at])
+        due = (int(workload.arrival[at]) + int(workload.within[at])) * self._slot.denominator
+        whole, rest = divmod(due, self._slot.numerator * NANO)
+        return float(whole - arrival - 1) + rest / (self._slot.numerator * NANO)
 
     def _shape(self, profile: Profile, fewest: int, most: int, minibatch_time: int) -> Job:
         """Return a job of this shape, with everything that its size does not change.
@@ -384,8 +404,8 @@ class _Resolver:
         )
 
 
-def _utility(workload: Workload, at: int) -> Utility:
-    value, target = float(workload.value[at]), float(workload.target[at])
+def _utility(workload: Workload, at: int, target: float) -> Utility:
+    value = float(workload.value[at])
     if workload.kind[at] == "deadline":
         return Deadline(value, target)
     if workload.kind[at] == "reciprocal":

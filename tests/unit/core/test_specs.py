@@ -55,7 +55,9 @@ def test_a_job_file(tmp_path: Path) -> None:
     (job,) = read_jobs(write(tmp_path, "j.yaml", JOB), cluster)
     assert job.arrival == 3  # inside slot 2, so it arrives in the next one
     assert job.worker_counts.tolist() == list(range(2, 17))
-    assert job.utility == Sigmoid(50, 0.5, 6.0)
+    # 2 h after 50 min end half-way through slot 8: d = 8.5 - 1 - 3.
+    assert job.utility == Sigmoid(50, 0.5, 4.5)
+    assert job.before_arrival == 0.5
     assert job.worker.tolist() == [1000, 16 * 2**30, 10**9, 0]
 
 

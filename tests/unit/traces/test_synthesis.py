@@ -156,13 +156,27 @@ def test_a_deadline_is_met_exactly_when_the_job_ends_by_it():
     assert isinstance(jobs["zero"].utility, Sigmoid)
     assert jobs["a"].arrival == 1
     assert isinstance(jobs["a"].utility, Deadline)
-    assert jobs["a"].utility.by == 2.0
-    assert jobs["early"].utility.by == 0.0
+    assert jobs["a"].utility.by == pytest.approx(5000 / 1200 - 2)
+    assert jobs["early"].utility.by == pytest.approx(1300 / 1200 - 2)  # kept by no slot, and said so
     assert any(note.startswith("1 deadlines fall before") for note in workload.notes)
+
+
+def test_a_stretched_duration_is_a_target_on_the_clock():
+    given_trace = trace(
+        job=["zero", "long", "short"],
+        submit=[0.0, 100.0, 1300.0],
+        gpus=[1.0] * 3,
+        duration=[50_000.0, 40_000.0, 30.0],
+    )
+    workload = synthesize(given_trace, SLOT, SynthesisOptions(stretch=1.0))
+    targets = [job.utility.target for job in workload.to_jobs(cluster())]
+    # 50,000 s and 40,100 s after the beginning of slot 0; the short one gets a slot to spare.
+    assert targets == pytest.approx([50_000 / 1200 - 1, 40_100 / 1200 - 2, 1.0], abs=1e-9)
 
 
 def test_gavel_jobs_without_durations_get_those_of_their_curve():
     given_trace = trace(
+        submit=[0.0] * 3,
         gpus=[2.0, 8.0, 1.0],
         model=["LM", "Recommendation", "unheard-of"],
         batch_size=[5, 8192, None],
@@ -171,12 +185,14 @@ def test_gavel_jobs_without_durations_get_those_of_their_curve():
     workload = synthesize(given_trace, SLOT, SynthesisOptions(stretch=1.0, training="allreduce"))
     assert workload.names == ["j0", "j1"]
     assert any("without a duration or a known model" in note for note in workload.notes)
+    assert workload.within is not None
     # 185.724 steps/s on two V100: 1,000 s, less than a slot, so the target is one slot.
-    assert workload.target[0] == 1.0
+    assert (workload.target[0], workload.within[0]) == (1.0, -1)
     # No curve on 8 GPUs: one GPU's step time and communication, shared by 8.
     assert workload.profiles[1].curve is None
     seconds = 28_415 * (1 / 2.84151 + 16 * 97.8e6 / 3e9)
-    assert workload.target[1] == pytest.approx(max(1.0, seconds / 8 / 1200), rel=1e-3)
+    assert seconds / 8 > 2 * 1200
+    assert workload.within[1] == pytest.approx(seconds / 8 * 1e9, rel=1e-3)
     assert worker_seconds(workload)[1] == pytest.approx(seconds, rel=1e-3)
     assert all(profile.ps is None for profile in workload.profiles)
 
@@ -196,8 +212,9 @@ def test_classes_follow_the_mix_and_their_decays():
         assert workload.decay[of_class].max() <= high
     assert 1 <= workload.value.min() < 5
     assert 96 < workload.value.max() <= 100
-    assert workload.target.min() >= 3.0
-    assert workload.target.max() <= 12.0
+    assert workload.within is not None
+    assert workload.within.min() >= 3600e9
+    assert workload.within.max() <= 4 * 3600e9
     slots = synthesize(
         trace(gpus=[1.0] * count, duration=[3600.0] * count), SLOT, SynthesisOptions(target="slots")
     )

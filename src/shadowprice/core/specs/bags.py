@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated
 
 from pydantic import PositiveInt
@@ -22,9 +23,27 @@ class TaskSpec(Spec):
 
 
 def resolve_bag(
-    tasks: list[TaskSpec], deadline: Duration, miss_probability: float, reading: Reading
+    tasks: list[TaskSpec],
+    deadline: Duration,
+    miss_probability: float,
+    reading: Reading,
+    before: Fraction = Fraction(0),
 ) -> Bag:
     """Return the bag that a file describes.
+
+    Parameters
+    ----------
+    tasks : list of TaskSpec
+        Its tasks.
+    deadline : Duration
+        From the submission where it is written on the clock, else from the arrival slot's
+        beginning.
+    miss_probability : float
+        How often it may be missed.
+    reading : Reading
+        The length of a slot, and where laws that were measured are found.
+    before : Fraction
+        Slots from the submission to the beginning of the arrival slot.
 
     Raises
     ------
@@ -46,15 +65,17 @@ def resolve_bag(
         raise InputError(faults)
     slot = reading.slot
     assert slot is not None
-    seconds = float(deadline.in_seconds(slot))
+    slots = deadline.in_slots(slot) - (before if deadline.on_clock else 0)
+    seconds = float(slots * slot)
     for position, group in enumerate(groups):
         if group.law.shortest >= seconds:
             raise InputError(
                 Fault(
                     "deadline",
-                    f"{seconds:g}s is not longer than the shortest possible duration of "
-                    f"tasks[{position}], {group.law.shortest:g}s: no number of copies helps",
+                    f"the {seconds:g}s that it leaves from the beginning of the arrival slot are "
+                    f"not longer than the shortest possible duration of tasks[{position}], "
+                    f"{group.law.shortest:g}s: no number of copies helps",
                     "allow a later deadline",
                 )
             )
-    return Bag(tuple(groups), float(deadline.in_slots(slot)), miss_probability, float(slot))
+    return Bag(tuple(groups), float(slots), miss_probability, float(slot))

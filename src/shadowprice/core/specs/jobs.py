@@ -20,6 +20,7 @@ from shadowprice.core.amounts import (
     Duration,
     format_amount,
 )
+from shadowprice.core.clock import arrival_of
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job, StepModel, bag_job, build_job
@@ -194,9 +195,9 @@ class JobSpec(Spec):
             known = closest(self.tenant, cluster.tenant_index)
             mend = f"did you mean {known!r}?" if known else "add it to the cluster's tenants"
             raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", mend))
-        arrival = self.arrival.in_slots(cluster.slot_seconds)
-        first_slot = -(-arrival.numerator // arrival.denominator)
+        first_slot, before = arrival_of(self.arrival.in_slots(cluster.slot_seconds))
         bounds.SLOT.check(first_slot, "arrival")
+        utility = resolve_utility(self.utility, cluster.slot_seconds, before)
         if self.tasks is not None:
             assert self.deadline is not None
             assert self.miss_probability is not None
@@ -208,9 +209,11 @@ class JobSpec(Spec):
                     self.deadline,
                     self.miss_probability,
                     Reading(cluster.slot_seconds, measured),
+                    before,
                 ),
                 worker=cluster.demand(plain(self.worker)),
-                utility=resolve_utility(self.utility, cluster.slot_seconds),
+                utility=utility,
+                before_arrival=float(before),
                 tenant=self.tenant,
                 labels=self.labels,
             )
@@ -236,8 +239,9 @@ class JobSpec(Spec):
             speed=speed,
             worker=cluster.demand(plain(self.worker)),
             ps=None if self.ps is None else cluster.demand(plain(self.ps)),
-            utility=resolve_utility(self.utility, cluster.slot_seconds),
+            utility=utility,
             slot_seconds=cluster.slot_seconds,
+            before_arrival=float(before),
             worker_bandwidth=self.worker[BANDWIDTH].value if BANDWIDTH in self.worker else 0,
             ps_bandwidth=self.ps[BANDWIDTH].value if self.ps and BANDWIDTH in self.ps else 0,
             internal_bandwidth=self.internal_bandwidth.value if self.internal_bandwidth else 0,

@@ -16,6 +16,7 @@ from shadowprice.core import utility as utilities
 from shadowprice.core.amounts import (
     Duration,
 )
+from shadowprice.core.clock import slots_allowed
 from shadowprice.core.specs.fields import (
     DurationField,
     NonNegative,
@@ -86,10 +87,22 @@ UtilitySpec = Annotated[
 ]
 
 
-def resolve_utility(spec: Any, slot_seconds: Fraction) -> utilities.Utility:
-    """Return the utility that a file describes, its durations counted in slots."""
+def resolve_utility(
+    spec: Any, slot_seconds: Fraction, before: Fraction = Fraction(0)
+) -> utilities.Utility:
+    """Return the utility that a file describes, as a function of the papers' ``d``.
+
+    Parameters
+    ----------
+    spec : UtilitySpec
+        What the file says.
+    slot_seconds : Fraction
+        Length of a slot.
+    before : Fraction
+        Slots from the submission to the beginning of the arrival slot.
+    """
     values = {
-        name: float(value.in_slots(slot_seconds)) if isinstance(value, Duration) else value
+        name: slots_allowed(value, slot_seconds, before) if isinstance(value, Duration) else value
         for name, value in spec
         if name != "kind"
     }

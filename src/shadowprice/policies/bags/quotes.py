@@ -239,7 +239,9 @@ class BagQuote:
                 ways.append(f"{machines} places for copies")
             if best <= 0.5:
                 ways.append(f"a miss probability of {_up(best):.4g}")
-        soonest = smallest_deadline(problem) + passed * bag.slot_seconds
+        # On the clock a deadline runs from the submission.
+        since = passed + self.job.before_arrival
+        soonest = smallest_deadline(problem) + since * bag.slot_seconds
         ways.insert(0, f"a deadline of {_up(soonest):.10g}s")
         return Refusal(
             Reason.TOO_LATE if cut else Reason.DEADLINE,
