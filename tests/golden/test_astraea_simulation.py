@@ -63,7 +63,7 @@ def test_incomes_and_prices_are_the_example_s(played: tuple[Engine, Notes]) -> N
 
 def test_j22_is_told_why_it_was_left(played: tuple[Engine, Notes]) -> None:
     refused = played[0].jobs["j22"]
-    assert refused.status is Status.REJECTED
+    assert refused.status is Status.REFUSED
     assert refused.refusal is not None
     # The paper postpones it batch after batch; thirty workers never fit places for eight.
     assert refused.refusal.reason is Reason.NEVER_FITS

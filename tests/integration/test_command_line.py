@@ -133,7 +133,14 @@ def test_a_run_worked_out_by_hand(call: Call) -> None:
     assert told.rows() == [
         ("first", 0, 0, 0, 10.0, "finished", None),
         ("second", 0, 1, 1, 6.0, "finished", -1.0),
-        ("third", 1, None, None, 0.0, "rejected", None),
+        ("third", 1, None, None, 0.0, "refused", None),
+    ]
+    # By 9 min after 5 min, that is before slot 1 is over; the others count from slot 0.
+    timed = jobs.select("submitted", "jct", "target", "due")
+    assert timed.rows() == [
+        (0.0, 1.0, None, None),
+        (0.0, 2.0, 2.0, 3.0),
+        (0.5, None, 0.4 - 1.0, 1.4),
     ]
     assert pl.read_parquet("run/allocations.parquet").rows() == [
         (0, "first", 0, 2, 0),
@@ -199,7 +206,7 @@ def test_until_ends_the_run(call: Call) -> None:
     answer = call(*SIMULATE, "--until", "15min", "-o", "json")
     assert json.loads(answer.out)["until"] == 1
     summary = json.loads(answer.out)["summary"]
-    assert (summary["finished"], summary["rejected"], summary["not_arrived"]) == (1, 1, 1)
+    assert (summary["finished"], summary["refused"], summary["not_arrived"]) == (1, 1, 1)
 
 
 def test_incidents_replan_and_drop(call: Call) -> None:
@@ -232,7 +239,10 @@ def test_explain_tells_the_story(call: Call) -> None:
     told = call("explain", "run", "second")
     assert "finished in time" in told.out
     assert "value 6 exceeds price 4: payoff 2, done in slot 1" in told.out
-    assert "1 slot after its arrival, 1 slots before its target" in told.out
+    story = re.sub(r"[│\s]+", " ", told.out)
+    assert "completed in slot 1, 2 slots (20min) after its submission" in story
+    assert "1 slot (10min) before its target" in story
+    assert "in slot 2 at the latest: 30min after its submission" in story
     record = json.loads(call("explain", "run", "second", "-o", "json").out)
     assert record["ran"] == [
         {

@@ -61,7 +61,7 @@ def test_every_job_ends_and_nothing_is_overbooked(
         assert len(placements) == 1
         assert slots.tolist() == list(range(slots[0], slots[-1] + 1))
     for record in engine.jobs.values():
-        if record.status in {Status.REJECTED, Status.DROPPED}:
+        if record.status in {Status.REFUSED, Status.DROPPED}:
             assert record.refusal is not None
             assert record.refusal.change
 
@@ -242,7 +242,7 @@ def test_the_price_refusal_s_change_is_the_smallest() -> None:
     # A worker beside one of two taken costs 100^(1/2) - 1 = 9 a slot, two slots 18.
     assert refused.refusal.cost == pytest.approx(18)
     missing = refused.refusal.numbers["missing"]
-    assert outcome(10.0 + missing).jobs["loan"].status is Status.REJECTED
+    assert outcome(10.0 + missing).jobs["loan"].status is Status.REFUSED
     assert outcome(10.0 + missing + 1e-5).jobs["loan"].status is Status.FINISHED
 
 

@@ -171,7 +171,7 @@ def test_every_admitted_job_has_a_positive_payoff_and_completes_when_promised(
             assert record.completion is not None
             assert record.completion <= record.plan.completion
         else:
-            assert record.status is Status.REJECTED
+            assert record.status is Status.REFUSED
             assert record.refusal is not None
 
 
@@ -181,8 +181,8 @@ def test_servers_lost_and_back_leave_no_job_without_an_answer(seed: int) -> None
     engine = replay("oasis", seed, {})
     assert not engine.open_jobs
     for record in engine.jobs.values():
-        assert record.status.value in ("finished", "rejected", "dropped", "cancelled")
-        if record.status in (Status.REJECTED, Status.DROPPED):
+        assert record.status.value in ("finished", "refused", "dropped", "cancelled")
+        if record.status in (Status.REFUSED, Status.DROPPED):
             assert record.refusal is not None
             assert record.refusal.message
 

@@ -44,7 +44,7 @@ def test_every_job_runs_to_its_end(seed: int, policy: str, troubled: bool) -> No
         incidents = [ServerLost(3, 1), ServerBack(9, 1), JobCancelled(7, jobs[3].name)]
     engine = simulate(CLUSTER, jobs, policy, {}, incidents=incidents)
     for record in engine.jobs.values():
-        assert record.status in {Status.FINISHED, Status.REJECTED, Status.CANCELLED}
+        assert record.status in {Status.FINISHED, Status.REFUSED, Status.CANCELLED}
     again = simulate(CLUSTER, jobs, policy, {}, incidents=incidents)
     assert again.state_digest() == engine.state_digest()
 

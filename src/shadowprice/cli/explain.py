@@ -88,6 +88,6 @@ def _verdict(job: dict[str, Any]) -> tuple[str, str]:
         if late is None:
             return "green", "finished"
         return ("green", "finished in time") if late <= 0 else ("yellow", "finished late")
-    colour = "red" if outcome in {"rejected", "dropped"} else "yellow"
-    words = {"rejected": "refused", "running": "still running", "waiting": "still waiting"}
+    colour = "red" if outcome in {"refused", "dropped"} else "yellow"
+    words = {"running": "still running", "waiting": "still waiting"}
     return colour, words.get(outcome, outcome)

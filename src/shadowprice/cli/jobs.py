@@ -41,7 +41,7 @@ def jobs(
         str | None,
         typer.Option(
             "--outcome",
-            help="finished, rejected, dropped, cancelled, running, waiting, 'not arrived'; "
+            help="finished, refused, dropped, cancelled, running, waiting, 'not arrived'; "
             "commas between.",
             rich_help_panel=WHICH,
         ),
@@ -80,7 +80,7 @@ def jobs(
 
     [bold]Examples[/bold]
 
-    shadowprice jobs run --outcome rejected --sort -value
+    shadowprice jobs run --outcome refused --sort -value
 
     shadowprice jobs run --tenant vision --arrived 10..50 -o csv
     """

@@ -25,7 +25,7 @@ class Status(Enum):
     QUEUED = "queued"
     ADMITTED = "admitted"
     FINISHED = "finished"
-    REJECTED = "rejected"
+    REFUSED = "refused"
     DROPPED = "dropped"
     CANCELLED = "cancelled"
 

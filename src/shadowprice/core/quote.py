@@ -16,7 +16,7 @@ class Answer(Enum):
     """It would be given a plan, or a placement, at once."""
     QUEUED = "queued"
     """It would be taken in without a promise of when it runs."""
-    REJECTED = "rejected"
+    REFUSED = "refused"
     """It would be refused."""
 
 
@@ -58,7 +58,7 @@ class Quote:
     @property
     def admitted(self) -> bool:
         """Whether it would be taken in, with a promise or without."""
-        return self.answer is not Answer.REJECTED
+        return self.answer is not Answer.REFUSED
 
     @classmethod
     def of(cls, decision: Decision, slot: int) -> Quote:
@@ -87,7 +87,7 @@ class Quote:
                 return cls(
                     job,
                     slot,
-                    Answer.REJECTED,
+                    Answer.REFUSED,
                     refusal.completion,
                     refusal.value,
                     refusal.cost,

@@ -457,8 +457,8 @@ class Engine:
 
     def _reject(self, record: JobRecord, decision: Reject) -> None:
         if record.status is Status.ADMITTED:
-            raise PolicyError(f"{record.story()}: rejected after it was admitted; drop it instead")
-        self._close(decision.job, Status.REJECTED).refusal = decision.refusal
+            raise PolicyError(f"{record.story()}: refused after it was admitted; drop it instead")
+        self._close(decision.job, Status.REFUSED).refusal = decision.refusal
 
     def _drop(self, record: JobRecord, decision: Drop) -> None:
         self._close(record.job.name, Status.DROPPED).refusal = decision.refusal

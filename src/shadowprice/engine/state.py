@@ -30,7 +30,7 @@ class JobRecord:
     placement : Placement or None
         Where it stands, for policies that place slot by slot.
     refusal : Refusal or None
-        Why it was rejected, dropped or cancelled.
+        Why it was refused, dropped or cancelled.
     order : int
         Position among all arrivals.
     plans : int

@@ -191,7 +191,7 @@ def _why(a: Row, b: Row, policies: tuple[str, str]) -> str:
 
 
 def _ended(row: Row, policy: str) -> str:
-    word = {"rejected": "refused by", "dropped": "dropped by", "cancelled": "cancelled under"}
+    word = {"refused": "refused by", "dropped": "dropped by", "cancelled": "cancelled under"}
     if row["outcome"] in word:
         told = f"{word[row['outcome']]} {policy}"
         return f"{told}: {row['message']}" if row["message"] else told

@@ -11,6 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.metrics import summarise
 
 RUN, DECISIONS, PAYMENTS, REPORT, JOURNAL = (
     "run.json",
@@ -23,8 +24,8 @@ TABLES: Final = ("jobs", "slots", "allocations", "heat")
 FILES: Final = frozenset(
     {RUN, DECISIONS, PAYMENTS, REPORT, JOURNAL, *(f"{table}.parquet" for table in TABLES)}
 )
-FORMAT: Final = 1
-"""Version of the run directory's format."""
+FORMAT: Final = 2
+"""Version of the run directory's format; 1 is read as well (see `_upgraded`)."""
 
 Record = dict[str, Any]
 
@@ -124,6 +125,8 @@ def read_run(folder: Path) -> Run:
     """
     info = read_info(folder)
     frames = {name: read_table(folder, name) for name in TABLES}
+    if info["format"] == 1:
+        info["summary"] = summarise(frames["jobs"], frames["slots"])
     payments = folder / PAYMENTS
 
     def decisions(plans: bool) -> Iterator[Record]:
@@ -205,8 +208,33 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
     """
     path = folder / f"{name}.parquet"
     try:
-        return pl.read_parquet(path)
+        table = pl.read_parquet(path)
+        return _upgraded(table) if name == "jobs" and "jct" not in table.columns else table
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(
             Fault(str(path), "is missing or damaged", "run the simulation again")
         ) from error
+
+
+def outcome_word(outcome: str) -> str:
+    """Return what people read for an outcome: a decision ``rejected`` is a job refused.
+
+    ``decisions.jsonl`` says ``rejected``, which programs rely on; everything else says ``refused``.
+    """
+    return "refused" if outcome == "rejected" else outcome
+
+
+def _upgraded(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return a job table of format 1 as one of format 2 has it.
+
+    Format 1 says ``rejected`` for refused, and has neither the moment of submission (taken to be
+    the beginning of the arrival slot), nor the completion time that counts from it, nor the due
+    moment.
+    """
+    arrival = pl.col("arrival").cast(pl.Float64)
+    return jobs.with_columns(
+        pl.col("outcome").replace("rejected", "refused"),
+        submitted=arrival,
+        jct=pl.col("completion") - arrival + 1,
+        due=arrival + pl.col("target") + 1,
+    )

@@ -150,7 +150,7 @@ class Selection:
 
 OUTCOMES: Final = (
     "finished",
-    "rejected",
+    "refused",
     "dropped",
     "cancelled",
     "running",

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import polars as pl
 
 Summary = dict[str, object]
 
+NOT_ARRIVED: Final = "not arrived"
+"""Outcome of a job that the run ended before; it is no part of any metric."""
+
 
 def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
     """Return the metrics of a run.
+
+    Every share is one of the jobs that arrived, whatever became of them. Times of completion are
+    known of finished jobs alone, and a policy that finishes only short ones has short ones to show;
+    `restricted_mean` is the measure beside them that no choice of jobs improves.
 
     Parameters
     ----------
@@ -23,43 +31,128 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
     Returns
     -------
     dict
-        ``jobs`` in all; ``admitted`` (taken in: committed to by a planner, or queued and not
-        refused), ``finished``, ``rejected``, ``dropped``, ``cancelled``, ``unfinished`` (still
-        running or waiting at the end), ``not_arrived``; ``total_utility`` and the ``value`` it
-        is earned from (every job done as early as it could be); ``jct`` in slots from the
-        arrival slot to the end of the completion slot (mean, median, p90, p99); ``makespan`` in
-        slots from the first arrival to the end of the last completion; ``met_target`` (finished
-        jobs that have a target and met it, and their number); ``utilisation`` of each resource
-        over the makespan; ``resizes`` of jobs in all (moved, resized, resumed) and the
-        ``resize_seconds`` lost to them; ``late`` by class; ``refusals`` by reason.
+        ``jobs`` of the workload and those that ``arrived`` before the run ended; of these:
+        ``admitted`` (taken in: committed to by a planner, or queued and not refused),
+        ``finished``, ``refused``, ``dropped``, ``cancelled``, ``unfinished`` (still running or
+        waiting at the end); ``not_arrived``; ``total_utility`` and the ``value`` it is earned from
+        (every job that arrived done as early as it could be); ``jct`` in slots from the submission
+        to the end of the completion slot (mean, median, p90, p99 of finished jobs, and
+        ``restricted_mean``, up to ``end``); ``end`` of the run, see `end_of`; ``makespan`` in
+        slots from the first arrival to the end of the last completion; ``met_target`` (jobs that
+        finished in time, of all that arrived with a target, and their share); ``utilisation`` of
+        each resource from the first arrival to ``end``; ``resizes`` of jobs in all (moved, resized,
+        resumed) and the ``resize_seconds`` lost to them; ``late`` by class; ``refusals`` by reason.
     """
     counts = {str(name): int(number) for name, number in jobs["outcome"].value_counts().iter_rows()}
-    finished = jobs.filter(pl.col("outcome") == "finished")
-    arrived = len(jobs) - counts.get("not arrived", 0)
-    durations = (finished["completion"] - finished["arrival"] + 1).cast(pl.Float64)
-    targeted = finished.filter(pl.col("late").is_not_null())
-    met = int((targeted["late"] <= 0).sum())
+    arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
+    finished = arrived.filter(pl.col("outcome") == "finished")
+    end = end_of(arrived, slots)
     return {
         "jobs": len(jobs),
-        "arrived": arrived,
-        "admitted": arrived - counts.get("rejected", 0),
+        "arrived": len(arrived),
+        "admitted": len(arrived) - counts.get("refused", 0),
         "finished": len(finished),
-        "rejected": counts.get("rejected", 0),
+        "refused": counts.get("refused", 0),
         "dropped": counts.get("dropped", 0),
         "cancelled": counts.get("cancelled", 0),
         "unfinished": counts.get("running", 0) + counts.get("waiting", 0),
-        "not_arrived": counts.get("not arrived", 0),
-        "total_utility": float(jobs["utility"].sum()),
-        "value": float(jobs["value"].sum()),
-        "jct": _spread(durations.to_numpy()),
-        "makespan": _makespan(jobs),
-        "met_target": {"met": met, "of": len(targeted)},
+        "not_arrived": counts.get(NOT_ARRIVED, 0),
+        "total_utility": float(arrived["utility"].sum()),
+        "value": float(arrived["value"].sum()),
+        "jct": _spread(finished["jct"].to_numpy())
+        | {"restricted_mean": restricted_mean(jobs, end)},
+        "end": end,
+        "makespan": _makespan(arrived),
+        "met_target": met_target(jobs),
         "worker_slots": int(jobs["worker_slots"].sum()),
         "resizes": int(jobs["resizes"].sum()),
         "resize_seconds": float(jobs["resize_seconds"].sum()),
-        "utilisation": _utilisation(slots),
-        "late": _late(targeted),
+        "utilisation": _utilisation(arrived, slots, end),
+        "late": _late(arrived),
         "refusals": _refusals(jobs),
+    }
+
+
+def end_of(jobs: pl.DataFrame, slots: pl.DataFrame) -> int:
+    """Return the end of a run: of the last slot in which a job ran or arrived.
+
+    Slots that a run lasts beyond that (up to a late incident, or because a queued job waits for
+    ever) say nothing about the jobs.
+
+    Returns
+    -------
+    int
+        First slot after the run; 0 where nothing arrived.
+    """
+    ran = slots.filter(pl.col("running") > 0)["slot"].max()
+    arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)["arrival"].max()
+    last = [int(slot) for slot in (ran, arrived) if slot is not None]  # type: ignore[arg-type]  # integers
+    return max(last, default=-1) + 1
+
+
+def restricted_mean(jobs: pl.DataFrame, end: int) -> float | None:
+    """Return the mean of all jobs' completion times up to the end of a run.
+
+    A job that arrived and did not finish counts with the time from its submission to the end,
+    whatever the reason: the restricted mean survival time, area under the share of jobs that are
+    not done. To compare runs, give all the same end, the latest of theirs.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        As `tables.job_table` gives it.
+    end : int
+        First slot after the run.
+
+    Returns
+    -------
+    float or None
+        Slots; None where no job arrived.
+    """
+    arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
+    left = end - pl.col("submitted")
+    spent = pl.when(pl.col("outcome") == "finished").then(pl.min_horizontal("jct", left))
+    mean = arrived.select(spent.otherwise(left).mean()).item() if len(arrived) else None
+    return None if mean is None else float(mean)
+
+
+def common_completion(runs: Sequence[pl.DataFrame]) -> tuple[int, list[float | None]]:
+    """Return the mean completion times of the jobs that all of several runs finished.
+
+    Parameters
+    ----------
+    runs : sequence of polars.DataFrame
+        Job tables of the same workload, in the same order.
+
+    Returns
+    -------
+    jobs : int
+        How many all of them finished.
+    means : list of float or None
+        Mean slots from the submission to the end of the completion slot, a run each.
+    """
+    both = np.ones(len(runs[0]), dtype=bool)
+    for jobs in runs:
+        both &= (jobs["outcome"] == "finished").to_numpy()
+    if not both.any():
+        return 0, [None] * len(runs)
+    return int(both.sum()), [float(jobs["jct"].to_numpy()[both].mean()) for jobs in runs]
+
+
+def met_target(jobs: pl.DataFrame) -> Summary:
+    """Return how many jobs finished in time, of all that arrived with a target.
+
+    Returns
+    -------
+    dict
+        ``met``, ``of`` and ``share`` (None where no job has a target).
+    """
+    targeted = jobs.filter((pl.col("outcome") != NOT_ARRIVED) & pl.col("target").is_not_null())
+    met = int((targeted["late"] <= 0).sum())
+    return {
+        "met": met,
+        "of": len(targeted),
+        "share": met / len(targeted) if len(targeted) else None,
     }
 
 
@@ -105,22 +198,26 @@ def _makespan(jobs: pl.DataFrame) -> int | None:
     return int(last) - int(jobs["arrival"].min()) + 1  # type: ignore[arg-type]  # both are integers
 
 
-def _utilisation(slots: pl.DataFrame) -> dict[str, float | None]:
+def _utilisation(jobs: pl.DataFrame, slots: pl.DataFrame, end: int) -> dict[str, float | None]:
+    first = jobs["arrival"].min()
+    within = slots.filter(pl.col("slot").is_between(0 if first is None else first, end - 1))
     shares: dict[str, float | None] = {}
     for resource in resources(slots):
-        total = slots[f"total_{resource}"]
+        total = within[f"total_{resource}"]
         available = float(total.cast(pl.Float64).sum()) if total.null_count() < len(total) else 0.0
-        used = float(slots[f"used_{resource}"].cast(pl.Float64).sum())
+        used = float(within[f"used_{resource}"].cast(pl.Float64).sum())
         shares[resource] = used / available if available else None
     return shares
 
 
-def _late(targeted: pl.DataFrame) -> dict[str, Mapping[str, float | int]]:
+def _late(arrived: pl.DataFrame) -> dict[str, Mapping[str, float | int]]:
     late = pl.col("late")
     table = (
-        targeted.group_by("class")
+        arrived.filter(pl.col("target").is_not_null())
+        .group_by("class")
         .agg(
             pl.len().alias("jobs"),
+            late.count().alias("finished"),
             late.mean().alias("mean"),
             late.median().alias("median"),
             late.quantile(0.9, "linear").alias("p90"),
@@ -132,6 +229,6 @@ def _late(targeted: pl.DataFrame) -> dict[str, Mapping[str, float | int]]:
 
 
 def _refusals(jobs: pl.DataFrame) -> dict[str, int]:
-    refused = jobs.filter(pl.col("outcome").is_in(["rejected", "dropped"]))
+    refused = jobs.filter(pl.col("outcome").is_in(["refused", "dropped"]))
     counts = refused["reason"].value_counts().sort(["count", "reason"], descending=[True, False])
     return {str(reason): int(count) for reason, count in counts.iter_rows()}

@@ -18,7 +18,6 @@ from shadowprice.core.policy import Status
 from shadowprice.core.utility import (
     Deadline,
     Sigmoid,
-    Utility,
     utility_record,
     utility_value,
 )
@@ -43,8 +42,15 @@ def job_class(job: Job) -> str:
     return utility.kind
 
 
-def job_target(utility: Utility) -> float | None:
-    """Return the slots after arrival at which a job should be done, None where it has no target."""
+def job_target(job: Job) -> float | None:
+    """Return by which ``d`` a job should be done, None where it has no target.
+
+    ``d`` is the completion slot less the arrival slot, as utilities count it. A bag of tasks is
+    timed inside its slots: its target is the slot in which its deadline falls.
+    """
+    if job.bag is not None:
+        return float(job.bag.slots - 1)
+    utility = job.utility
     if isinstance(utility, Sigmoid):
         return utility.target
     return utility.by if isinstance(utility, Deadline) else None
@@ -57,18 +63,23 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     -------
     job, tenant, class, arrival
         What the workload says; ``class`` as in `job_class`.
+    submitted
+        Moment of submission, in slots; the arrival slot is the first that begins no earlier.
     outcome
-        ``finished``, ``rejected``, ``dropped``, ``cancelled``; ``running``, ``waiting`` or
+        ``finished``, ``refused``, ``dropped``, ``cancelled``; ``running``, ``waiting`` or
         ``not arrived`` where the run ended before the job did.
     reason, message
         Why it was refused, dropped or cancelled.
     start, completion
         First slot in which it ran, and the slot in which it completed.
+    jct
+        Slots from the submission to the end of the completion slot.
     utility, value
         What it earned, and what it would earn at its shortest duration.
-    target, late
-        Target in slots after arrival (of a bag of tasks, its deadline); completion less arrival
-        less target.
+    target, due, late
+        Target as utilities have it, completion slot less arrival slot (see `job_target`); the
+        moment, in slots, at which a slot that keeps it has ended; and by how many slots the end of
+        the completion slot comes after that.
     worker_slots, ps_slots, workers_peak
         Workers and parameter servers summed over slots; most workers in a slot.
     progress, required
@@ -100,7 +111,10 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         arrived = record is not None and job.name in recorder.arrived
         refusal = record.refusal if record is not None and arrived else None
         completion = record.completion if record is not None else None
-        target = job_target(job.utility) if job.bag is None else float(job.bag.slots - 1)
+        submitted = job.arrival - job.before_arrival
+        jct = None if completion is None else completion - job.arrival + 1 + job.before_arrival
+        target = job_target(job)
+        due = None if target is None else job.arrival + target + 1
         late = None if completion is None or target is None else completion - job.arrival - target
         plans = committed.get(job.name, [])
         rows.append(
@@ -109,14 +123,17 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 job.tenant,
                 job_class(job),
                 job.arrival,
+                submitted,
                 _outcome(record.status, record.started) if record and arrived else "not arrived",
                 refusal.reason.value if refusal else None,
                 refusal.message if refusal else None,
                 record.started if record else None,
                 completion,
+                jct,
                 recorder.earned.get(job.name, 0.0),
                 describe.value(job),
                 target,
+                due,
                 late,
                 record.progress if record else 0,
                 job.required,
@@ -132,14 +149,17 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         "tenant": pl.String(),
         "class": pl.String(),
         "arrival": pl.Int64(),
+        "submitted": pl.Float64(),
         "outcome": pl.String(),
         "reason": pl.String(),
         "message": pl.String(),
         "start": pl.Int64(),
         "completion": pl.Int64(),
+        "jct": pl.Float64(),
         "utility": pl.Float64(),
         "value": pl.Float64(),
         "target": pl.Float64(),
+        "due": pl.Float64(),
         "late": pl.Float64(),
         "progress": pl.Int64(),
         "required": pl.Int64(),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shadowprice.core.amounts import format_seconds
+from shadowprice.results.files import outcome_word
 from shadowprice.results.story import Stay, Story
 
 
@@ -36,7 +38,7 @@ def _asked(story: Story) -> Iterator[tuple[str, str]]:
     job, shape = story.job, story.job["shape"]
     slot = story.info["cluster"]["slot_seconds"]
     tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
-    yield "arrived", f"in slot {job['arrival']}{tenant}"
+    yield "arrived", f"in slot {job['arrival']}{_submitted(job, slot)}{tenant}"
     if "tasks" in shape:
         yield from _asked_bag(job, shape, slot)
         return
@@ -52,6 +54,22 @@ def _asked(story: Story) -> Iterator[tuple[str, str]]:
     yield "work", f"{work:,} mini-batches ({parts}), {step} each on one worker"
     yield "at best", f"{_count(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width"
     yield "worth", _worth(job)
+    if job["due"] is not None:
+        yield "in time", _in_time(job, slot)
+
+
+def _submitted(job: dict[str, Any], slot: float) -> str:
+    """Return when a job was submitted, where that is not when its arrival slot begins."""
+    before = (job["arrival"] - job["submitted"]) * slot
+    return f", submitted {format_seconds(before)} before it begins" if before else ""
+
+
+def _in_time(job: dict[str, Any], slot: float) -> str:
+    last = math.floor(job["due"]) - 1
+    if last < job["arrival"]:
+        return "in no slot: its target is over before the slot of its arrival is"
+    after = format_seconds((job["due"] - job["submitted"]) * slot)
+    return f"in slot {last} at the latest: {after} after its submission, to the end of the slot"
 
 
 def _asked_bag(
@@ -61,9 +79,9 @@ def _asked_bag(
     for number, (count, law, mean) in enumerate(shape["tasks"]):
         told = f"{_count(count, 'task')}, {law}, {format_seconds(mean)} on average"
         yield "tasks" if number == 0 else "", f"group {number}: {told}"
-    until = format_seconds(shape["deadline_slots"] * slot)
+    until = format_seconds((job["arrival"] - job["submitted"] + shape["deadline_slots"]) * slot)
     often = f"missed with probability {shape['miss_probability']:g} at most"
-    yield "deadline", f"{until} after its arrival, {often}"
+    yield "deadline", f"{until} after its submission, {often}"
     yield "worth", _worth(job)
 
 
@@ -79,8 +97,7 @@ def _decided(
 ) -> Iterator[tuple[str, str]]:
     outcome = decision["outcome"]
     again = " again" if number and outcome == "admitted" else ""
-    word = {"rejected": "refused"}.get(outcome, outcome)
-    yield f"{word}{again}", f"in slot {decision['slot']}"
+    yield f"{outcome_word(outcome)}{again}", f"in slot {decision['slot']}"
     why = decision.get("refusal")
     if why is not None:
         yield "reason", f"{why['message']} ({why['code']})"
@@ -121,15 +138,15 @@ def _happened(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
         yield "ran", "never"
     outcome = job["outcome"]
     if outcome == "finished":
-        after = job["completion"] - job["arrival"]
-        told = f"completed in slot {job['completion']}"
-        told += f", {_count(after, 'slot')} after its arrival" if after else ", that of its arrival"
+        slot = story.info["cluster"]["slot_seconds"]
+        after = _span(job["jct"], slot)
+        told = f"completed in slot {job['completion']}, {after} after its submission"
         if job["late"] is not None:
             late = job["late"]
             told += (
                 ", on its target"
                 if late == 0
-                else (f", {abs(late):g} slots {'past' if late > 0 else 'before'} its target")
+                else f", {_span(abs(late), slot)} {'past' if late > 0 else 'before'} its target"
             )
         yield "outcome", told
         yield "earned", f"{job['utility']:.4g} of {job['value']:.4g} at best"
@@ -141,7 +158,6 @@ def _happened(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
 
 def _outcome(job: dict[str, Any]) -> str:
     words = {
-        "rejected": "refused",
         "running": "still running when the run ended",
         "waiting": "still waiting when the run ended",
         "not arrived": "had not arrived when the run ended",
@@ -178,9 +194,14 @@ def _where(stay: Stay, names: Sequence[str]) -> str:
     return told
 
 
+def _span(slots: float, slot_seconds: float) -> str:
+    """Return a span as slots, and on the clock."""
+    return f"{slots:.4g} {_noun(slots, 'slot')} ({format_seconds(slots * slot_seconds)})"
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {_noun(number, noun)}"
 
 
-def _noun(number: int, noun: str) -> str:
+def _noun(number: float, noun: str) -> str:
     return noun if number == 1 else f"{noun}s"

@@ -179,7 +179,7 @@ def test_a_policy_without_bags_is_not_asked() -> None:
     engine = Engine(on, EarliestPlanner())
     engine.handle(JobsArrived(0, (two_groups(on),)))
     record = engine.jobs["bag"]
-    assert record.status is Status.REJECTED
+    assert record.status is Status.REFUSED
     assert record.refusal is not None
     assert record.refusal.reason is Reason.POLICY
     assert "shadowprice policies" in str(record.refusal.change)

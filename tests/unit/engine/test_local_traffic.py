@@ -84,9 +84,9 @@ def test_a_job_with_parameter_servers_has_at_least_one() -> None:
 def test_one_parameter_server_is_enough_to_fit() -> None:
     on = cluster(1, 1, gpus=8)
     wide = job(on, ps_amounts={"cpu": 16_000, "bandwidth": 2 * GBPS}, worker_range=(4, 4), chunks=4)
-    for local_free, expected in ((False, Status.REJECTED), (True, Status.ADMITTED)):
+    for local_free, expected in ((False, Status.REFUSED), (True, Status.ADMITTED)):
         engine = Engine(on, Fixed(((0, 4, 0), (1, 0, 2)), local_free=local_free, ahead=False))
-        if expected is Status.REJECTED:
+        if expected is Status.REFUSED:
             engine.handle(JobsArrived(0, (wide,)))
             assert engine.jobs["job"].status is expected
         else:

@@ -92,7 +92,7 @@ def test_agrees_with_plain_filling_where_placement_cannot_matter(seed: int) -> N
     policy = make_policy("drf", PolicyContext(on), {})
     engine = Simulation(on, jobs, policy).run([Watcher(watch)])
     assert all(
-        record.status in {Status.FINISHED, Status.REJECTED} for record in engine.jobs.values()
+        record.status in {Status.FINISHED, Status.REFUSED} for record in engine.jobs.values()
     )
 
 

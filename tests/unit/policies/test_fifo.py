@@ -67,7 +67,7 @@ def test_every_job_ends_on_machines_that_carry_both(seed: int, backfill: int) ->
     engine = replay("fifo", seed, {"backfill": backfill})
     assert not engine.open_jobs
     assert all(
-        r.status in {Status.FINISHED, Status.CANCELLED, Status.REJECTED}
+        r.status in {Status.FINISHED, Status.CANCELLED, Status.REFUSED}
         for r in engine.jobs.values()
     )
 

@@ -198,7 +198,7 @@ def test_the_stated_factor_is_the_least_that_would_have_been_admitted() -> None:
             for nudge, admitted in ((1 + 1e-5, True), (1 - 1e-5, False)):
                 again = [*crowd[:at], replace(one, utility=scaled(one.utility, factor * nudge))]
                 status = run(on, again, GIVEN, until=10).jobs[one.name].status
-                assert (status is not Status.REJECTED) == admitted
+                assert (status is not Status.REFUSED) == admitted
     assert tried > 20
 
 

@@ -99,7 +99,7 @@ def outcome(threshold: float, newcomer: float, **more: Any) -> Any:
 def test_the_threshold_is_value_less_the_cost_of_delay() -> None:
     # Ranked first (by gain alone), "new" delays "fading" by two slots: a cost of 6.
     assert outcome(20.0, 50.0, alpha=1.0).jobs["new"].status is Status.FINISHED
-    for threshold, status in ((43.9, Status.FINISHED), (44.0, Status.REJECTED)):
+    for threshold, status in ((43.9, Status.FINISHED), (44.0, Status.REFUSED)):
         engine = outcome(threshold, 50.0, alpha=1.0)
         assert engine.jobs["new"].status is status
     refusal = engine.jobs["new"].refusal

@@ -121,8 +121,8 @@ def test_amounts_and_names_are_read_back() -> None:
         (Selection(job=["*1*2*", "job-3"]), lambda row: row["job"] in {"job-12", "job-3"}),
         (Selection(outcome=["finished"]), lambda row: row["outcome"] == "finished"),
         (
-            Selection(outcome=["cancelled", "rejected"]),
-            lambda row: row["outcome"] in {"cancelled", "rejected"},
+            Selection(outcome=["cancelled", "refused"]),
+            lambda row: row["outcome"] in {"cancelled", "refused"},
         ),
         (Selection(class_=["dead*"]), lambda row: row["class"] == "deadline"),
         (Selection(tenant=["*"]), lambda row: row["tenant"] is not None),

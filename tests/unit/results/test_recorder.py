@@ -122,7 +122,7 @@ def test_heat_agrees_with_the_account(seed: int) -> None:
 def test_summary_counts_every_job_once(seed: int) -> None:
     _, jobs, account, run = recorded(seed, "reactive")
     summary = run.summary
-    ends = ("finished", "rejected", "dropped", "cancelled", "unfinished", "not_arrived")
+    ends = ("finished", "refused", "dropped", "cancelled", "unfinished", "not_arrived")
     assert sum(summary[end] for end in ends) == len(jobs) == summary["jobs"]
     assert summary["total_utility"] == pytest.approx(sum(account.earned.values()))
     done = run.jobs.filter(pl.col("outcome") == "finished")
@@ -206,27 +206,45 @@ def test_latency_and_plain_values() -> None:
 def test_summary_of_made_up_tables() -> None:
     jobs = pl.DataFrame(
         {
-            "outcome": ["finished", "finished", "rejected", "waiting"],
-            "class": ["a", "a", "b", "b"],
-            "arrival": [0, 2, 2, 3],
-            "completion": [4, 3, None, None],
-            "utility": [5.0, 2.0, 0.0, 0.0],
-            "value": [8.0, 2.0, 1.0, 1.0],
-            "late": [1.0, -1.0, None, None],
-            "reason": [None, None, "price", None],
-            "worker_slots": [10, 4, 0, 0],
-            "resizes": [3, 0, 0, 1],
-            "resize_seconds": [90.0, 0.0, 0.0, 20.0],
+            "outcome": ["finished", "finished", "refused", "waiting", "not arrived"],
+            "class": ["a", "a", "b", "b", "a"],
+            "arrival": [0, 2, 2, 3, 9],
+            "submitted": [0.0, 1.5, 2.0, 3.0, 9.0],
+            "completion": [4, 3, None, None, None],
+            "jct": [5.0, 2.5, None, None, None],
+            "utility": [5.0, 2.0, 0.0, 0.0, 0.0],
+            "value": [8.0, 2.0, 1.0, 1.0, 50.0],
+            "target": [3.0, 2.0, None, 4.0, 1.0],
+            "late": [1.0, -1.0, None, None, None],
+            "reason": [None, None, "price", None, None],
+            "worker_slots": [10, 4, 0, 0, 0],
+            "resizes": [3, 0, 0, 1, 0],
+            "resize_seconds": [90.0, 0.0, 0.0, 20.0, 0.0],
         }
     )
-    slots = pl.DataFrame({"used_gpu": [2.0, 4.0], "total_gpu": [4.0, 8.0]})
+    # Two GPUs of four in slots 0 to 4, then a wait for an incident in slot 7.
+    slots = pl.DataFrame(
+        {
+            "slot": list(range(8)),
+            "running": [1] * 5 + [0] * 3,
+            "used_gpu": [2.0] * 5 + [0.0] * 3,
+            "total_gpu": [4.0] * 8,
+        }
+    )
     summary = summarise(jobs, slots)
-    assert summary["jct"]["mean"] == 3.5  # type: ignore[index]
+    assert summary["end"] == 5
+    # Up to slot 5 the refused job waited 3 slots, and the one that waits 2.
+    assert summary["jct"] == pytest.approx(
+        {"mean": 3.75, "median": 3.75, "p90": 4.75, "p99": 4.975, "restricted_mean": 12.5 / 4}
+    )
     assert summary["makespan"] == 5
-    assert summary["met_target"] == {"met": 1, "of": 2}
+    assert summary["met_target"] == {"met": 1, "of": 3, "share": 1 / 3}
     assert summary["utilisation"] == {"gpu": 0.5}
     assert summary["refusals"] == {"price": 1}
     assert summary["admitted"] == 3
     assert summary["unfinished"] == 1
     assert (summary["resizes"], summary["resize_seconds"]) == (4, 110.0)
+    assert (summary["jobs"], summary["arrived"], summary["not_arrived"]) == (5, 4, 1)
+    assert summary["value"] == 12.0
     assert summary["late"]["a"]["median"] == 0.0  # type: ignore[index]
+    assert (summary["late"]["b"]["jobs"], summary["late"]["b"]["met"]) == (1, 0)  # type: ignore[index]

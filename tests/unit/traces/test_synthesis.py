@@ -157,7 +157,9 @@ def test_a_deadline_is_met_exactly_when_the_job_ends_by_it():
     assert jobs["a"].arrival == 1
     assert isinstance(jobs["a"].utility, Deadline)
     assert jobs["a"].utility.by == pytest.approx(5000 / 1200 - 2)
-    assert jobs["early"].utility.by == pytest.approx(1300 / 1200 - 2)  # kept by no slot, and said so
+    assert jobs["early"].utility.by == pytest.approx(
+        1300 / 1200 - 2
+    )  # kept by no slot, and said so
     assert any(note.startswith("1 deadlines fall before") for note in workload.notes)
 
 

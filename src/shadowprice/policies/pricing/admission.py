@@ -103,7 +103,7 @@ class PricedAdmission(ABC):
             if offer is not None and offer.payoff > 0:
                 answer, refusal = Answer.ADMITTED, None
             else:
-                answer = Answer.REJECTED
+                answer = Answer.REFUSED
                 refusal = explain(quote, view, job, offer, job.required) if explained else None
         if offer is None:
             return Answered(job.name, view.slot, answer, refusal=refusal)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from shadowprice.results.files import Run, folder_name
-from shadowprice.results.metrics import resources
+from shadowprice.results.metrics import common_completion, resources
 from shadowprice.results.report.charts import (
     POINTS,
     Box,
@@ -26,6 +26,7 @@ from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure
+from shadowprice.results.report.tables import Cell, Column, data_table
 
 Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
@@ -53,6 +54,7 @@ def render_comparison(runs: Sequence[Run], metrics: Table) -> str:
         ("Utility by class", _by_class),
         ("Outcomes", _outcomes),
         ("Completion times", _completion),
+        ("Completion times, pair by pair", _pairs),
         ("Lateness", _lateness),
         ("Utilisation", _utilisation),
         ("Queue", _queue),
@@ -65,7 +67,7 @@ def render_comparison(runs: Sequence[Run], metrics: Table) -> str:
     cluster = first.info["cluster"]
     return page(
         title=f"{len(runs)} policies on {workload_name(first)}",
-        lead=f"{first.summary['jobs']:,} jobs on {len(first.server_names):,} servers, slots of "
+        lead=f"{first.summary['arrived']:,} jobs on {len(first.server_names):,} servers, slots of "
         f"{span(cluster['slot_seconds'])}, seed {first.info['seed']}",
         warning=partial_warning(runs),
         tiles=_tiles(runs),
@@ -190,14 +192,14 @@ def _completion(runs: Sequence[Run]) -> str | None:
     series = []
     for order, run in enumerate(runs):
         done = run.jobs.filter(pl.col("completion").is_not_null())
-        spans = np.sort((done["completion"] - done["arrival"] + 1).to_numpy())
-        share = np.searchsorted(spans, at, side="right") / max(len(run.jobs), 1)
+        spans = np.sort(done["jct"].to_numpy())
+        share = np.searchsorted(spans, at, side="right") / max(run.summary["arrived"], 1)
         series.append(Series(run.policy, share, order % 8))
     chart = line_chart(
         at,
         series,
-        x_label="slots from arrival to completion",
-        y_label="share of all jobs",
+        x_label="slots from submission to completion",
+        y_label="share of jobs that arrived",
         percent=True,
         y_high=1.0,
         steps=True,
@@ -205,6 +207,26 @@ def _completion(runs: Sequence[Run]) -> str | None:
     )
     remark = "Of all jobs, refused ones included: a line that levels off below 100 % refused some."
     return figure("Jobs completed within so many slots", chart, remark)
+
+
+def _pairs(runs: Sequence[Run]) -> str | None:
+    """Return mean completion times of jobs that two policies both finished."""
+    rows: list[list[Cell]] = []
+    for at, run in enumerate(runs):
+        for other in runs[at + 1 :]:
+            jobs, (mine, theirs) = common_completion([run.jobs, other.jobs])
+            rows.append([run.policy, other.policy, jobs, mine, theirs])
+    if not rows:
+        return None
+    columns = [
+        Column("policy"),
+        Column("other"),
+        Column("jobs both finished", numeric=True),
+        Column("mean of the policy", numeric=True),
+        Column("mean of the other", numeric=True),
+    ]
+    remark = "Slots from the submission to the end of the completion slot, on the same jobs."
+    return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"
 
 
 def _lateness(runs: Sequence[Run]) -> str | None:

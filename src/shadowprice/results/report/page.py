@@ -109,15 +109,18 @@ def run_tiles(run: Run) -> list[Tile]:
     latency = run.info["timing"]["decision_latency"]
     tiles = [
         ("total utility", number(summary["total_utility"]), share),
-        ("finished", f"{summary['finished']:,}", f"of {summary['jobs']:,} jobs"),
-        ("refused", f"{summary['rejected']:,}", _refusal_remark(run)),
+        ("finished", f"{summary['finished']:,}", f"of {summary['arrived']:,} jobs that arrived"),
+        ("refused", f"{summary['refused']:,}", _refusal_remark(run)),
     ]
     if met["of"]:
         tiles.append(
-            ("met their target", f"{met['met'] / met['of']:.1%}", f"of {met['of']:,} with one")
+            ("in time", f"{met['share']:.1%}", f"of all {met['of']:,} that arrived with a target")
         )
     if jct["mean"] is not None:
-        after = f"{span(jct['mean'] * seconds)} after arrival"
+        after = (
+            f"{span(jct['mean'] * seconds)}, of finished jobs; of all, up to the end of the run: "
+            f"{number(jct['restricted_mean'])} slots"
+        )
         tiles.append(("mean completion", f"{number(jct['mean'])} slots", after))
     if latency.get("decisions"):
         tiles.append(

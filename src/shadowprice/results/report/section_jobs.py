@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import Record, Run
+from shadowprice.results.files import Record, Run, outcome_word
+from shadowprice.results.metrics import NOT_ARRIVED, met_target, restricted_mean
 from shadowprice.results.report.charts import Box, bars, box_plot, share_bar
 from shadowprice.results.report.scales import number
 from shadowprice.results.report.sections import figure, section
@@ -15,7 +16,7 @@ OUTCOMES = (
     ("finished", "finished", 2),
     ("running", "running at the end", 0),
     ("waiting", "waiting at the end", 1),
-    ("rejected", "refused", 4),
+    ("refused", "refused", 4),
     ("dropped", "dropped", 3),
     ("cancelled", "cancelled", 6),
     ("not arrived", "not arrived", 7),
@@ -144,7 +145,7 @@ def decisions(run: Run) -> str | None:
                 job["job"],
                 job["class"],
                 job["arrival"],
-                record["outcome"],
+                outcome_word(record["outcome"]),
                 record["payoff"],
                 record["cost"],
                 job["start"],
@@ -161,28 +162,37 @@ def decisions(run: Run) -> str | None:
 @section("Completion times", 65)
 def completion_times(run: Run) -> str | None:
     """Return how many jobs took how long, by class, in words."""
-    finished = run.jobs.filter(pl.col("outcome") == "finished")
-    if not len(finished):
+    arrived = run.jobs.filter(pl.col("outcome") != NOT_ARRIVED)
+    jct = run.summary["jct"]
+    if jct["mean"] is None:
         return None
-    spans = (finished["completion"] - finished["arrival"] + 1).cast(pl.Float64)
     rows: list[list[Cell]] = []
-    for name, frame in _by_class(finished.with_columns(spans.alias("span"))):
-        values = frame["span"].to_numpy()
-        p50, p90, p99 = (float(v) for v in np.percentile(values, (50, 90, 99)))
-        late = frame["late"].drop_nulls()
-        met = f"{int((late <= 0).sum()) / len(late):.1%}" if len(late) else "-"
+    for name, frame in _by_class(arrived):
+        values = frame["jct"].drop_nulls().to_numpy()
+        spread = np.percentile(values, (50, 90, 99)).tolist() if len(values) else [None] * 3
+        mean = float(values.mean()) if len(values) else None
+        share = met_target(frame)["share"]
+        met = "-" if share is None else f"{share:.1%}"
+        whole = restricted_mean(frame, run.summary["end"])
         earned = float(frame["utility"].sum())
-        rows.append([name, len(frame), float(values.mean()), p50, p90, p99, met, earned])
+        rows.append([name, len(frame), len(values), mean, *spread, whole, met, earned])
     columns = [
         Column("class"),
+        Column("arrived", numeric=True),
         Column("finished", numeric=True),
         Column("mean", numeric=True),
         Column("median", numeric=True),
         Column("90 %", numeric=True),
         Column("99 %", numeric=True),
-        Column("met target"),
+        Column("restricted mean", numeric=True),
+        Column("in time"),
         Column("utility", numeric=True),
     ]
-    mean = run.summary["jct"]["mean"]
-    remark = f"Slots from arrival to the end of the completion slot; {number(mean)} on average."
+    remark = (
+        "Slots from the submission to the end of the completion slot, of finished jobs "
+        f"({number(jct['mean'])} on average). The restricted mean counts every job that arrived, "
+        "those that did not finish up to the end of the run: no choice of jobs improves it "
+        f"({number(jct['restricted_mean'])} on average). In time: of all that arrived with a "
+        "target."
+    )
     return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"

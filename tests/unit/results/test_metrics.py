@@ -1,0 +1,236 @@
+"""What a run's figures say is what happened, reckoned job by job on the clock."""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.cli.main import main
+from shadowprice.cli.tables import metric_rows
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import JobCancelled, ServerLost
+from shadowprice.core.job import Job
+from shadowprice.core.specs import ClusterSpec, JobSpec, validate
+from shadowprice.results.files import Run, read_run, write_run
+from shadowprice.results.metrics import common_completion, restricted_mean
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+
+SLOT = 600
+SEEDS = st.integers(0, 10_000)
+
+
+def clocked(seed: int) -> tuple[Cluster, list[dict[str, object]], list[Job]]:
+    """Return a cluster of 4 GPUs and jobs whose times are on the clock, with their records."""
+    rng = np.random.default_rng(seed)
+    spec, _ = validate(
+        ClusterSpec,
+        {
+            "slot": f"{SLOT}s",
+            "horizon": 30,
+            "servers": [{"name": "g", "count": 2, "capacity": {"gpu": 2}}],
+        },
+        "c",
+    )
+    assert spec is not None
+    on = spec.resolve("c")
+    records: list[dict[str, object]] = []
+    for at in range(int(rng.integers(3, 9))):
+        span = f"{int(rng.integers(0, 12 * SLOT))}s"
+        utility: dict[str, object] = [
+            {"kind": "deadline", "value": 9.0, "by": span},
+            {"kind": "sigmoid", "value": 9.0, "decay": 1.0, "target": span},
+            {"kind": "constant", "value": 9.0},
+        ][int(rng.integers(3))]
+        records.append(
+            {
+                "name": f"j{at}",
+                "arrival": f"{int(rng.integers(0, 6 * SLOT))}s",
+                "chunks": 4,
+                "minibatches": int(rng.integers(2, 40)),
+                "minibatch_time": "60s",
+                "worker": {"gpu": 1},
+                "utility": utility,
+            }
+        )
+    jobs = []
+    for record in records:
+        job, faults = validate(JobSpec, record, "j")
+        assert job is not None, faults
+        jobs.append(job.resolve(on))
+    return on, records, jobs
+
+
+def ran(on: Cluster, jobs: list[Job], policy: str, **changes: object) -> Run:
+    scenario = Scenario(on, jobs, **changes)  # type: ignore[arg-type]  # what the test varies
+    return record_run(scenario, policy, build_policy(scenario, policy, {}))
+
+
+def seconds(text: object) -> Fraction:
+    return Fraction(str(text).removesuffix("s"))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS, st.sampled_from(["fifo", "drf"]))
+def test_times_targets_and_utilities_agree_with_the_clock(seed: int, policy: str) -> None:
+    on, records, jobs = clocked(seed)
+    run = ran(on, jobs, policy, until=9)
+    end = run.summary["end"]
+    met = targeted = 0
+    spent = []
+    for record, row in zip(records, run.jobs.iter_rows(named=True), strict=True):
+        submitted = seconds(record["arrival"])
+        if row["outcome"] == "not arrived":
+            continue
+        utility = record["utility"]
+        assert isinstance(utility, dict)
+        span = utility.get("by", utility.get("target"))
+        targeted += span is not None
+        assert row["submitted"] * SLOT == pytest.approx(float(submitted))
+        if span is not None:
+            assert row["due"] * SLOT == pytest.approx(float(submitted + seconds(span)))
+        if row["completion"] is None:
+            spent.append(end * SLOT - submitted)
+            assert row["jct"] is row["late"] is None
+            continue
+        ended = (row["completion"] + 1) * SLOT
+        spent.append(ended - submitted)
+        assert row["jct"] * SLOT == pytest.approx(float(ended - submitted))
+        if span is None:
+            assert row["late"] is None
+            continue
+        late = ended - submitted - seconds(span)
+        met += late <= 0
+        assert row["late"] * SLOT == pytest.approx(float(late), abs=1e-6)
+        if utility["kind"] == "deadline":
+            assert row["utility"] == (9.0 if late <= 0 else 0.0)
+        else:
+            assert row["utility"] == pytest.approx(9.0 / (1.0 + np.exp(float(late) / SLOT)))
+    assert (run.summary["met_target"]["met"], run.summary["met_target"]["of"]) == (met, targeted)
+    whole = float(sum(spent)) / len(spent) / SLOT if spent else None
+    assert run.summary["jct"]["restricted_mean"] == pytest.approx(whole)
+
+
+def test_a_server_that_is_lost_never_raises_the_share_in_time() -> None:
+    better = 0
+    for seed in range(30):
+        on, _, jobs = clocked(seed)
+        whole = ran(on, jobs, "drf", until=12).summary["met_target"]
+        lost = ran(on, jobs, "drf", until=12, incidents=[ServerLost(1, 1)]).summary["met_target"]
+        assert lost["of"] == whole["of"]
+        better += (lost["share"] or 0) > (whole["share"] or 0)
+    assert better == 0  # the share of finished jobs rose in 4 of these 30
+
+
+def test_a_late_incident_leaves_the_figures_alone() -> None:
+    on, _, jobs = clocked(4)
+    plain = ran(on, jobs, "fifo").summary
+    late = ran(on, jobs, "fifo", incidents=[ServerLost(5_000, 1)]).summary
+    assert plain["utilisation"]["gpu"] > 0.1
+    for name in ("end", "utilisation", "jct", "makespan", "met_target"):
+        assert late[name] == plain[name], name
+
+
+def test_jobs_that_never_arrived_are_in_no_figure() -> None:
+    on, _, jobs = clocked(4)
+    early = sorted(jobs, key=lambda job: job.arrival)
+    until = early[len(early) // 2].arrival + 1
+    there = [job for job in jobs if job.arrival < until]
+    assert 0 < len(there) < len(jobs)
+    all_of_them, those = (ran(on, some, "fifo", until=until).summary for some in (jobs, there))
+    assert all_of_them.pop("not_arrived") == len(jobs) - len(there)
+    assert those.pop("not_arrived") == 0
+    assert all_of_them.pop("jobs") == those.pop("jobs") + len(jobs) - len(there)
+    assert all_of_them == those
+
+
+def test_cancelled_and_refused_jobs_count_as_long_as_the_run_lasts() -> None:
+    on, _, jobs = clocked(4)
+    run = ran(on, jobs, "fifo", incidents=[JobCancelled(jobs[0].arrival + 1, jobs[0].name)])
+    row = run.jobs.row(0, named=True)
+    assert row["outcome"] == "cancelled"
+    alone = restricted_mean(run.jobs.head(1), run.summary["end"])
+    assert alone == run.summary["end"] - row["submitted"]
+
+
+def test_completion_times_are_compared_on_the_same_jobs() -> None:
+    on, _, jobs = clocked(7)
+    runs = [ran(on, jobs, policy, until=8) for policy in ("fifo", "drf")]
+    done = [
+        {name: jct for name, jct in run.jobs.select("job", "jct").rows() if jct is not None}
+        for run in runs
+    ]
+    both = done[0].keys() & done[1].keys()
+    assert 0 < len(both) < len(jobs)
+    shared, means = common_completion([run.jobs for run in runs])
+    assert shared == len(both)
+    for mean, mine in zip(means, done, strict=True):
+        assert mean == pytest.approx(sum(mine[name] for name in both) / len(both))
+    rows = {row.name: [row.value(run) for run in runs] for row in metric_rows(runs)}
+    assert rows[f"mean JCT of {shared} all finished"] == means
+    end = max(run.summary["end"] for run in runs)
+    assert rows["restricted mean JCT, slots"] == [restricted_mean(run.jobs, end) for run in runs]
+
+
+def test_a_run_of_format_1_is_read(tmp_path: Path) -> None:
+    on, _, jobs = clocked(4)
+    whole = [job for job in jobs if job.before_arrival == 0.0] + [
+        _at_a_slot(job) for job in jobs if job.before_arrival
+    ]
+    run = ran(on, whole, "fifo", until=9)
+    write_run(run, tmp_path)
+    old = run.jobs.drop("submitted", "jct", "due").with_columns(
+        pl.col("outcome").replace("refused", "rejected")
+    )
+    old.write_parquet(tmp_path / "jobs.parquet")
+    info = json.loads((tmp_path / "run.json").read_text())
+    info["format"] = 1
+    info["summary"] = {"met_target": {"met": 1, "of": 2}}
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    read = read_run(tmp_path)
+    assert read.summary == run.summary
+    assert read.jobs.select(run.jobs.columns).equals(run.jobs)
+
+
+def _at_a_slot(job: Job) -> Job:
+    record = job.record() | {"before_arrival": 0.0}
+    return Job.from_record(record)
+
+
+def test_the_story_and_the_pages_tell_the_same_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job of 40 minutes is not in time where 20 are allowed, and is where 40 are."""
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text("slot: 20min\nservers: [{name: g, capacity: {gpu: 1}}]\n")
+    job = (
+        "{{name: {}, arrival: {}, minibatches: 2, minibatch_time: 20min, worker: {{gpu: 1}}, "
+        "utility: {{kind: deadline, value: 5, by: {}}}}}"
+    )
+    late, kept = job.format("late", "0min", "20min"), job.format("kept", "30min", "70min")
+    Path("j.yaml").write_text(f"jobs:\n  - {late}\n  - {kept}\n")
+    assert main(["simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo", "--out", "r", "-q"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"in time, of all with a target +50\.0%", told)
+    assert re.search(r"total utility +5\n", told)
+    # `kept`, submitted at 30 min, ran in slots 2 and 3: 50 min, as 2.5 slots.
+    assert re.search(r"mean JCT of finished, slots +2\.25", told)
+    for name, verdict, facts in (
+        ("late", "finished late", ("2 slots (40min) after its submission", "1 slot (20min) past")),
+        ("kept", "finished in time", ("2.5 slots (50min) after", "1 slot (20min) before")),
+    ):
+        assert main(["explain", "r", name]) == 0
+        story = re.sub(r"[│\s]+", " ", capsys.readouterr().out)
+        assert verdict in story
+        for fact in facts:
+            assert fact in story
+    page = Path("r/report.html").read_text()
+    assert "of all 2 that arrived with a target" in page
+    assert read_run(Path("r")).jobs["late"].to_list() == [1.0, -1.0]
