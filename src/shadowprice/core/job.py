@@ -82,6 +82,10 @@ class Job:
         The tasks of a job that does not train; see `bag_job` for what the rest then means.
     restart : Fraction
         Share of a slot that is lost when the placement changes, in [0, 1].
+    priority : float
+        What its owner states; for policies that queue by priority.
+    walltime : int or None
+        Slots after which its owner gives a run up; for policies that plan by stated times.
     """
 
     name: str
@@ -106,6 +110,8 @@ class Job:
     before_arrival: float = 0.0
     bag: Bag | None = None
     restart: Fraction = NO_RESTART
+    priority: float = 0.0
+    walltime: int | None = None
 
     @property
     def work(self) -> int:
@@ -213,6 +219,8 @@ class Job:
             "before_arrival": self.before_arrival,
             "bag": None if self.bag is None else self.bag.record(),
             "restart": str(self.restart),
+            "priority": self.priority,
+            "walltime": self.walltime,
         }
 
     @classmethod
@@ -281,13 +289,15 @@ def build_job(
     labels: Mapping[str, str] | None = None,
     before_arrival: float = 0.0,
     restart_seconds: Fraction = NO_RESTART,
+    priority: float = 0.0,
+    walltime: int | None = None,
 ) -> Job:
     """Resolve what is known of a job into the numbers that schedulers use.
 
     Parameters
     ----------
     name, arrival, epochs, chunks, minibatches, worker, ps, utility, tenant, labels, before_arrival
-        As in `Job`.
+        As in `Job`; so are ``priority`` and ``walltime``.
     speed : StepModel or mapping of int to Fraction
         The linear model, or measured mini-batches/s of the whole job by number of workers.
     slot_seconds : Fraction
@@ -372,6 +382,8 @@ def build_job(
         labels=labels or {},
         before_arrival=before_arrival,
         restart=restart,
+        priority=priority,
+        walltime=walltime,
     )
 
 

@@ -181,6 +181,24 @@ def test_junk_without_line_ends_is_refused_before_it_is_read_whole(tmp_path: Pat
     assert len(caught.value.faults) < 60
 
 
+def test_priority_and_wall_time(tmp_path: Path) -> None:
+    cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
+    plain = read_jobs(write(tmp_path, "j.yaml", JOB), cluster)[0]
+    assert (plain.priority, plain.walltime) == (0.0, None)
+    stated = "        priority: -2.5\n        walltime: 50min\n"
+    job = read_jobs(write(tmp_path, "j.yaml", JOB + stated), cluster)[0]
+    assert (job.priority, job.walltime) == (-2.5, 3)  # slots of 20 min, the last begun
+    again = type(job).from_record(job.record())
+    assert (again.priority, again.walltime) == (-2.5, 3)
+    for wrong, said in (
+        ("        walltime: 0s\n", "longer than nothing"),
+        ("        walltime: 7\n", "walltime"),
+        ("        priority: .nan\n", "priority"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read_jobs(write(tmp_path, "j.yaml", JOB + wrong), cluster)
+
+
 def test_parameter_files(tmp_path: Path) -> None:
     assert read_parameters(write(tmp_path, "p.toml", "a = 1\n[worker]\nL = 0.5\n")) == {
         "a": 1,

@@ -32,6 +32,7 @@ from shadowprice.core.specs.fields import (
     LinkField,
     Name,
     NonNegative,
+    Number,
     Spec,
     at_most,
     at_most_long,
@@ -54,6 +55,8 @@ _TRAINING = (
     "internal_bandwidth",
     "workers",
     "restart",
+    "priority",
+    "walltime",
 )
 """What speaks of training, and has no place in a bag of tasks."""
 
@@ -91,6 +94,8 @@ class JobSpec(Spec):
     miss_probability: float | None = None
     labels: Annotated[dict[str, str], at_most_long(bounds.LABELS)] = Field(default_factory=dict)
     restart: DurationField | None = None
+    priority: Number = 0.0
+    walltime: DurationField | None = None
 
     @field_validator("worker")
     @classmethod
@@ -136,8 +141,9 @@ class JobSpec(Spec):
             raise ValueError(f"`throughput` takes the place of {', '.join(given)}; leave those out")
         if self.throughput is None and self.minibatch_time is None:
             raise ValueError("how fast it trains is missing; give minibatch_time or throughput")
-        if self.minibatch_time is not None:
-            positive(self.minibatch_time)
+        for duration in (self.minibatch_time, self.walltime):
+            if duration is not None:
+                positive(duration)
         if self.throughput is not None and max(self.throughput, default=0) > self.chunks:
             raise ValueError(
                 f"`throughput` lists {max(self.throughput)} workers, but no more than `chunks` = "
@@ -230,6 +236,7 @@ class JobSpec(Spec):
             )
         workers = self.workers
         self._check_choices(cluster)
+        walltime = None if self.walltime is None else self.walltime.in_slots(cluster.slot_seconds)
         return build_job(
             name=self.name,
             arrival=first_slot,
@@ -249,6 +256,8 @@ class JobSpec(Spec):
             tenant=self.tenant,
             labels=self.labels,
             restart_seconds=self._restart(cluster),
+            priority=self.priority,
+            walltime=None if walltime is None else -(-walltime.numerator // walltime.denominator),
         )
 
     def _restart(self, cluster: Cluster) -> Fraction:

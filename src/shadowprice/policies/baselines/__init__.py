@@ -1,9 +1,16 @@
-"""The four schedulers that OASiS is compared with (section V): FIFO, DRF, RRH and Dorm."""
+"""The schedulers that others are compared with.
+
+FIFO, DRF and RRH as OASiS's section V has them; shortest remaining time, least attained service and
+backfilling, as everyone has them.
+"""
 
 from shadowprice.policies.baselines.parameters import (
+    BackfillParameters,
     DrfParameters,
     FifoParameters,
+    LasParameters,
     RrhParameters,
+    SrtfParameters,
 )
 from shadowprice.policies.registry import PolicyInfo
 
@@ -42,5 +49,40 @@ POLICIES = (
         details="Fixed numbers of workers, round-robin placement. Irwin's tasks fill a processor "
         "each; here a job delays the others by its dominant share of its remaining time. Penalties "
         "below zero, which utilities here do not have, are left out.",
+    ),
+    PolicyInfo(
+        name="srtf",
+        summary="All jobs are admitted; in each slot those with the shortest remaining time run "
+        "for as long as they fit, the others pause.",
+        paper="Schrage, A Proof of the Optimality of the Shortest Remaining Processing Time "
+        "Discipline (Operations Research 1968); SRTF and SRSF in Gu et al., Tiresias (NSDI 2019)",
+        parameters=SrtfParameters,
+        build="shadowprice.policies.baselines.srtf:build",
+        details="Fixed numbers of workers, round-robin placement; jobs keep their places while "
+        "they run. It knows how long every job still takes, and looks at no utility.",
+    ),
+    PolicyInfo(
+        name="las",
+        summary="All jobs are admitted; those that had little GPU-time so far run before those "
+        "that had much, in two queues.",
+        paper="Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning "
+        "(NSDI 2019), discretised two-dimensional LAS",
+        parameters=LasParameters,
+        build="shadowprice.policies.baselines.las:build",
+        details="Fixed numbers of workers, round-robin placement. It knows nothing of how long a "
+        "job takes. Tiresias's placement by the skew of a model's tensors is left out.",
+    ),
+    PolicyInfo(
+        name="backfill",
+        summary="Jobs start in order of priority and run to their end; others go before where "
+        "they delay no reservation (EASY or conservative backfilling), as under Slurm.",
+        paper="Lifka, The ANL/IBM SP Scheduling System (JSSPP 1995); Mu'alem, Feitelson, "
+        "Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM "
+        "SP2 with Backfilling (TPDS 2001); Slurm's priority/multifactor and sched/backfill",
+        parameters=BackfillParameters,
+        build="shadowprice.policies.baselines.backfill:build",
+        details="Fixed numbers of workers, round-robin placement, no preemption. A job states "
+        "`priority` and `walltime` in its file; without a wall time its own work at its width is "
+        "the estimate. Fair share, quality of service and partitions are left out.",
     ),
 )

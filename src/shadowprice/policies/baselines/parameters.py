@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from shadowprice.core.amounts import parse_duration
+from shadowprice.core.errors import InputError
 from shadowprice.policies.registry import Parameters
 
 WIDEST: Final = 30
@@ -55,4 +57,85 @@ class RrhParameters(Parameters):
         default=0.01,
         ge=0,
         description="by how much a slot's waiting discounts a gain: yield / (1 + discount * slots)",
+    )
+
+
+def _length(text: str) -> str:
+    try:
+        parse_duration(text)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+Length = Annotated[str, AfterValidator(_length)]
+"""A length of time as files write it."""
+
+
+class SrtfParameters(Parameters):
+    """Parameters of `srtf`."""
+
+    workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
+    by: Literal["time", "service"] = Field(
+        default="time",
+        description="what remains of a job: `time`, the slots it still takes; `service`, these "
+        "times its GPUs, which Tiresias calls SRSF",
+    )
+
+
+class LasParameters(Parameters):
+    """Parameters of `las`."""
+
+    workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
+    threshold: Length = Field(
+        default="3250s",
+        description="GPU-time after which a job leaves the first queue: so long on one GPU, half "
+        "as long on two; the default is that of the published code",
+    )
+    promote: float = Field(
+        default=8.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="a job of the second queue that has waited so many times as long as it ran "
+        "since it was last in the first goes back there; 0: never",
+    )
+
+
+class BackfillParameters(Parameters):
+    """Parameters of `backfill`."""
+
+    workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
+    mode: Literal["easy", "conservative"] = Field(
+        default="easy",
+        description="who of those that must wait holds a reservation that no other may delay: "
+        "`easy`, the first; `conservative`, all",
+    )
+    rule: Literal["multifactor", "arrival", "shortest"] = Field(
+        default="multifactor",
+        description="who comes first: by `multifactor` priority, in order of `arrival`, or the "
+        "`shortest` expected run",
+    )
+    age: float = Field(
+        default=1000.0,
+        allow_inf_nan=False,
+        description="multifactor: weight of the time waited, as a share of `max_age`",
+    )
+    max_age: Length = Field(
+        default="7d", description="multifactor: waiting longer than this raises no priority"
+    )
+    size: float = Field(
+        default=0.0,
+        allow_inf_nan=False,
+        description="multifactor: weight of a job's dominant share of the cluster; below 0, small "
+        "jobs come first",
+    )
+    stated: float = Field(
+        default=1000.0,
+        allow_inf_nan=False,
+        description="multifactor: weight of a point of the `priority` that a job states",
+    )
+    depth: int = Field(
+        default=500,
+        ge=1,
+        description="jobs of the queue that are looked at in a slot, those of highest priority",
     )

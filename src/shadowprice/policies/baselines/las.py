@@ -1,0 +1,90 @@
+"""Least attained service, discretised: Tiresias's two queues (Gu et al., NSDI 2019)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import MILLI, parse_duration
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, View
+from shadowprice.policies.baselines.parameters import LasParameters
+from shadowprice.policies.baselines.ranked import Ranked
+from shadowprice.policies.baselines.service import gpus_of_worker
+
+Integers = NDArray[np.int64]
+
+
+class Las(Ranked):
+    """Jobs of little attained GPU-time run before the others; within a queue, in order of coming.
+
+    A job begins in the first queue and moves to the end of the second when it has had its threshold
+    of GPU-time. A job of the second queue that has waited for ``promote`` times as long as it ran,
+    both since it was last in the first queue, goes back to the end of the first, its attained time
+    forgotten. Within a queue, jobs that ran in the last slot come before those that did not, so
+    that equals do not preempt each other.
+
+    Parameters
+    ----------
+    context : PolicyContext
+        The cluster and the seed.
+    parameters : LasParameters
+        What was set.
+    """
+
+    def __init__(self, context: PolicyContext, parameters: LasParameters) -> None:
+        super().__init__(context, parameters, parameters.workers)
+        self._cluster = context.cluster
+        slots = parse_duration(parameters.threshold).in_slots(context.cluster.slot_seconds)
+        # In thousandths of a GPU times slots, rounded up: exact, since attained time counts these.
+        self._threshold = -(-slots * MILLI // 1)
+        self._promote = parameters.promote
+        for name in ("width", "queue", "place", "ran", "waited"):
+            self._columns[name] = np.zeros(0, dtype=np.int64)
+        self._columns["runs"] = np.zeros(0, dtype=np.bool_)
+        self._last_place = 0
+
+    def _enter(self, job: Job, row: int) -> None:
+        columns = self._columns
+        columns["width"][row] = columns["workers"][row] * gpus_of_worker(job, self._cluster)
+        columns["queue"][row] = columns["ran"][row] = columns["waited"][row] = 0
+        columns["runs"][row] = False
+        columns["place"][row] = self._next_places(1)[0]
+
+    def _order(self, view: View, rows: Integers) -> Integers:
+        del view  # what jobs attained follows from who ran
+        columns = self._columns
+        queue, ran, waited = (columns[name][rows] for name in ("queue", "ran", "waited"))
+        runs = columns["runs"][rows]
+        demoted = rows[runs & (queue == 0) & (ran * columns["width"][rows] >= self._threshold)]
+        columns["queue"][demoted] = 1
+        columns["place"][demoted] = self._next_places(len(demoted))
+        if self._promote:
+            starved = ~runs & (queue == 1) & (waited >= self._promote * ran)
+            promoted = rows[starved]
+            columns["queue"][promoted] = 0
+            columns["ran"][promoted] = columns["waited"][promoted] = 0
+            columns["place"][promoted] = self._next_places(len(promoted))
+        return rows[np.lexsort((columns["place"][rows], columns["queue"][rows]))]
+
+    def _ran(self, rows: Integers) -> None:
+        columns = self._columns
+        runs = self._table.standing[rows]
+        columns["runs"][rows] = runs
+        columns["ran"][rows[runs]] += 1
+        # A job that never ran is in the first queue, and what it waits there does not count.
+        waiting = rows[~runs]
+        columns["waited"][waiting[columns["ran"][waiting] > 0]] += 1
+        order = np.lexsort((columns["place"][rows], ~runs))
+        columns["place"][rows[order]] = np.arange(len(rows))
+        self._last_place = len(rows)
+
+    def _next_places(self, count: int) -> Integers:
+        places = self._last_place + np.arange(count)
+        self._last_place += count
+        return places
+
+
+def build(context: PolicyContext, parameters: LasParameters) -> Las:
+    """Build the policy, as the registry asks."""
+    return Las(context, parameters)

@@ -1,0 +1,159 @@
+"""What the preemptive baselines share: jobs of fixed widths, run in an order while they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.events import (
+    Decision,
+    JobCancelled,
+    JobsArrived,
+    JobsDisplaced,
+    JobsFinished,
+    PolicyEvent,
+    Queue,
+    Reject,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.kernels.reactive.risk_reward import run_in_order
+from shadowprice.policies.baselines.fixed import fixed_workers
+from shadowprice.policies.baselines.parameters import FixedWorkers
+from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster
+from shadowprice.policies.reactive.table import JobTable
+from shadowprice.policies.registry import Parameters
+
+Integers = NDArray[np.int64]
+
+
+class Ranked:
+    """Every job that can run at all is taken in; in each slot they run in an order while they fit.
+
+    A job that does not fit beside those before it pauses and keeps its progress; smaller ones
+    behind it run in its place. A subclass says the order.
+
+    Parameters
+    ----------
+    context : PolicyContext
+        The cluster and the seed.
+    parameters : Parameters
+        What was set.
+    workers : str or int
+        How many workers a job has, as `fixed_workers` reads it.
+
+    Notes
+    -----
+    A slot in which neither the jobs nor their order changed costs the ordering alone.
+    """
+
+    capabilities: Final = Capabilities(wakes_every_slot=True)
+
+    def __init__(
+        self, context: PolicyContext, parameters: Parameters, workers: FixedWorkers
+    ) -> None:
+        self._parameters_set = parameters
+        self._capacity = context.cluster.capacity
+        self._workers_of = fixed_workers(workers, context.seed)
+        self._empty = EmptyCluster(context.cluster)
+        self._table = JobTable(context.cluster)
+        self._cursors = np.zeros(2, dtype=np.int64)
+        self._changed = False
+        self._ran_in: Integers = np.zeros(0, dtype=np.int64)
+        self._columns: dict[str, NDArray[Any]] = {
+            "workers": np.zeros(0, dtype=np.int64),
+            "ps": np.zeros(0, dtype=np.int64),
+        }
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return every parameter in force."""
+        return self._parameters_set.model_dump()
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Return decisions on an event."""
+        match event:
+            case SlotBegan():
+                yield from self._run(view)
+                return
+            case JobsArrived(_, jobs):
+                yield from self._take_in(jobs)
+            case JobsFinished(_, names):
+                for name in names:
+                    self._table.remove(name)
+            case JobCancelled(_, name):
+                self._table.remove(name)
+            case JobsDisplaced(_, names):
+                for name in names:
+                    self._table.clear(self._table.rows[name])
+            case ServerLost(_, server):
+                self._table.lose(server)
+            case ServerBack(_, server):
+                self._table.restore(server)
+        self._changed = True
+
+    # ------------------------------------------------------------ for subclasses
+
+    def _enter(self, job: Job, row: int) -> None:
+        """Take note of a job that was taken in."""
+
+    def _order(self, view: View, rows: Integers) -> Integers:
+        """Return the rows of the open jobs, which are in order of arrival, by who runs first."""
+        raise NotImplementedError
+
+    def _ran(self, rows: Integers) -> None:
+        """Take note of who runs in the coming slot (``table.standing``) and who waits."""
+
+    # ------------------------------------------------------------ shared steps
+
+    def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
+        for job in jobs:
+            workers = self._empty.workers(job, self._workers_of(job))
+            if not workers:
+                yield Reject(job.name, NO_PLACEMENT)
+                continue
+            row = self._table.add(job)
+            size = len(self._table.jobs)
+            for name, column in self._columns.items():
+                if len(column) < size:
+                    more = np.zeros((size - len(column), *column.shape[1:]), column.dtype)
+                    self._columns[name] = np.concatenate((column, more))
+            self._columns["workers"][row] = workers
+            self._columns["ps"][row] = job.ps_needed(workers)
+            self._enter(job, row)
+            yield Queue(job.name)
+
+    def _run(self, view: View) -> Iterator[Decision]:
+        table, columns = self._table, self._columns
+        rows = table.in_order()
+        if not len(rows):
+            return
+        ranked = self._order(view, rows)
+        if self._changed or not np.array_equal(ranked, self._ran_in):
+            self._changed = False
+            self._ran_in = ranked
+            change = np.zeros(len(rows), dtype=np.int64)
+            run_in_order(
+                self._capacity.copy(),
+                ranked,
+                table.worker,
+                table.ps,
+                columns["workers"],
+                columns["ps"],
+                table.hosts_workers,
+                table.hosts_ps,
+                table.on_workers,
+                table.on_ps,
+                table.new_workers,
+                table.new_ps,
+                table.standing,
+                self._cursors,
+                change,
+            )
+            yield from table.rearrange(ranked, change)
+        self._ran(rows)

@@ -1,0 +1,261 @@
+"""Shortest remaining time, least attained service and backfilling, against slow twins."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster, Role, build_cluster
+from shadowprice.core.events import JobCancelled
+from shadowprice.core.job import Job, StepModel
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.engine import Engine
+from shadowprice.kernels.reactive.backfill import backfill
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from tests.oracles.queues import (
+    Asked,
+    Timeline,
+    TwoQueues,
+    batch,
+    preemptive,
+    reservations,
+    shortest,
+)
+from tests.replays import Watcher, replay
+from tests.workloads import DIMENSIONS, job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def pool(places: int) -> Cluster:
+    """Return one server with so many GPUs and nothing else."""
+    servers = [("gpu", Role.ANY, {"gpu": places * 1000})]
+    return build_cluster(
+        slot_seconds=Fraction(600), horizon=50, servers=servers, dimensions=DIMENSIONS
+    )
+
+
+def gang(on: Cluster, asked: Asked, **changes: Any) -> Job:
+    """Return a job that runs with its whole width or not at all, for so many slots."""
+    return job(
+        on,
+        asked.name,
+        arrival=asked.arrival,
+        epochs=asked.slots,
+        chunks=asked.width,
+        minibatches=10,
+        speed=StepModel(Fraction(60)),
+        worker_range=(asked.width, asked.width),
+        worker_amounts={"gpu": 1000},
+        ps_amounts=None,
+        priority=asked.priority,
+        walltime=asked.walltime,
+        **changes,
+    )
+
+
+def crowd(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
+    """Return jobs that come faster than they can run, and which of them are withdrawn when."""
+    rng = np.random.default_rng(seed)
+    asked = []
+    for number in range(int(rng.integers(1, 16))):
+        slots = int(rng.integers(1, 9))
+        stated = rng.random()
+        asked.append(
+            Asked(
+                f"job-{number}",
+                int(rng.integers(0, 12)),
+                int(rng.integers(1, places + 1)),
+                slots,
+                float(rng.integers(0, 3)),
+                None if stated < 0.5 else max(1, slots + int(rng.integers(-1, 4))),
+            )
+        )
+    cancels = {
+        one.name: one.arrival + int(rng.integers(1, 8)) for one in asked if rng.random() < 0.15
+    }
+    return asked, cancels
+
+
+def run(
+    name: str, places: int, asked: list[Asked], cancels: dict[str, int], **settings_: Any
+) -> tuple[Timeline, Engine]:
+    """Return who ran in each slot under a policy."""
+    on = pool(places)
+    jobs = [gang(on, one) for one in asked]
+    ran: Timeline = {}
+
+    def watch(engine: Engine, slot: int) -> None:
+        if engine.running:
+            ran[slot] = set(engine.running)
+
+    policy = make_policy(name, PolicyContext(on), settings_)
+    incidents = [JobCancelled(slot, job) for job, slot in cancels.items()]
+    engine = Simulation(on, jobs, policy, incidents=incidents).run([Watcher(watch)])
+    return ran, engine
+
+
+@settings(deadline=None, derandomize=True, max_examples=120)
+@given(seed=SEEDS, places=st.integers(1, 8), by=st.sampled_from(["time", "service"]))
+def test_srtf_runs_whom_the_plain_rule_runs(seed: int, places: int, by: str) -> None:
+    asked, cancels = crowd(seed, places)
+    ran, _ = run("srtf", places, asked, cancels, by=by)
+    assert ran == preemptive(asked, places, shortest(by == "service"), cancels)
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(
+    seed=SEEDS,
+    places=st.integers(1, 8),
+    threshold=st.sampled_from([1, 2, 3.5, 6, 40]),
+    promote=st.sampled_from([0, 0.5, 1, 2, 8]),
+)
+def test_las_runs_whom_the_two_queues_run(
+    seed: int, places: int, threshold: float, promote: float
+) -> None:
+    asked, cancels = crowd(seed, places)
+    setting = {"threshold": f"{threshold * 600}s", "promote": promote}
+    ran, _ = run("las", places, asked, cancels, **setting)
+    assert ran == preemptive(asked, places, TwoQueues(threshold, promote), cancels)
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(
+    seed=SEEDS,
+    places=st.integers(1, 8),
+    mode=st.sampled_from(["easy", "conservative"]),
+    rule=st.sampled_from(["multifactor", "arrival", "shortest", "small"]),
+)
+def test_backfill_starts_whom_the_plain_rule_starts(
+    seed: int, places: int, mode: str, rule: str
+) -> None:
+    asked, cancels = crowd(seed, places)
+    came = {one.name: at for at, one in enumerate(sorted(asked, key=lambda one: one.arrival))}
+    small = rule == "small"
+    settings_: dict[str, Any] = {"mode": mode, "rule": "multifactor" if small else rule}
+    if small:
+        settings_ |= {"size": -70.0, "age": 10.0, "max_age": "5 slots", "stated": 0.0}
+
+    def priority(one: Asked, slot: int) -> Any:
+        if rule == "arrival":
+            return -came[one.name]
+        if rule == "shortest":
+            # Ties go to the first that came; lengths are whole numbers.
+            return -(one.length + came[one.name] / 1000)
+        age = min((slot - one.arrival) / (5 if small else 1008), 1.0)
+        if small:
+            score = 10.0 * age - 70.0 * (one.width / places)
+        else:
+            score = 1000.0 * age + 1000.0 * one.priority
+        return score - came[one.name] * 1e-9
+
+    ran, engine = run("backfill", places, asked, cancels, **settings_)
+    wanted, dropped = batch(asked, places, mode == "conservative", priority, cancels)
+    assert ran == wanted
+    assert {n for n, r in engine.jobs.items() if r.status is Status.DROPPED} == dropped
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(seed=SEEDS, most=st.sampled_from([1, 2, 99]))
+def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: int) -> None:
+    rng = np.random.default_rng(seed)
+    servers, resources = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+    now = int(rng.integers(0, 4))
+    free = rng.integers(0, 7, (servers, resources))
+    hosts = [(bool(rng.random() < 0.8), bool(rng.random() < 0.7)) for _ in range(servers)]
+    ends = [
+        (now + int(rng.integers(1, 8)), rng.integers(0, 4, (servers, resources)))
+        for _ in range(int(rng.integers(0, 4)))
+    ]
+    count = int(rng.integers(1, 9))
+    worker = rng.integers(0, 4, (count, resources))
+    ps = rng.integers(0, 3, (count, resources))
+    workers, needed = rng.integers(1, 4, count), rng.integers(0, 3, count)
+    lengths = rng.integers(1, 7, count)
+    cursors = rng.integers(0, servers, 2)
+
+    slots = sorted({end for end, _ in ends})
+    times = np.zeros(1 + len(slots) + count, dtype=np.int64)
+    times[: 1 + len(slots)] = [now, *slots]
+    table = np.zeros((len(times), servers, resources), dtype=np.int64)
+    for at in range(1 + len(slots)):
+        table[at] = free + sum(
+            (back for end, back in ends if end <= times[at]), np.zeros_like(free)
+        )
+    starts = np.empty(count, dtype=np.int64)
+    new = np.zeros((2, count, servers), dtype=np.int64)
+    moved = cursors.copy()
+    flags = np.array(hosts, dtype=np.bool_).T.copy()
+    backfill(
+        times, table, 1 + len(slots), worker, ps, workers, needed, lengths,
+        flags[0], flags[1], moved, most, starts, new[0], new[1],
+    )  # fmt: skip
+    wanted, placed, cursors_then = reservations(
+        now,
+        [(end, back.tolist()) for end, back in ends],
+        free.tolist(),
+        hosts,
+        cursors.tolist(),
+        [
+            (worker[j].tolist(), ps[j].tolist(), int(workers[j]), int(needed[j]), int(lengths[j]))
+            for j in range(count)
+        ],
+        most,
+    )
+    assert starts.tolist() == wanted
+    assert moved.tolist() == cursors_then
+    for j in range(count):
+        at = np.flatnonzero(new[0, j] + new[1, j])
+        got = [(int(s), int(new[0, j, s]), int(new[1, j, s])) for s in at]
+        assert got == placed.get(j, [])
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(seed=SEEDS, places=st.integers(1, 8))
+def test_conservative_backfilling_keeps_the_first_promise(seed: int, places: int) -> None:
+    # By arrival and with true estimates nobody starts later than it could have been told when it
+    # came, and EASY does not always keep that.
+    asked, _ = crowd(seed, places)
+    for one in asked:
+        one.walltime = None
+    promised = {}
+    for last in range(len(asked)):
+        first = sorted(asked, key=lambda one: one.arrival)[: last + 1]
+        known = [Asked(one.name, one.arrival, one.width, one.slots) for one in first]
+        ran, _ = batch(known, places, True, lambda one, _: -_order(asked, one), {})
+        name = first[-1].name
+        promised[name] = min(slot for slot, names in ran.items() if name in names)
+    _, engine = run("backfill", places, asked, {}, mode="conservative", rule="arrival")
+    for name, record in engine.jobs.items():
+        assert record.started is not None
+        assert record.started <= promised[name]
+
+
+def _order(asked: list[Asked], one: Asked) -> int:
+    names = [other.name for other in sorted(asked, key=lambda other: other.arrival)]
+    return names.index(one.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("srtf", {}),
+        ("srtf", {"by": "service", "workers": "most"}),
+        ("las", {}),
+        ("las", {"threshold": "1 slots", "promote": 1}),
+        ("backfill", {}),
+        ("backfill", {"mode": "conservative", "depth": 3}),
+        ("backfill", {"rule": "shortest", "workers": "fewest"}),
+    ],
+)
+def test_every_job_runs_to_its_end_whatever_happens(name: str, setting: dict[str, Any]) -> None:
+    for seed in range(25):
+        engine = replay(name, seed, setting)
+        assert not engine.open_jobs
+        assert replay(name, seed, setting).state_digest() == engine.state_digest()
