@@ -165,7 +165,7 @@ def parse_duration(value: object) -> Duration:
         if 0 < number < SHORTEST:
             raise InputError(f"{value!r} is shorter than a billionth of a slot; write 0 slots")
         if number > bounds.SLOT.most:
-            raise InputError(f"{value!r}: {bounds.SLOT.message(float(number))}")
+            raise InputError(f"{value!r}: {bounds.SLOT.message(int(number))}")
         return Duration(slots=number)
     if unit not in _TIME_UNITS:
         problem = f"has the unknown unit {unit!r}" if unit else "is a duration without a unit"
@@ -174,7 +174,7 @@ def parse_duration(value: object) -> Duration:
     if 0 < seconds < SHORTEST:
         raise InputError(f"{value!r} is shorter than a nanosecond; write 0s, or at least 1e-9s")
     if seconds > bounds.SECONDS.most:
-        raise InputError(f"{value!r}: {bounds.SECONDS.message(float(seconds))}")
+        raise InputError(f"{value!r}: {bounds.SECONDS.message(int(seconds))}")
     return Duration(seconds=seconds, on_clock=True)
 
 
@@ -209,12 +209,12 @@ def parse_amount(value: object) -> Amount:
     else:
         raise InputError(f"{value!r} has the unknown unit {unit!r}; {_AMOUNT_HELP}")
     if scaled < 0:
-        raise InputError(f"{value!r} is negative; amounts start at 0")
+        raise InputError(f"{shown(value)} is negative; amounts start at 0")
     if scaled.denominator != 1:
         finest = {"count": "0.001", "bytes": "1B", "rate": "1bps"}[dimension.value]
         raise InputError(f"{value!r} is finer than {finest}, the smallest amount that is kept")
     if scaled > LARGEST_AMOUNT:
-        raise InputError(f"{value!r} is larger than any server")
+        raise InputError(f"{shown(value)} is larger than any server")
     return Amount(int(scaled), dimension)
 
 

@@ -104,7 +104,7 @@ NUMBER = _bound("number", 10**12, "(the largest number, where nothing else is sa
 # Time
 SECONDS = _bound("seconds", 10_000_000_000, "seconds (300 years)")
 SLOT = _bound("slot", 1_000_000_000_000, "(the last slot)")
-SIMULATED = _bound("simulated", 10_000_000, "slots simulated, those skipped not counted")
+SIMULATED = _bound("simulated", 5_000_000, "slots simulated, those skipped not counted")
 HORIZON = _bound("horizon", 100_000, "slots of a horizon")
 
 # Clusters
@@ -118,7 +118,8 @@ JOBS = _bound("jobs", 2_000_000, "jobs")
 CHUNKS = _bound("chunks", 1_000_000_000, "chunks")
 WIDTHS = _bound("widths", 10_000, "numbers of workers that a job may run with")
 CHOICES = _bound("choices", 1 << 24, "choices of a job (numbers of workers x slots of the horizon)")
-LENGTH = _bound("length", 10_000_000, "slots that a job runs at its widest")
+LENGTH = _bound("length", 5_000_000, "slots that a job runs at its widest")
+PROGRESS = _bound("progress", 2**60, "units of progress (millionths of a mini-batch, worker-slots)")
 TASKS = _bound("tasks", 100_000, "tasks of a job")
 LABELS = _bound("labels", 100, "labels of a job")
 INCIDENTS = _bound("incidents", 1_000_000, "incidents")

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, Dimension
 from shadowprice.core.errors import InputError
 
@@ -82,6 +83,17 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.capacity.setflags(write=False)
+
+    def check_plan(self, horizon: int) -> None:
+        """Refuse a plan with more cells (servers x resources x slots) than fit into memory.
+
+        Raises
+        ------
+        InputError
+            Naming the bound; to be called before anything of that size is allocated.
+        """
+        cells = horizon * self.capacity.size
+        bounds.CELLS.check(cells, "the cluster", "lower its horizon, or plan it in parts")
 
     @property
     def servers(self) -> int:

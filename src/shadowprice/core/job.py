@@ -14,7 +14,7 @@ in which the job resumes after a pause, yields progress for the rest of the slot
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.bag import Bag
 from shadowprice.core.cluster import Amounts
@@ -31,9 +32,6 @@ from shadowprice.core.utility import FAMILIES, Utility, utility_record
 
 MICRO: Final = 1_000_000
 """Progress units in a mini-batch, for jobs that do not count worker-slots."""
-
-LARGEST_PROGRESS: Final = 2**60
-"""Largest progress a job may need, in units."""
 
 NO_RESTART: Final = Fraction(0)
 """The restart of a job that loses nothing when its placement changes."""
@@ -351,15 +349,18 @@ def build_job(
         listed = sorted(count for count in speed if fewest <= count <= most and speed[count] > 0)
         counts = np.array(listed, dtype=np.int64)
         required = work * MICRO
-        gains = internal = _frozen([_ceil(speed[n] * slot_seconds * MICRO) for n in listed])
+        gains = internal = _gains(_ceil(speed[n] * slot_seconds * MICRO) for n in listed)
         step_seconds = float(listed[0] / speed[listed[0]]) if listed else 0.0
     if not len(counts):
         raise InputError(
             f"no number of workers is allowed between {fewest} and {most}; "
             "widen `workers` or add to `throughput`"
         )
-    if max(required, int(internal.max())) > LARGEST_PROGRESS:
-        raise InputError("the job is too large to count; lower epochs, chunks or minibatches")
+    fastest = int(internal.max())
+    _countable(required)
+    if fastest:  # a job that makes no progress within a slot is told so where it is planned
+        mend = "lower epochs, chunks or minibatches, or lengthen the slot"
+        bounds.LENGTH.check(-(-required // fastest), "", mend)
     return Job(
         name=name,
         arrival=arrival,
@@ -448,7 +449,17 @@ def _ps_counts(
 
 
 def _micro_gains(counts: NDArray[np.int64], per_worker: Fraction) -> NDArray[np.int64]:
-    return _frozen([_ceil(int(n) * per_worker * MICRO) for n in counts])
+    return _gains(_ceil(int(n) * per_worker * MICRO) for n in counts)
+
+
+def _gains(values: Iterable[int]) -> NDArray[np.int64]:
+    """Return progress units of a slot, refusing what an int64 would not hold."""
+    return _frozen([_countable(value) for value in values])
+
+
+def _countable(progress: int) -> int:
+    bounds.PROGRESS.check(progress, "", "the job is too large to count; lower its numbers")
+    return progress
 
 
 def _after_restart(gains: NDArray[np.int64], restart: Fraction) -> NDArray[np.int64]:

@@ -99,6 +99,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         shape = self.cluster.capacity.shape
+        self.cluster.check_plan(self.horizon)
         # Twice the window, so that advancing moves an offset and the window stays one contiguous
         # block; the copy down comes once a horizon.
         self._buffer = np.zeros((2 * self.horizon, *shape), dtype=np.int64)
@@ -135,18 +136,21 @@ class Ledger:
             raise ShadowpriceError(
                 f"the ledger is at slot {self.start} and cannot return to {slot}"
             )
-        while steps:
-            step = min(steps, self.horizon)
-            if self._offset + step > self.horizon:
+        if steps >= self.horizon:
+            # No slot of the old window is left in the new one, however far away it is.
+            self._offset = 0
+            self._buffer[: self.horizon] = self._standing
+            self._versions[: self.horizon] = 0
+        elif steps:
+            if self._offset + steps > self.horizon:
                 # A slot beyond the window has never been touched: it holds only what stands.
                 self._buffer[: self.horizon] = self.used.copy()
                 self._versions[: self.horizon] = self.versions.copy()
                 self._offset = 0
-            entering = slice(self._offset + self.horizon, self._offset + self.horizon + step)
+            entering = slice(self._offset + self.horizon, self._offset + self.horizon + steps)
             self._buffer[entering] = self._standing
             self._versions[entering] = 0
-            self._offset += step
-            steps -= step
+            self._offset += steps
         self.start = slot
 
     def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:

@@ -200,12 +200,16 @@ def _makespan(jobs: pl.DataFrame) -> int | None:
 
 def _utilisation(jobs: pl.DataFrame, slots: pl.DataFrame, end: int) -> dict[str, float | None]:
     first = jobs["arrival"].min()
+    # A row stands for the slots up to the next: one, or a long stretch in which nothing ran.
+    following = pl.col("slot").shift(-1).fill_null(end).clip(upper_bound=end)
+    slots = slots.with_columns(lasts=following - pl.col("slot"))
     within = slots.filter(pl.col("slot").is_between(0 if first is None else first, end - 1))
     shares: dict[str, float | None] = {}
     for resource in resources(slots):
-        total = within[f"total_{resource}"]
-        available = float(total.cast(pl.Float64).sum()) if total.null_count() < len(total) else 0.0
-        used = float(within[f"used_{resource}"].cast(pl.Float64).sum())
+        total = within[f"total_{resource}"].cast(pl.Float64)
+        some = total.null_count() < len(total)
+        available = float((total * within["lasts"]).sum()) if some else 0.0
+        used = float((within[f"used_{resource}"].cast(pl.Float64) * within["lasts"]).sum())
         shares[resource] = used / available if available else None
     return shares
 

@@ -24,6 +24,9 @@ ALLOCATIONS: Final[dict[Any, Any]] = {
     "ps": pl.Int32(),
 }
 
+LONGEST_GAP: Final = 10_000
+"""Idle slots between two that were simulated that all have a row of their own."""
+
 Floats = NDArray[np.float64]
 
 
@@ -52,6 +55,23 @@ def allocation_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.
     ).cast(ALLOCATIONS)
 
 
+def table_slots(recorder: Recorder) -> Integers:
+    """Return the slots that have a row: all, but of a long idle stretch its first alone.
+
+    A row stands for the slots up to the next one, so that sums over time stay right.
+    """
+    first, count = simulated_slots(recorder)
+    seen = np.array(recorder.slots, dtype=np.int64)
+    seen = seen[seen < first + count]
+    gaps = np.flatnonzero(np.diff(seen) > LONGEST_GAP)
+    if not len(gaps):
+        return np.arange(first, first + count)
+    begins = np.concatenate([[first], seen[gaps + 1]])
+    # The stretch from one busy slot to the next idle one, which stands for the whole gap.
+    ends = np.concatenate([seen[gaps] + 2, [first + count]])
+    return np.concatenate([np.arange(*pair) for pair in zip(begins, ends, strict=True)])
+
+
 def simulated_slots(recorder: Recorder) -> tuple[int, int]:
     """Return the first slot that was simulated, and how many there are up to the last one over."""
     if not recorder.slots:
@@ -62,6 +82,8 @@ def simulated_slots(recorder: Recorder) -> tuple[int, int]:
 
 def slot_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFrame:
     """Return one row a slot, from the first that was simulated to the last that is over.
+
+    Of more than `LONGEST_GAP` slots in which nothing was there to do, the first alone has a row.
 
     Columns
     -------
@@ -78,11 +100,12 @@ def slot_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFr
         Utility of the jobs that completed in the slot.
     """
     cluster = recorder.cluster
-    first, count = simulated_slots(recorder)
-    used, totals = _usage(recorder, slots, rows, first, count)
-    seen = np.array(recorder.slots, dtype=np.int64) - first
-    seen = seen[seen < count]
-    columns: dict[str, object] = {"slot": np.arange(first, first + count)}
+    every = table_slots(recorder)
+    count = len(every)
+    used, totals = _usage(recorder, slots, rows, every)
+    seen = np.array(recorder.slots, dtype=np.int64)
+    seen = np.searchsorted(every, seen[seen < recorder.next_slot])
+    columns: dict[str, object] = {"slot": every}
     for name, values in (("running", recorder.running), ("queue", recorder.waiting)):
         column = np.zeros(count, dtype=np.int64)
         column[seen] = np.array(values, dtype=np.int64)[: len(seen)]
@@ -96,14 +119,14 @@ def slot_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFr
             else pl.Series([None] * count, dtype=pl.Float64())
         )
     for at, resource in enumerate(cluster.resources):
-        prices = [recorder.prices.get(first + slot) for slot in range(count)]
+        prices = [recorder.prices.get(slot) for slot in every.tolist()]
         columns[f"price_{resource}"] = pl.Series(
             [None if row is None else float(row[at]) for row in prices], dtype=pl.Float64()
         )
     earned = np.zeros(count)
     for name, utility in recorder.earned.items():
         completion = recorder.completions[name]
-        earned[completion - first] += utility
+        earned[np.searchsorted(every, completion)] += utility
     columns["utility"] = earned
     return pl.DataFrame(columns)
 
@@ -115,24 +138,24 @@ def _natural(values: Integers, dimension: Dimension) -> pl.Series:
 
 
 def _usage(
-    recorder: Recorder, slots: Integers, rows: Integers, first: int, count: int
+    recorder: Recorder, slots: Integers, rows: Integers, every: Integers
 ) -> tuple[Integers, Integers]:
     """Return used and total amounts, shape (slots, resources), of servers that limit them."""
     cluster, segments = recorder.cluster, recorder.segments()
     limited = cluster.capacity < UNLIMITED
-    used = np.zeros((count, len(cluster.resources)), dtype=np.int64)
+    used = np.zeros((len(every), len(cluster.resources)), dtype=np.int64)
     if len(slots):
         amounts = _amounts(recorder, segments)
         amounts[~limited[segments.servers]] = 0
         begins = np.flatnonzero(np.r_[True, np.diff(slots) != 0])
         for column in range(len(cluster.resources)):
             sums = np.add.reduceat(amounts[rows, column], begins)
-            used[slots[begins] - first, column] = sums
+            used[np.searchsorted(every, slots[begins]), column] = sums
     capacity = np.where(limited, cluster.capacity, 0)
-    totals = np.tile(capacity.sum(axis=0), (count, 1))
+    totals = np.tile(capacity.sum(axis=0), (len(every), 1))
     out: set[int] = set()
     for incident in recorder.incidents:
-        at = max(incident.slot - first, 0)
+        at = int(np.searchsorted(every, incident.slot))
         if isinstance(incident, ServerLost) and incident.server not in out:
             out.add(incident.server)
             totals[at:] -= capacity[incident.server]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import cast
 
+from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
     Command,
@@ -89,7 +90,7 @@ class Simulation:
             observer.began(engine)
         agenda = _agenda(self.jobs, self.incidents)
         bags, restarts = BagExecution(self.seed), Restarts()
-        arrived = slot = still = 0
+        arrived = slot = still = simulated = 0
         upcoming = next(agenda, None)
         while upcoming is not None or not engine.idle or _waits(engine):
             if engine.idle and upcoming is not None and not _waits(engine):
@@ -97,6 +98,7 @@ class Simulation:
             if self.until is not None and slot >= self.until:
                 break
             while upcoming is not None and upcoming[0] <= slot:
+                still = 0
                 for event in upcoming[1]:
                     _send(engine, event, observers)
                     if isinstance(event, JobsArrived):
@@ -106,11 +108,15 @@ class Simulation:
                     progress(arrived, len(self.jobs))
             self._run_slot(engine, slot, bags, restarts, observers)
             slot += 1
-            # A policy may leave jobs queued for ever; a whole horizon of standstill with nothing
-            # left to come, or as long as the policy says, is the end.
-            still = 0 if upcoming is not None or not engine.idle else still + 1
+            simulated += 1
+            bounds.SIMULATED.check(simulated, "the run", "give --until, or make slots longer")
+            # A policy may leave jobs queued for ever; a whole horizon of standstill, or as long as
+            # the policy says, is the end, or skipped where something is left to come.
+            still = still + 1 if engine.idle else 0
             if still > (engine.capabilities.patience or self.cluster.horizon):
-                break
+                if upcoming is None:
+                    break
+                slot, still = max(slot, upcoming[0]), 0
         for observer in observers:
             observer.finished(engine)
         return engine

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from shadowprice.core import bounds
 from shadowprice.core.events import Charge, Command, Decided, DriverEvent, SlotEnded
-from shadowprice.core.job import LARGEST_PROGRESS, Job
+from shadowprice.core.job import Job
 from shadowprice.core.utility import (
     Constant,
     Deadline,
@@ -262,7 +263,7 @@ def _width_lie(keeps: Callable[[Any], Any]) -> Lie:
 def _work_lie(factor: float) -> Lie:
     def lie(job: Job) -> Job | None:
         required = math.ceil(job.required * factor)
-        return replace(job, required=required) if required < LARGEST_PROGRESS else None
+        return replace(job, required=required) if required < bounds.PROGRESS.most else None
 
     return lie
 

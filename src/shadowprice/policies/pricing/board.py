@@ -35,6 +35,7 @@ class PriceBoard:
     """
 
     def __init__(self, cluster: Cluster, pool: Pool, constants: PriceConstants, slots: int) -> None:
+        cluster.check_plan(slots)
         self.pool = pool
         self.constants = constants
         self.servers: Integers = np.flatnonzero(pool.members).astype(np.int64)

@@ -1,0 +1,97 @@
+"""Runs with nothing to do for a thousand million slots, and runs that never end."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.core import bounds
+
+CLUSTER = """\
+slot: 10min
+horizon: 20
+servers: [{name: g, count: 2, capacity: {gpu: 4}}]
+"""
+FAR = 1_000_000_000
+JOB = (
+    "- {{name: {name}, arrival: {arrival} slots, chunks: 4, minibatches: {work}, "
+    "minibatch_time: 60s, worker: {{gpu: 1}}, utility: {{kind: constant, value: 5}}}}\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CLUSTER)
+    return tmp_path
+
+
+def write_jobs(*jobs: tuple[str, int, int]) -> None:
+    rows = (JOB.format(name=name, arrival=at, work=work) for name, at, work in jobs)
+    Path("j.yaml").write_text("jobs:\n" + "".join(rows))
+
+
+def simulate(*words: str) -> int:
+    return main(["simulate", "-c", "c.yaml", "-j", "j.yaml", "-q", "-o", "json", *words])
+
+
+@pytest.mark.parametrize("policy", ["fifo", "oasis"])
+def test_slots_with_nothing_to_do_are_skipped(folder: Path, policy: str) -> None:
+    write_jobs(("near", 3, 100), ("far", FAR, 100))
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    assert simulate("-p", policy, "--out", "run") == 0
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert after.ru_maxrss - before.ru_maxrss < 500 << 10
+    info = json.loads(Path("run/run.json").read_text())
+    slots = pl.read_parquet("run/slots.parquet")
+    assert info["summary"]["finished"] == 2
+    # Dense where something was there to do; of the stretch between, one row that stands for it.
+    first = int(slots["slot"][0])
+    assert first == 3
+    gaps = slots["slot"].diff().fill_null(1)
+    assert (gaps > 1).sum() == 1
+    at = int((gaps > 1).arg_true()[0])
+    assert slots["slot"][at] == FAR
+    assert slots["running"][at - 1] == 0
+    # The lone row stands for the whole stretch: by hand, 80 GPU-slots of 8 GPUs all the while.
+    last = int(slots["slot"][-1])
+    expected = slots["used_gpu"].sum() / (8 * (last - first + 1))
+    assert info["summary"]["utilisation"]["gpu"] == pytest.approx(expected)
+
+
+def test_a_job_that_can_never_be_placed_does_not_hold_the_run_up(folder: Path) -> None:
+    # The first job needs both servers' worth of its width; one is lost for good while it waits.
+    Path("j.yaml").write_text(
+        "jobs:\n"
+        "- {name: wide, arrival: 1 slots, chunks: 8, minibatches: 10, minibatch_time: 60s, "
+        "workers: {min: 8, max: 8}, worker: {gpu: 1}, utility: {kind: constant, value: 5}}\n"
+        + JOB.format(name="far", arrival=FAR, work=10)
+    )
+    Path("i.yaml").write_text("incidents: [{slot: 0, server_lost: g-1}]\n")
+    assert simulate("-p", "fifo", "--incidents", "i.yaml", "--out", "run") == 0
+    info = json.loads(Path("run/run.json").read_text())
+    assert info["summary"]["unfinished"] + info["summary"]["finished"] == 2
+    assert len(pl.read_parquet("run/slots.parquet")) < 100
+
+
+def test_a_run_of_too_many_slots_says_what_bounds_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bounds, "SIMULATED", bounds.Bound("simulated", 50, "slots simulated"))
+    write_jobs(("long", 0, 1000))
+    assert simulate("-p", "fifo", "-s", "workers=1", "--out", "run") == 2
+    assert "51 is above the bound of 50 slots simulated" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+def test_a_job_longer_than_any_run_is_refused_when_it_is_read(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jobs(("long", 0, 10**9))
+    assert simulate("-p", "fifo") == 2
+    assert "slots that a job runs at its widest" in capsys.readouterr().err

@@ -1,0 +1,175 @@
+"""Bounds are kept before anything is allocated, and the documentation states them."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from shadowprice.core import bounds
+from shadowprice.core.amounts import parse_amount, parse_duration
+from shadowprice.core.errors import InputError
+from shadowprice.core.ledger import Ledger
+from shadowprice.core.specs import Bounded, ClusterSpec, JobSpec, validate
+from shadowprice.core.wording import closest, escaped, json_safe, shown
+
+SERVER = {"name": "s", "capacity": {"gpu": 8}}
+JOB = {
+    "name": "j",
+    "minibatch_time": "1s",
+    "worker": {"gpu": 1},
+    "utility": {"kind": "constant", "value": 1},
+}
+
+
+def message_of(model: type[Bounded], document: object) -> str:
+    spec, faults = validate(model, document, "file")
+    if spec is None:
+        return "; ".join(map(str, faults))
+    try:
+        if isinstance(spec, ClusterSpec):
+            spec.resolve()
+        else:
+            cluster, _ = validate(ClusterSpec, {"slot": "1min", "servers": [SERVER]}, "")
+            assert cluster is not None
+            assert isinstance(spec, JobSpec)
+            spec.resolve(cluster.resolve())
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("model", "document", "bound"),
+    [
+        (ClusterSpec, {"slot": "1min", "servers": [{**SERVER, "count": 10**9}]}, bounds.SERVERS),
+        (
+            ClusterSpec,
+            {
+                "slot": "1min",
+                "servers": [
+                    {**SERVER, "count": 150_000},
+                    {**SERVER, "name": "t", "count": 150_000},
+                ],
+            },
+            bounds.SERVERS,
+        ),
+        (ClusterSpec, {"slot": "1min", "horizon": 10**8, "servers": [SERVER]}, bounds.HORIZON),
+        (
+            ClusterSpec,
+            {
+                "slot": "1min",
+                "servers": [{"name": "s", "capacity": {f"r{n}": 1 for n in range(65)}}],
+            },
+            bounds.RESOURCES,
+        ),
+        (JobSpec, {**JOB, "chunks": 10**12}, bounds.CHUNKS),
+        (JobSpec, {**JOB, "chunks": 10**8}, bounds.WIDTHS),
+        (JobSpec, {**JOB, "minibatches": 10**12, "chunks": 10}, bounds.LENGTH),
+        (JobSpec, {**JOB, "minibatches": 10**12, "epochs": 10**12}, bounds.PROGRESS),
+        (JobSpec, {**JOB, "epochs": 10**15}, bounds.NUMBER),
+        (JobSpec, {**JOB, "arrival": "1e13 slots"}, bounds.SLOT),
+        (JobSpec, {**JOB, "arrival": "400000d"}, bounds.SECONDS),
+        (JobSpec, {**JOB, "labels": {f"l{n}": "x" for n in range(101)}}, bounds.LABELS),
+        (JobSpec, {**JOB, "labels": {"l": "x" * 2001}}, bounds.TEXT),
+        (JobSpec, {**JOB, "name": "x" * 201}, bounds.NAME),
+    ],
+)
+def test_what_is_too_large_is_refused_with_its_bound_before_it_is_built(
+    model: type[Bounded], document: object, bound: bounds.Bound
+) -> None:
+    tracemalloc.start()
+    message = message_of(model, document)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert bound.what in message
+    assert peak < 20 << 20
+
+
+def test_a_plan_of_too_many_cells_is_refused_before_the_ledger_is_made() -> None:
+    spec, _ = validate(
+        ClusterSpec,
+        {"slot": "1min", "horizon": 100_000, "servers": [{**SERVER, "count": 100_000}]},
+        "",
+    )
+    assert spec is not None
+    cluster = spec.resolve()
+    with pytest.raises(InputError, match="cells of a plan"):
+        Ledger(cluster, cluster.horizon)
+    Ledger(cluster, 1)
+
+
+def test_a_window_that_moves_beyond_its_end_holds_only_what_stands() -> None:
+    spec, _ = validate(ClusterSpec, {"slot": "1min", "horizon": 4, "servers": [SERVER]}, "")
+    assert spec is not None
+    near, far = (Ledger(spec.resolve(), 4) for _ in range(2))
+    for step in range(1, 23):
+        near.advance(step)
+    far.advance(22)
+    assert near.start == far.start == 22
+    assert (near.used == far.used).all()
+    assert (near.versions == far.versions).all()
+    far.advance(10**12)  # at once, however far
+    assert far.start == 10**12
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_booleans_are_no_counts(value: bool) -> None:
+    document = {"slot": "1min", "servers": [{**SERVER, "count": value}]}
+    assert "is given a boolean" in message_of(ClusterSpec, document)
+    assert "is given a boolean" in message_of(JobSpec, {**JOB, "epochs": value})
+    assert "is given a boolean" in message_of(
+        JobSpec, {**JOB, "minibatch_time": None, "throughput": {value: 1.0}}
+    )
+    utility = {"kind": "constant", "value": value}
+    assert "is given a boolean" in message_of(JobSpec, {**JOB, "utility": utility})
+
+
+@pytest.mark.parametrize(
+    "text", ["1e999s", "1e-300s", "9" * 5000 + "s", "1e13 slots", "400000d", "1e-12 slots"]
+)
+def test_durations_beyond_what_is_kept(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_duration(text)
+    assert len(str(caught.value)) < 300
+
+
+def test_durations_within() -> None:
+    assert parse_duration("1e-9s").seconds == Fraction(1, 10**9)
+    assert parse_duration("1000000000 slots").slots == 10**9
+    assert parse_duration("0s").seconds == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, "9" * 5000, float("inf"), float("nan"), 1e300],
+    ids=["digits", "text", "inf", "nan", "float"],
+)
+def test_amounts_beyond_what_is_kept(value: float | str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_amount(value)
+    assert len(str(caught.value)) < 300
+
+
+def test_nothing_that_a_terminal_obeys_is_shown() -> None:
+    hostile = "a\x1b[2J\x07\x9b31m\u202eb\u2028\U000e0041\ud800é\t\n"
+    assert escaped(hostile) == (r"a\x1b[2J\x07\x9b31m\u202eb\u2028\U000e0041\ud800é\t\n")
+    assert escaped("one\ntwo", lines=True) == "one\ntwo"
+    assert shown("x" * 10**6) == repr("x" * 60 + "...")
+    assert json_safe('"\x9b\U000e0041"') == '"\\u009b\\udb40\\udc41"'
+
+
+def test_the_search_for_alike_names_is_bounded() -> None:
+    assert closest("orsis", ["oasis", "fifo"]) == "oasis"
+    assert closest("x" * 10**6, ["oasis"]) is None
+    assert closest("zzz", (f"name-{n}" for n in range(10**6))) is None
+
+
+def test_the_documentation_states_every_bound() -> None:
+    page = Path(__file__).parents[3].joinpath("docs/formats.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z_]+)` \| ([\d,.e+]+) \| (.*) \|$", page, re.MULTILINE)
+    stated = {name: (most, what) for name, most, what in rows}
+    assert stated == {name: (f"{bound.most:,}", bound.what) for name, bound in bounds.TABLE.items()}
