@@ -21,9 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Run a generated workload under five schedulers; table, runs and pages in runs/demo
 	@$(BIN)/shadowprice generate --preset calibrated --arrivals bursty --jobs 200 --slots 100 --seed 3 --out runs/demo/workload
 	@$(BIN)/shadowprice compare -c runs/demo/workload/cluster.yaml -j runs/demo/workload/jobs.jsonl --until '100 slots' \
-		-p 'oasis,oasis?lower=clearing,fifo,drf,rrh,dorm?window=4&adjustable=4' --out runs/demo/compared
+		-p 'oasis,oasis?preset=paper,fifo,drf,rrh,dorm?window=4&adjustable=4' --out runs/demo/compared
 	@echo "Open runs/demo/compared/compare.html, or ask why a job was refused:"
-	@$(BIN)/shadowprice explain runs/demo/compared/oasis-lower=clearing job-1
+	@$(BIN)/shadowprice explain runs/demo/compared/oasis job-1
 
 test: $(STAMP) ## Run the tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile

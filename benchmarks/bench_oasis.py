@@ -111,7 +111,9 @@ def measure(row: Row, lower: str) -> Stopwatch:
     options = GeneratorOptions(preset=row.preset, jobs=row.jobs, slots=row.slots, arrival_share=0.5)
     jobs = generate(options).to_jobs(cluster)
     policy = make_policy(
-        "oasis", PolicyContext(cluster, jobs, row.slots), {"lower": lower} if lower else {}
+        "oasis",
+        PolicyContext(cluster, jobs, row.slots),
+        {"preset": "paper"} | ({"lower": lower} if lower else {}),
     )
     watch = Stopwatch(policy, row.twins, every=5)
     Simulation(cluster, jobs, watch, until=row.slots).run()

@@ -159,13 +159,13 @@ def replay(name: str, spec: str, load: float) -> dict[str, Any]:
     """Run one line of the table in this process."""
     cluster, jobs = workload(spec, load)
     scenario = Scenario(cluster, jobs)
-    settings: dict[str, Any] = {"workers": "fewest"} if "fifo" in name else {}
+    settings: dict[str, Any] = {"workers": "fewest"} if "fifo" in name else {"preset": "paper"}
     if name == "fifo twin":
         done, seconds = plain_fifo(cluster, jobs)
         return {"jobs": len(jobs), "done": done, "seconds": seconds}
     if name == "oasis twin":
         # The prices of the whole job set, the decisions of its first arrivals.
-        shadow = Shadow(make_policy("oasis", PolicyContext(cluster, jobs), {}))
+        shadow = Shadow(make_policy("oasis", PolicyContext(cluster, jobs), settings))
         Simulation(cluster, jobs[: 2 * TWIN_ARRIVALS], shadow).run()
         return {"jobs": shadow.arrivals, "done": None, "seconds": shadow.seconds}
     policy, recorded = name.split(maxsplit=1)[0], "recorded" in name

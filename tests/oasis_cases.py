@@ -40,7 +40,7 @@ class Market:
 
     @property
     def members(self) -> tuple[Any, Any]:
-        return pools(self.on, "half", with_ps=True)
+        return pools(self.on, halved=True)
 
     def planner(self, *, literal: bool = False) -> Planner:
         """Return a planner that has just looked at the ledger."""

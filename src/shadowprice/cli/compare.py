@@ -34,7 +34,7 @@ def compare(
             "--policy",
             "-p",
             help="Policies with commas between them; `shadowprice policies` lists them. "
-            "oasis?lower=clearing is a variant with a parameter of its own.",
+            "oasis?preset=paper is a variant with a parameter of its own.",
             rich_help_panel=o.HOW,
             autocompletion=o.complete_policy,
         ),
@@ -67,7 +67,7 @@ def compare(
 
     shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo
 
-    shadowprice compare -c cluster.yaml -j jobs.yaml -p 'oasis,oasis?lower=clearing,drf'
+    shadowprice compare -c cluster.yaml -j jobs.yaml -p 'oasis,oasis?preset=paper,drf'
     """
     from shadowprice.cli.simulate import leave_if_partial
     from shadowprice.cli.tables import summary_table
@@ -128,7 +128,7 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """A policy with parameters of its own, as ``oasis?lower=clearing`` names it."""
+    """A policy with parameters of its own, as ``oasis?preset=paper`` names it."""
 
     policy: str
     pairs: tuple[str, ...]

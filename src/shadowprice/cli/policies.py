@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -105,7 +105,10 @@ def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[st
     dict
         ``name``, ``type``, ``default`` and ``description``, as text.
     """
+    paper: Mapping[str, object] = getattr(model, "paper_settings", {})
     for name, field in model.model_fields.items():
+        if name == "preset" and not paper:
+            continue  # it changes nothing
         inner = _model_in(field.annotation)
         if inner is not None:
             yield from parameter_rows(inner, f"{prefix}{field.alias or name}.")
@@ -114,8 +117,14 @@ def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[st
             "name": prefix + (field.alias or name),
             "type": _type_text(field.annotation),
             "default": "required" if field.is_required() else _plain(field.get_default()),
-            "description": field.description or "",
+            "description": _described(field.description or "", paper if name == "preset" else {}),
         }
+
+
+def _described(description: str, sets: Mapping[str, object]) -> str:
+    if not sets:
+        return description
+    return f"{description} ({', '.join(f'{name}={value}' for name, value in sets.items())})"
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

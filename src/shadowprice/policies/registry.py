@@ -11,7 +11,9 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any, ClassVar, Literal, cast
+
+from pydantic import Field, model_validator
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy, PolicyContext
@@ -19,8 +21,30 @@ from shadowprice.core.specs import Bounded, validate
 from shadowprice.core.wording import closest, shown
 
 
-class Parameters(Bounded):
-    """Base of every policy's parameters: frozen and bounded, and unknown names are errors."""
+class Settings(Bounded):
+    """Base of parameters: frozen and bounded, and unknown names are errors."""
+
+
+Preset = Literal["none", "paper"]
+
+
+class Parameters(Settings):
+    """Base of every policy's parameters: the defaults serve users, a preset gives the paper's."""
+
+    paper_settings: ClassVar[Mapping[str, object]] = {}
+    """What ``preset=paper`` sets; nothing where the defaults are what the paper prints."""
+
+    preset: Preset = Field(
+        default="none",
+        description="paper: the settings that its paper prints; what else is set goes before them",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_preset(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("preset") == "paper":
+            return {**cls.paper_settings, **value}
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,10 @@ def test_schemes_are_the_five_of_the_paper_with_both_lower_prices() -> None:
     assert [one.key for one in setting.SCHEMES] == [
         "oasis", "oasis-theory", "fifo", "drf", "rrh", "dorm",
     ]  # fmt: skip
-    assert [one.parameters["lower"] for one in setting.SCHEMES[:2]] == ["clearing", "theory"]
+    assert [one.parameters for one in setting.SCHEMES[:2]] == [
+        {"preset": "paper", "lower": "clearing"},
+        {"preset": "paper"},
+    ]
 
 
 def test_total_utility_is_what_the_jobs_earned() -> None:

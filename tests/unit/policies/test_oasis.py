@@ -24,6 +24,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext, Status, View
+from shadowprice.core.quote import Answer
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import Constant, Deadline, Sigmoid, Utility
 from shadowprice.engine import Engine
@@ -99,7 +100,7 @@ class Examiner:
         sides = []
         on = view.cluster
         parts = (GIVEN["worker"], GIVEN["ps"])
-        for members, part in zip(pools(on, "auto", with_ps=True), parts, strict=True):
+        for members, part in zip(pools(on, halved=True), parts, strict=True):
             high = [part["U"].get(name, part["L"]) for name in on.resources]
             sides.append(
                 Side.of(
@@ -334,14 +335,10 @@ def test_a_lost_server_is_used_again_once_it_is_back() -> None:
 
 def test_servers_for_both_are_split_in_halves_of_each_kind() -> None:
     on = cluster(1, 1, both=3)
-    workers, servers = pools(on, "half", with_ps=True)
+    workers, servers = pools(on, halved=True)
     assert workers.tolist() == [True, False, True, True, False]
     assert servers.tolist() == [False, True, False, False, True]
-    assert [pools(on, "auto", with_ps=part)[1].tolist() for part in (True, False)] == [
-        servers.tolist(),
-        pools(on, "none", with_ps=True)[1].tolist(),
-    ]
-    workers, servers = pools(on, "none", with_ps=True)
+    workers, servers = pools(on, halved=False)
     assert workers.sum() == 4
     assert servers.tolist() == [False, True, False, False, False]
 
@@ -363,6 +360,46 @@ def test_split_pools_hold_for_whole_runs() -> None:
             assert not (record.plan.ps[record.plan.servers < 2]).any()
             assert not (record.plan.workers[record.plan.servers >= 2]).any()
     assert any(record.status is Status.FINISHED for record in engine.jobs.values())
+
+
+def all_reduce(on: Cluster, name: str, arrival: int = 0) -> Job:
+    wide = {"chunks": 40, "worker_range": (8, 40)}
+    return job(on, name, ps=None, arrival=arrival, utility=Constant(50.0), **wide)
+
+
+def test_without_known_jobs_servers_are_halved_when_the_first_parameter_server_comes() -> None:
+    on = cluster(0, 0, both=4, horizon=12)
+    policy = oasis(on)
+    engine = Engine(on, policy)
+    engine.handle(JobsArrived(0, (all_reduce(on, "before"),)))
+    plan = engine.jobs["before"].plan
+    assert set(plan.servers.tolist()) == {0, 1, 2, 3}
+    # A quote divides nothing.
+    quoted = policy.quote(engine.view, job(on, "with-ps", utility=Constant(50.0)))
+    assert quoted.answer is Answer.ADMITTED
+    assert len(policy._planner.boards[0].servers) == 4
+    engine.handle(JobsArrived(0, (job(on, "with-ps", utility=Constant(50.0)),)))
+    plan = engine.jobs["with-ps"].plan
+    assert engine.jobs["with-ps"].completion is None
+    assert (plan.completion, quoted.completion) == (quoted.completion, plan.completion)
+    assert not plan.ps[plan.servers < 2].any()
+    assert not plan.workers[plan.servers >= 2].any()
+    engine.handle(JobsArrived(0, (all_reduce(on, "after"),)))
+    assert set(engine.jobs["after"].plan.servers.tolist()) <= {0, 1}
+
+
+def test_learnt_prices_of_halves_are_those_of_halves_from_the_beginning() -> None:
+    on = cluster(0, 0, both=4, horizon=12)
+    jobs = [all_reduce(on, f"a-{at}") for at in range(3)]
+    jobs += [job(on, f"p-{at}", utility=Constant(4.0 + at)) for at in range(9)]
+    told = []
+    for split in ("auto", "half"):
+        policy = oasis(on, prices="online", split=split)
+        for one in jobs:
+            for _ in policy.decide(Engine(on, policy).view, JobsArrived(0, (one,))):
+                pass
+        told.append(policy.parameters_in_force() | {"split": None})
+    assert told[0] == told[1]
 
 
 # ---------------------------------------------------------------------------- parameters
@@ -395,7 +432,7 @@ def test_a_wrong_parameter_is_refused_with_its_name_and_mend(
 
 def test_offline_prices_need_the_job_set() -> None:
     with pytest.raises(InputError, match="needs the whole job set") as caught:
-        make_policy("oasis", PolicyContext(cluster()), {})
+        make_policy("oasis", PolicyContext(cluster()), {"prices": "offline"})
     assert "use online or given" in str(caught.value)
 
 
@@ -471,9 +508,9 @@ def test_online_constants_end_at_the_offline_ones() -> None:
     jobs = sorted(
         (random_job(on, rng, f"job-{at}") for at in range(10)), key=lambda one: one.arrival
     )
-    online = oasis(on, jobs, 20, prices="online")
+    online = oasis(on, jobs, 20, preset="paper", prices="online")
     Simulation(on, jobs, online, until=20).run()
-    offline = oasis(on, jobs, 20)
+    offline = oasis(on, jobs, 20, preset="paper")
     for pool in ("worker", "ps"):
         assert online.parameters_in_force()[pool] == offline.parameters_in_force()[pool]
 

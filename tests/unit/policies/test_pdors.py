@@ -341,8 +341,9 @@ def test_prices_learnt_online_are_the_offline_ones_once_all_are_seen() -> None:
     rng = np.random.default_rng(8)
     on = random_pool(rng)
     jobs = [random_two_rates(on, rng, f"job-{at}", latest=3) for at in range(6)]
-    offline = make_policy("pdors", PolicyContext(on, jobs, 8), {})
-    online = make_policy("pdors", PolicyContext(on, jobs, 8), {"prices": "online"})
+    offline = make_policy("pdors", PolicyContext(on, jobs, 8), {"preset": "paper"})
+    learning = {"preset": "paper", "prices": "online"}
+    online = make_policy("pdors", PolicyContext(on, jobs, 8), learning)
     Simulation(on, jobs, online, until=8).run()
     assert online.parameters_in_force()["ln_L"] == offline.parameters_in_force()["ln_L"]
     assert online.parameters_in_force()["ln_U"] == offline.parameters_in_force()["ln_U"]

@@ -53,9 +53,11 @@ class Scheme:
         return POLICY_COLOURS[self.policy]
 
 
-CLEARING: Final = Scheme("oasis", "OASiS (clearing L)", "oasis", {"lower": "clearing"})
+CLEARING: Final = Scheme(
+    "oasis", "OASiS (clearing L)", "oasis", {"preset": "paper", "lower": "clearing"}
+)
 THEORY: Final = Scheme(
-    "oasis-theory", "OASiS (theory's L)", "oasis", {"lower": "theory"}, dashed=True
+    "oasis-theory", "OASiS (theory's L)", "oasis", {"preset": "paper"}, dashed=True
 )
 BASELINES: Final = (
     Scheme("fifo", "FIFO", "fifo", {}),

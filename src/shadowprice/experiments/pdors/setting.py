@@ -46,12 +46,20 @@ class Contender:
     parameters: Mapping[str, Any]
 
 
-PDORS: Final = Contender("pdors", "PD-ORS", "pdors", {})
-EXACT: Final = Contender("pdors-exact", "PD-ORS, exact placement", "pdors", {"placement": "exact"})
-LITERAL: Final = Contender(
-    "pdors-literal", "PD-ORS, (3.4) to the letter", "pdors", {"bandwidth": "literal"}
+PAPER: Final[Mapping[str, Any]] = {"preset": "paper"}
+PDORS: Final = Contender("pdors", "PD-ORS", "pdors", PAPER)
+EXACT: Final = Contender(
+    "pdors-exact", "PD-ORS, exact placement", "pdors", {**PAPER, "placement": "exact"}
 )
-OASIS: Final = Contender("oasis", "OASiS, half of the machines each", "oasis", {"split": "half"})
+LITERAL: Final = Contender(
+    "pdors-literal",
+    "PD-ORS, (3.4) to the letter",
+    "pdors",
+    {**PAPER, "bandwidth": "literal"},
+)
+OASIS: Final = Contender(
+    "oasis", "OASiS, half of the machines each", "oasis", {**PAPER, "split": "half"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ class OasisParameters(PriceParameters):
     split: Literal["auto", "half", "none"] = Field(
         default="auto",
         description="servers of role `any`: half of them for workers and half for parameter "
-        "servers, or none for parameter servers; auto: half when a job has parameter servers",
+        "servers, or none for parameter servers; auto: none until the first job with parameter "
+        "servers arrives, half from then on (prices=offline knows beforehand)",
     )
     worker: GivenPrices | None = Field(
         default=None, description="worker.L and worker.U.<resource>, for prices=given"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +11,16 @@ from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.policy import PolicyContext
+from shadowprice.core.events import Decision, JobsArrived, PolicyEvent
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.policy import PolicyContext, View
 from shadowprice.policies.oasis.parameters import OasisParameters
 from shadowprice.policies.oasis.planner import Planner
 from shadowprice.policies.oasis.quotes import OasisPlanner
 from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Pool
+from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Pool, PriceConstants
 
 
 class Oasis(PricedAdmission):
@@ -33,17 +37,20 @@ class Oasis(PricedAdmission):
     capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
 
     def __init__(self, context: PolicyContext, parameters: OasisParameters) -> None:
+        parameters = parameters.for_jobs(context.known_jobs)
         cluster, known = context.cluster, context.known_jobs
-        with_ps = known is None or any(job.ps is not None for job in known)
-        if parameters.prices == "given" and parameters.ps is None and with_ps and known is not None:
+        with_ps = any(job.ps is not None for job in known or ())
+        if parameters.prices == "given" and parameters.ps is None and with_ps:
             raise InputError(
                 Fault("policy oasis", "jobs have parameter servers", "set ps.L and ps.U.<resource>")
             )
-        hosts_workers, hosts_ps = pools(cluster, parameters.split, with_ps)
-        kinds: tuple[tuple[NDArray[np.bool_], Carries], ...] = (
-            (hosts_workers, "workers"),
-            (hosts_ps, "ps"),
+        # Without knowing the jobs beforehand, no server waits for parameter servers until a job
+        # needs them.
+        divided = parameters.split == "half" or (
+            parameters.split == "auto" and parameters.prices == "offline" and with_ps
         )
+        self._undivided = parameters.split == "auto" and not divided
+        kinds: tuple[Carries, ...] = ("workers", "ps")
         learners = [
             ConstantsLearner(
                 Pool.of(cluster, members),
@@ -53,19 +60,65 @@ class Oasis(PricedAdmission):
                 parameters.lower == "clearing",
                 parameters.prices == "offline",
             )
-            for members, carries in kinds
+            for members, carries in zip(pools(cluster, halved=divided), kinds, strict=True)
         ]
         constants = first_constants(
             "oasis", context, parameters, learners, (parameters.worker, parameters.ps)
         )
+        self._literal = parameters.chunks == "literal"
+        planner = self._planner_of(cluster, learners, constants)
+        super().__init__(planner, learners, parameters, cluster)
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Decide each arriving job once; plan displaced jobs anew."""
+        if (
+            self._undivided
+            and isinstance(event, JobsArrived)
+            and any(job.ps is not None for job in event.jobs)
+        ):
+            self._divide()
+        return super().decide(view, event)
+
+    @contextmanager
+    def _as_if_learnt(self, job: Job, ledger: LedgerView) -> Iterator[None]:
+        before = self._planner, self._learners, self._undivided
+        if self._undivided and job.ps is not None:
+            self._divide()
+        try:
+            with super()._as_if_learnt(job, ledger):
+                yield
+        finally:
+            self._planner, self._learners, self._undivided = before
+
+    def _divide(self) -> None:
+        """Give half of the servers for both to parameter servers, from now on.
+
+        What stands on them stays; they carry no new workers.
+        """
+        members = pools(self._cluster, halved=True)
+        learners = [
+            learner.moved(Pool.of(self._cluster, servers))
+            for learner, servers in zip(self._learners, members, strict=True)
+        ]
+        constants = [board.constants for board in self._planner.boards]
+        if self._parameters.prices == "online":
+            scale = self._parameters.price_scale
+            constants = [learner.constants().scaled(scale) for learner in learners]
+        self._learners = tuple(learners)
+        self._planner = self._planner_of(self._cluster, learners, constants)
+        self._undivided = False
+
+    def _planner_of(
+        self,
+        cluster: Cluster,
+        learners: Sequence[ConstantsLearner],
+        constants: Sequence[PriceConstants],
+    ) -> OasisPlanner:
         workers, servers = (
             PriceBoard(cluster, learner.pool, constant, cluster.horizon)
             for learner, constant in zip(learners, constants, strict=True)
         )
-        planner = Planner(
-            workers, servers, cluster.slot_seconds, literal=parameters.chunks == "literal"
-        )
-        super().__init__(OasisPlanner(planner), learners, parameters, cluster)
+        return OasisPlanner(Planner(workers, servers, cluster.slot_seconds, literal=self._literal))
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""
@@ -77,19 +130,15 @@ class Oasis(PricedAdmission):
         }
 
 
-def pools(
-    cluster: Cluster, split: str, with_ps: bool
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the servers that carry workers and those that carry parameter servers, disjoint.
 
     Parameters
     ----------
     cluster : Cluster
         The servers.
-    split : {"auto", "half", "none"}
-        What becomes of servers of role `any`.
-    with_ps : bool
-        Whether any job has parameter servers.
+    halved : bool
+        Whether half of the servers of role `any` go to parameter servers; none do otherwise.
 
     Returns
     -------
@@ -99,7 +148,7 @@ def pools(
     """
     workers, servers = cluster.hosts_workers.copy(), cluster.hosts_ps.copy()
     shared = np.array([role is Role.ANY for role in cluster.roles])
-    if split == "none" or (split == "auto" and not with_ps):
+    if not halved:
         servers &= ~shared
         return workers, servers
     for kind in np.unique(cluster.kinds[shared]):

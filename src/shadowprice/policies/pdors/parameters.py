@@ -14,10 +14,11 @@ THEOREM = "theorem"
 class PdorsParameters(PriceParameters):
     """Parameters of `pdors`."""
 
-    prices: Literal["offline", "online", "given"] = Field(
-        default="offline",
-        description="offline: (3.13)-(3.14) over the whole job set, known in a simulation; "
-        "online: over the jobs seen so far; given: L and U as set below",
+    prices: Literal["auto", "offline", "online", "given"] = Field(
+        default="auto",
+        description="L and U. offline: (3.13)-(3.14) over the whole job set, known in a simulation "
+        "only; online: over the jobs seen so far; given: as set below; auto: offline where the job "
+        "set is known, online where it is not",
     )
     placement: Literal["randomised", "exact", "greedy"] = Field(
         default="randomised",

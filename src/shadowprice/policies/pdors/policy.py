@@ -32,6 +32,7 @@ class Pdors(PricedAdmission):
     """
 
     def __init__(self, context: PolicyContext, parameters: PdorsParameters) -> None:
+        parameters = parameters.for_jobs(context.known_jobs)
         cluster = context.cluster
         if not cluster.hosts_workers.any():
             raise InputError(

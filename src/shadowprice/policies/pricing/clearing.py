@@ -34,8 +34,8 @@ class ClearingPrice:
         Slots that a planner looks ahead.
     known : bool
         Whether the jobs taken in are all there will be: the busiest window of them counts.
-        Otherwise the latest window does, its demand so far set against its slots so far and a
-        twentieth of a window.
+        Otherwise the latest window does, its demand so far, less what chance alone may have added
+        to it, set against its slots so far and a twentieth of a window.
     """
 
     def __init__(self, capacity: Floats, window: int, *, known: bool) -> None:
@@ -47,6 +47,13 @@ class ClearingPrice:
         self._uses: list[Floats] = []
         self._ln_price = -math.inf
         self._due = 1
+        self._seen = 0
+        self._first: int | None = None
+
+    def resize(self, capacity: Floats) -> None:
+        """Take note of another capacity of the pool; the price is worked out anew."""
+        self._capacity = capacity
+        self._due = min(self._due, self._seen)
 
     def copy(self) -> ClearingPrice:
         """Return a price over the same jobs, to which others may be added."""
@@ -69,6 +76,8 @@ class ClearingPrice:
             Shares times slots that it takes of each resource.
         """
         if math.isfinite(ln_density):
+            self._seen += 1
+            self._first = arrival if self._first is None else min(self._first, arrival)
             self._arrivals.append(arrival)
             self._densities.append(ln_density)
             self._uses.append(use)
@@ -79,22 +88,33 @@ class ClearingPrice:
         It is worked out anew whenever a fiftieth of the jobs that count is new: prices that
         changed with every job would mean pricing every slot with every job.
         """
-        seen = len(self._arrivals)
-        if seen >= self._due:
+        seen = self._seen
+        if self._arrivals and seen >= self._due:
+            if not self._known:
+                self._forget()
             arrivals = np.array(self._arrivals)
             if self._known:
                 windows = (arrivals - arrivals.min()) // self._window
                 prices = [self._settle(windows == at, self._window) for at in np.unique(windows)]
                 counted = seen
             else:
-                latest, first = int(arrivals.max()), int(arrivals.min())
-                recent = arrivals > latest - self._window
+                assert self._first is not None
                 ahead = max(1, self._window // _GUESSED_AHEAD)
-                prices = [self._settle(recent, min(latest - first + ahead, self._window))]
-                counted = int(recent.sum())
+                slots = min(int(arrivals.max()) - self._first + ahead, self._window)
+                prices = [self._settle(np.ones(len(arrivals), dtype=np.bool_), slots)]
+                counted = len(arrivals)
             self._ln_price = max(prices)
             self._due = seen + max(1, counted // _RENEWALS)
         return self._ln_price
+
+    def _forget(self) -> None:
+        """Drop the jobs that arrived before the latest window: they never count again."""
+        oldest = max(self._arrivals) - self._window
+        kept = [row for row, arrival in enumerate(self._arrivals) if arrival > oldest]
+        if len(kept) < len(self._arrivals):
+            self._arrivals = [self._arrivals[row] for row in kept]
+            self._densities = [self._densities[row] for row in kept]
+            self._uses = [self._uses[row] for row in kept]
 
     def _settle(self, members: NDArray[np.bool_], slots: int) -> float:
         rows = np.flatnonzero(members)
@@ -103,5 +123,9 @@ class ClearingPrice:
         limited = self._capacity > 0
         uses = np.array([self._uses[row] for row in rows[order]])[:, limited]
         taken = np.cumsum(uses, axis=0)
+        if not self._known:
+            # A few jobs say little of those to come: less a standard deviation of their sum (of a
+            # compound Poisson law), so that one job alone never makes a price.
+            taken -= np.sqrt(np.cumsum(uses * uses, axis=0))
         full = (taken >= slots * self._capacity[limited]).any(axis=1)
         return float(densities[order][int(np.argmax(full))]) if full.any() else -math.inf

@@ -126,6 +126,7 @@ class ConstantsLearner:
     _ln_least_rate: float = field(init=False, default=math.inf)
     _ln_least_use: float = field(init=False, default=math.inf)
     _longest: int = field(init=False, default=1)
+    _ln_clearing: float = field(init=False, default=-math.inf)
     _market: ClearingPrice = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,6 +139,20 @@ class ConstantsLearner:
         twin = copy(self)
         twin._ln_upper = self._ln_upper.copy()
         twin._market = self._market.copy()
+        return twin
+
+    def moved(self, pool: Pool) -> ConstantsLearner:
+        """Return a learner that has seen the same jobs, for other servers.
+
+        What was learnt is in shares of the pool's largest capacities: of those that jobs asked
+        for, these may not change.
+        """
+        asked = np.isfinite(self._ln_upper)
+        if not np.array_equal(pool.scale[asked], self.pool.scale[asked]):
+            raise ValueError("the largest capacities of the pool changed")
+        twin = self.copy()
+        twin.pool = pool
+        twin._market.resize(pool.total_shares)
         return twin
 
     def learn(self, jobs: Iterable[Job]) -> bool:
@@ -169,6 +184,9 @@ class ConstantsLearner:
         self._ln_least_use = min(self._ln_least_use, ln_use)
         self._longest = max(self._longest, window)
         if self.clearing:
+            if not self.known:
+                # What those before it suggest: no job raises the price that it is asked itself.
+                self._ln_clearing = self._market.ln_price()
             self._market.add(job.arrival, ln_best - ln_use, slots * shares)
 
     def _demand(self, job: Job) -> Amounts | None:
@@ -199,7 +217,8 @@ class ConstantsLearner:
         )
         ln_lower = -math.log(4.0) - ln_eta + self._ln_least_rate
         if self.clearing:
-            ln_lower = max(ln_lower, self._market.ln_price())
+            clearing = self._market.ln_price() if self.known else self._ln_clearing
+            ln_lower = max(ln_lower, clearing)
         upper = np.where(np.isneginf(self._ln_upper), -np.inf, np.maximum(self._ln_upper, ln_lower))
         return PriceConstants(ln_lower, upper)
 

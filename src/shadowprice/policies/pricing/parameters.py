@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from shadowprice.core.job import Job
 from shadowprice.core.specs import Spec
 from shadowprice.policies.registry import Parameters
 
@@ -41,18 +42,27 @@ def ordered(lower: float, upper: Mapping[str, float]) -> None:
 class PriceParameters(Parameters):
     """Where the constants L and U of the price function come from."""
 
-    prices: Literal["offline", "online", "given"] = Field(
-        default="offline",
-        description="offline: (23)-(26) over the whole job set, known in a simulation; online: "
-        "over the jobs seen so far; given: as set below",
+    paper_settings: ClassVar[Mapping[str, object]] = {"prices": "offline", "lower": "theory"}
+
+    prices: Literal["auto", "offline", "online", "given"] = Field(
+        default="auto",
+        description="L and U. offline: (23)-(26) over the whole job set, known in a simulation "
+        "only; online: over the jobs seen so far; given: as set below; auto: offline where the job "
+        "set is known, online where it is not",
     )
     price_scale: Positive = Field(
         default=1.0,
         description="factor on every ratio U/L: below 1 prices rise less steeply (Fig. 6)",
     )
     lower: Literal["theory", "clearing"] = Field(
-        default="theory",
-        description="L. theory: (25), (26), below every job's least utility density, which a steep "
-        "sigmoid makes vanish: prices then stay near 0 until a server is nearly full; clearing: at "
-        "least the density at which the known demand would just fill the cluster",
+        default="clearing",
+        description="L. clearing: at least the density at which the demand would just fill the "
+        "cluster; theory: (25), (26), below every job's least utility density, which a steep "
+        "sigmoid makes vanish: prices then stay near 0 until a server is nearly full",
     )
+
+    def for_jobs(self, known: Sequence[Job] | None) -> Self:
+        """Return the parameters with ``prices=auto`` settled by whether the job set is known."""
+        if self.prices != "auto":
+            return self
+        return self.model_copy(update={"prices": "online" if known is None else "offline"})

@@ -1,0 +1,70 @@
+"""What policies do as they stand: live, on an empty cluster, and with the papers' settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shadowprice.core.events import JobsArrived, SlotBegan
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.utility import Constant
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy, policies
+from tests.astraea_cases import shared_cluster, shared_job
+from tests.workloads import cluster, job
+
+NEEDS_KNOWN_JOBS = {"optimum"}
+TENANTS = {"astraea", "batchsche", "gandiva_fair", "hived"}
+
+
+@pytest.mark.parametrize("name", sorted(policies().keys() - NEEDS_KNOWN_JOBS))
+def test_every_policy_runs_live_as_it_stands(name: str) -> None:
+    if name in TENANTS:
+        on = shared_cluster()
+        jobs = [shared_job(on, f"job-{at}", tenant="u1") for at in range(2)]
+    else:
+        on = cluster(2, 1, both=1)
+        jobs = [job(on, "job-0", utility=Constant(9.0)), job(on, "job-1", ps=None)]
+    engine = Engine(on, make_policy(name, PolicyContext(on, None), {}))
+    engine.handle(JobsArrived(0, tuple(jobs)))
+    engine.handle(SlotBegan(0))
+    assert {state.status for state in engine.jobs.values()} <= {
+        Status.ADMITTED, Status.QUEUED,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["oasis", "pdors"])
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_prices_learnt_from_a_job_or_two_refuse_none_on_an_empty_cluster(
+    name: str, wanted: int
+) -> None:
+    on = cluster(1, 1, both=1, horizon=10)
+    jobs = [job(on, f"job-{at}", utility=Constant(1.0)) for at in range(wanted)]
+    engine = Engine(on, make_policy(name, PolicyContext(on, None), {}))
+    engine.handle(JobsArrived(0, tuple(jobs)))
+    assert all(record.status is not Status.REFUSED for record in engine.jobs.values())
+
+
+@pytest.mark.parametrize("name", sorted(policies()))
+def test_every_policy_takes_its_paper_s_preset(name: str) -> None:
+    tenants = name in TENANTS
+    on = shared_cluster() if tenants else cluster(2, 1)
+    context = PolicyContext(on, [])
+    told = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
+    assert told["preset"] == "paper"
+
+
+@pytest.mark.parametrize("name", ["oasis", "pdors"])
+def test_the_paper_s_preset_is_its_literal_prices_and_gives_way_to_what_is_set(name: str) -> None:
+    context = PolicyContext(cluster(2, 1), [])
+
+    def told(**settings: Any) -> tuple[object, object]:
+        force = make_policy(name, context, settings).parameters_in_force()
+        return force["prices"], force["lower"]
+
+    assert told() == ("offline", "clearing")
+    assert told(preset="paper") == ("offline", "theory")
+    assert told(preset="paper", lower="clearing") == ("offline", "clearing")
+    live = make_policy(name, PolicyContext(cluster(2, 1), None), {}).parameters_in_force()
+    assert live["prices"] == "online"
