@@ -69,6 +69,8 @@ class Bound:
 
     def message(self, value: float) -> str:
         """Return what an error says of a value above the bound."""
+        if value != value:  # noqa: PLR0124  # NaN
+            return "is no number"
         return f"{_shown(value)} is above the bound of {_shown(self.most)} {self.what}"
 
 
@@ -88,11 +90,12 @@ def _shown(value: float) -> str:
 
 
 # Files
-DOCUMENT = _bound("document", 64 << 20, "bytes of a YAML, TOML or JSON file, decompressed")
+DOCUMENT = _bound("document", 16 << 20, "bytes of a YAML file, decompressed")
+PARAMETERS = _bound("parameters", 1 << 20, "bytes of a parameter file")
 LINE = _bound("line", 1 << 20, "bytes of a line")
-TABLE_BYTES = _bound("table", 4 << 30, "bytes of a trace, decompressed")
+TABLE_BYTES = _bound("table", 4 << 30, "bytes of a trace or a job file, decompressed")
 EXPANSION = _bound("expansion", 200, "times its size that a gzip file over 64 MiB unpacks to")
-VALUES = _bound("values", 2_000_000, "values of a YAML file, counted at every alias")
+VALUES = _bound("values", 1_000_000, "values of a YAML file, counted at every alias")
 NESTING = _bound("nesting", 50, "levels of nesting")
 FAULTS = _bound("faults", 50, "faults listed")
 NAME = _bound("name", 200, "characters of a name")
@@ -114,7 +117,7 @@ TENANTS = _bound("tenants", 10_000, "tenants")
 CELLS = _bound("cells", 1 << 27, "cells of a plan (servers x resources x slots of the horizon)")
 
 # Jobs
-JOBS = _bound("jobs", 2_000_000, "jobs")
+JOBS = _bound("jobs", 1_000_000, "jobs of a job file, a trace or a preset")
 CHUNKS = _bound("chunks", 1_000_000_000, "chunks")
 WIDTHS = _bound("widths", 10_000, "numbers of workers that a job may run with")
 CHOICES = _bound("choices", 1 << 24, "choices of a job (numbers of workers x slots of the horizon)")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
@@ -15,7 +16,7 @@ from shadowprice.engine.validation import never_fits
 from shadowprice.inputs.durations import measured_in
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
 
-MOST_FAULTS: Final = 50
+MOST_FAULTS: Final = int(bounds.FAULTS.most)
 """Faults listed before reading stops."""
 
 
@@ -66,6 +67,7 @@ def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> li
             faults += wrong
             if spec is not None:
                 specs.append((place, spec))
+                bounds.JOBS.check(len(specs), str(path))
         if len(faults) > MOST_FAULTS and not skip_invalid:
             raise InputError(
                 [*faults[:MOST_FAULTS], Fault(str(path), "and more; these come first")]
@@ -95,8 +97,10 @@ def read_parameters(path: Path) -> dict[str, Any]:
         If it is not TOML.
     """
     try:
-        return tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(read_text(path, bounds.PARAMETERS))
+    except RecursionError as error:
+        raise InputError(Fault(str(path), "is nested too deeply")) from error
+    except ValueError as error:
         raise InputError(Fault(str(path), f"not TOML: {error}")) from error
 
 

@@ -16,11 +16,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.specs import Name, Spec, validate
+from shadowprice.core.specs.fields import at_most
 from shadowprice.core.wording import closest
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines
 
@@ -30,7 +32,7 @@ Incident = ServerLost | ServerBack | JobCancelled
 class IncidentSpec(Spec):
     """One incident: a slot and one thing that happens at its beginning."""
 
-    slot: Annotated[int, Field(ge=0, strict=True)]
+    slot: Annotated[int, Field(ge=0, strict=True), at_most(bounds.SLOT)]
     server_lost: Name | None = None
     server_back: Name | None = None
     cancel: Name | None = None
@@ -71,6 +73,9 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
     for place, record in _json_lines(path) if ".jsonl" in path.suffixes else _yaml(path):
         spec, wrong = validate(IncidentSpec, record, place)
         faults += wrong
+        if len(faults) > bounds.FAULTS.most:
+            break
+        bounds.INCIDENTS.check(len(found), str(path))
         if spec is not None:
             try:
                 found.append((place, _resolve(spec, place, cluster, arrivals)))

@@ -11,26 +11,34 @@ from typing import Any, Final
 
 import yaml
 
+from shadowprice.core import bounds
+from shadowprice.core.bounds import Bound
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
+from shadowprice.inputs.shape import check_shape
 
-LARGEST_DOCUMENT: Final = 256 * 2**20
-"""Bytes of the largest file that is read whole (YAML, TOML, JSON)."""
-
-LONGEST_LINE: Final = 2**20
-"""Bytes of the longest line of a JSON Lines file."""
+EXPECTED: Final = 64 << 20
+"""Bytes that any gzip file may unpack to, whatever its size."""
 
 _HEAD: Final = 65_536
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, largest: Bound = bounds.DOCUMENT) -> str:
     """Read a whole file as UTF-8 text, refusing what cannot be a text document.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    largest : Bound
+        On its bytes, decompressed.
 
     Raises
     ------
     InputError
         If the file is absent, empty, too large, binary, not UTF-8, or a truncated gzip.
     """
-    data = b"".join(_blocks(path, LARGEST_DOCUMENT))
+    data = b"".join(_blocks(path, largest))
     if not data.strip():
         raise InputError(Fault(str(path), "the file is empty"))
     try:
@@ -45,19 +53,16 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises
     ------
     InputError
-        As `read_text`; also for a line longer than `LONGEST_LINE`.
+        As `read_text`; also for a line longer than its bound.
     """
     rest = b""
     number = 0
-    for block in _blocks(path, None):
+    for block in _blocks(path, bounds.TABLE_BYTES):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             number += 1
             yield number, _decoded(path, number, line)
-        if len(rest) > LONGEST_LINE:
-            raise InputError(
-                Fault(f"{path}: line {number + 1}", "is longer than 1 MiB", "is it JSON Lines?")
-            )
+        bounds.LINE.check(len(rest), f"{path}: line {number + 1}", "is it JSON Lines?")
     if rest:
         yield number + 1, _decoded(path, number + 1, rest)
 
@@ -72,13 +77,22 @@ def load_yaml(path: Path) -> Any:
     """
     text = read_text(path)
     try:
+        check_shape(path, text)
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}: line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
         raise InputError(Fault(where, f"not YAML: {error.problem}")) from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InputError(Fault(str(path), f"not YAML: {error}")) from error
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        TypeError,
+        ArithmeticError,
+        AttributeError,
+    ) as error:
+        # What tags such as !!int and !!bool make of values that are none.
+        raise InputError(Fault(str(path), f"not YAML: {shown(str(error))}")) from error
 
 
 def load_json_line(path: Path, number: int, line: str) -> Any:
@@ -95,7 +109,11 @@ def load_json_line(path: Path, number: int, line: str) -> Any:
         where = f"{path}: line {number}, column {error.colno}"
         raise InputError(Fault(where, f"not JSON: {error.msg}")) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(Fault(f"{path}: line {number}", str(error))) from error
+        message = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(Fault(f"{path}: line {number}", message)) from error
+
+
+_MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.CSafeLoader):
@@ -104,10 +122,12 @@ class _Loader(yaml.CSafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[object] = set()
         for key_node, _ in node.value:
+            if key_node.tag == _MERGE:  # its keys are defaults that the mapping's own override
+                continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str | int | float) and key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                    None, None, f"the key {shown(key)} is given twice", key_node.start_mark
                 )
             seen.add(key if isinstance(key, str | int | float) else repr(key))
         return super().construct_mapping(node, deep)
@@ -116,22 +136,34 @@ class _Loader(yaml.CSafeLoader):
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is given twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"the key {shown(name)} is given twice")
+            seen.add(name)
     return result
 
 
-def _blocks(path: Path, limit: int | None) -> Iterator[bytes]:
+def _blocks(path: Path, largest: Bound) -> Iterator[bytes]:
     try:
+        most = largest.most
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InputError(Fault(str(path), "is no regular file", "write it to one first"))
+        if path.suffix == ".gz":
+            most = min(most, max(EXPECTED, bounds.EXPANSION.most * path.stat().st_size))
+        else:
+            largest.check(path.stat().st_size, str(path))
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             size = 0
             while block := file.read(_HEAD):
                 if b"\0" in block:
                     raise InputError(Fault(str(path), "holds binary data", "is it the right file?"))
                 size += len(block)
-                if limit is not None and size > limit:
-                    raise InputError(Fault(str(path), f"is larger than {limit >> 20} MiB"))
+                if size > most:
+                    bound = largest if most == largest.most else bounds.EXPANSION
+                    raise InputError(
+                        Fault(str(path), f"unpacks to more than {bound.most:,} {bound.what}")
+                    )
                 yield block
     except FileNotFoundError as error:
         raise InputError(Fault(str(path), "there is no such file")) from error

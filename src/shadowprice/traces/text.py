@@ -19,14 +19,12 @@ from typing import Final, Literal
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.registry import Reading
 
 HEAD_BYTES: Final = 1 << 16
 MOST_FAULTS: Final = 20
-LARGEST_UNPACKED: Final = 4 << 30
-"""Bytes a gzip member may unpack to; the largest public trace table is about a fifth of it."""
-
 _GZIP: Final = b"\x1f\x8b"
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
 _NUMBER_WORDS: Final[Mapping[object, str]] = {
@@ -59,7 +57,10 @@ def read_head(path: Path) -> str:
         )
     if path.is_dir():
         raise InputError(Fault(str(path), "is a directory", "give the file inside it"))
+    if not path.is_file():
+        raise InputError(Fault(str(path), "is no regular file", "write it to one first"))
     try:
+        bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
@@ -99,6 +100,7 @@ def read_bytes(path: Path) -> bytes:
     """
     if not is_gzip(path):
         return path.read_bytes()
+    most = max(1 << 26, bounds.EXPANSION.most * path.stat().st_size)
     parts: list[bytes] = []
     size = lines = 0
     try:
@@ -107,8 +109,10 @@ def read_bytes(path: Path) -> bytes:
                 parts.append(part)
                 lines += part.count(b"\n")
                 size += len(part)
-                if size > LARGEST_UNPACKED:
-                    raise InputError(Fault(str(path), "unpacks to more than 4 GiB", "split it"))
+                bounds.TABLE_BYTES.check(size, str(path), "split it")
+                if size > most:
+                    told = f"unpacks to more than {bounds.EXPANSION.most} {bounds.EXPANSION.what}"
+                    raise InputError(Fault(str(path), told))
     except EOFError as error:
         raise InputError(
             Fault(

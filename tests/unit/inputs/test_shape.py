@@ -1,0 +1,110 @@
+"""YAML that stands for far more than it holds, and JSON that nests without end."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.inputs import read_parameters
+from shadowprice.inputs.text import load_json_line, load_yaml, read_text
+
+
+def bomb(levels: int) -> str:
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (bomb(12), " is above the bound of 1,000,000 values of a YAML file"),
+        ("[" * 100_000, "line 1: 51 is above the bound of 50 levels of nesting"),
+        ("- " * 100_000, "levels of nesting"),
+        ("{a: " * 100_000, "levels of nesting"),
+        ("a: &x [*x]", "*x stands for itself"),
+        ("a: &x {b: *x}", "*x stands for itself"),
+        ("a: *nobody", "undefined alias"),
+        ("a: '" + "x" * 5000, "not YAML"),
+        ("a: " + "x" * 5000, "5,000 is above the bound of 4,000 characters"),
+        ("a: " + ":".join("1" * 3000), "characters"),
+        ("a: !!int ''", "not YAML"),
+        ("a: !!bool maybe", "not YAML"),
+        ("a: !!float x", "not YAML"),
+        ("a: !!timestamp x", "not YAML"),
+        ("a: 2020-99-99", "not YAML"),
+        ("a: !!binary x", "not YAML"),
+        ("a: !!python/object:os.system {}", "not YAML"),
+        ("a: 1\na: 2", "the key 'a' is given twice"),
+        ("? [1, 2]\n: 3", "not YAML"),
+        ("!!map [1]", "not YAML"),
+        ("<<: 3", "not YAML"),
+        ("a: " + "9" * 3999, "a"),
+    ],
+)
+def test_hostile_yaml(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "h.yaml"
+    path.write_text(text)
+    tracemalloc.start()
+    if words == "a":  # long but a number all the same
+        assert load_yaml(path) == {"a": int("9" * 3999)}
+    else:
+        with pytest.raises(InputError) as caught:
+            load_yaml(path)
+        assert words in str(caught.value)
+        assert len(str(caught.value)) < 600
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 << 20
+
+
+def test_aliases_are_read_as_what_they_stand_for(tmp_path: Path) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}\n")
+    assert load_yaml(path) == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
+
+
+def test_json_without_end() -> None:
+    for line in ("[" * 100_000, '{"a":' * 100_000, "9" * 5000):
+        with pytest.raises(InputError) as caught:
+            load_json_line(Path("j.jsonl"), 3, line)
+        assert len(str(caught.value)) < 300
+    many = "{" + ",".join(f'"k{n}": 1' for n in range(100_000)) + ', "k7": 2}'
+    with pytest.raises(InputError, match="the key 'k7' is given twice"):
+        load_json_line(Path("j.jsonl"), 1, many)
+
+
+def test_toml_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    for text in ("x = " + "[" * 10_000, "x = " + "9" * 5000, "#" * (2 << 20)):
+        path.write_text(text)
+        with pytest.raises(InputError):
+            read_parameters(path)
+
+
+def test_a_small_file_that_unpacks_to_a_large_one(tmp_path: Path) -> None:
+    path = tmp_path / "h.yaml.gz"
+    with gzip.open(path, "wb") as file:
+        for _ in range(300):
+            file.write(b" " * (1 << 20))
+    tracemalloc.start()
+    with pytest.raises(InputError, match="unpacks to more than"):
+        read_text(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 << 20
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    import os
+
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="is no regular file"):
+        read_text(path)
+    with pytest.raises(InputError, match="is no regular file"):
+        read_text(Path("/dev/zero"))
