@@ -8,6 +8,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output, print_json, progress_bar, stderr, stdout
+from shadowprice.core import bounds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,10 +37,16 @@ def truthfulness(
         typer.Option("--tenant", help="Who lies; may be given several times [default: each]."),
     ] = None,
     trials: Annotated[
-        int, typer.Option("--trials", min=1, help="Misreports tried for each tenant.")
+        int,
+        typer.Option(
+            "--trials", min=1, max=bounds.MISREPORTS.most, help="Misreports tried for each tenant."
+        ),
     ] = 200,
     delay: Annotated[
-        int, typer.Option("--delay", min=0, help="Most slots that an arrival is delayed.")
+        int,
+        typer.Option(
+            "--delay", min=0, max=bounds.HORIZON.most, help="Most slots that an arrival is delayed."
+        ),
     ] = 8,
     seed: o.SeedOption = 0,
     output: o.OutputOption = Output.TABLE,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.console import Output, mention_compiling, print_json, stderr, stdout
+from shadowprice.core import bounds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,12 +73,19 @@ def solve(
 @app.command()
 def simulate(
     file: FileArgument,
-    trials: Annotated[int, typer.Option(min=1, help="Runs of the job.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")] = 0,
+    trials: Annotated[
+        int, typer.Option(min=1, max=bounds.TRIALS.most, help="Runs of the job.")
+    ] = 10_000,
+    seed: Annotated[
+        int, typer.Option(min=0, max=bounds.SEED.most, help="Seed of everything drawn.")
+    ] = 0,
     method: MethodOption = MethodName.EXACT,
     constraint: ConstraintOption = ConstraintName.EXACT,
     copies: Annotated[
-        int | None, typer.Option(min=1, help="So many of every task, instead of solving.")
+        int | None,
+        typer.Option(
+            min=1, max=bounds.COPIES.most, help="So many of every task, instead of solving."
+        ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -107,20 +115,32 @@ def waves(
         str, typer.Option(help="Rules to compare, a comma between: none, full, detect, saving.")
     ] = "none,full,detect,saving",
     load: Annotated[
-        float, typer.Option(min=0.0, help="Work that arrives, one copy a task, over what there is.")
+        float,
+        typer.Option(
+            min=1e-6,
+            max=bounds.LOAD.most,
+            help="Work that arrives, one copy a task, over what there is.",
+        ),
     ] = 0.8,
-    jobs: Annotated[int, typer.Option(min=1, help="Jobs like the file's that arrive.")] = 500,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=bounds.ARRIVALS.most, help="Jobs like the file's that arrive.")
+    ] = 500,
     spread: Annotated[
-        float, typer.Option(min=1.0, help="Job sizes lie between 1/spread and spread.")
+        float,
+        typer.Option(min=1.0, max=1000.0, help="Job sizes lie between 1/spread and spread."),
     ] = 1.0,
-    copies: Annotated[int, typer.Option(min=1, help="Most copies of a task.")] = 2,
+    copies: Annotated[
+        int, typer.Option(min=1, max=bounds.COPIES.most, help="Most copies of a task.")
+    ] = 2,
     machine_price: Annotated[
         float,
         typer.Option(
             min=0.0, help="saving: flowtime that a machine second is worth while nothing waits."
         ),
     ] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=bounds.SEED.most, help="Seed of everything drawn.")
+    ] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run many jobs on fewer machines than tasks, under rules for what a free machine takes.

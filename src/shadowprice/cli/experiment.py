@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from shadowprice.core import bounds
+
 
 def experiment(
     name: Annotated[
@@ -15,7 +17,9 @@ def experiment(
     quick: Annotated[
         bool, typer.Option("--quick", help="A smaller version: same shape, about a minute.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=bounds.SEED.most, help="Seed of everything drawn.")
+    ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Directory to write to [default: experiments/NAME].")
     ] = None,

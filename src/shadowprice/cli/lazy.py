@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from shadowprice.core import bounds
 from shadowprice.core.wording import closest
 
 
@@ -88,4 +89,18 @@ def _load(name: str, part: Part) -> Any:
         app.command(name)(found)
     command = typer.main.get_command(app)
     command.name = name
+    bound_numbers(command)
     return command
+
+
+def bound_numbers(command: Any) -> None:
+    """Give every number of a command that states no range the general bound, NaN kept out."""
+    for parameter in command.params:
+        descriptor = getattr(parameter, "type_descriptor", None)
+        if descriptor is not None and descriptor.annotation in {int, float}:
+            info = descriptor.parameter_info
+            most = descriptor.annotation(bounds.NUMBER.most)
+            info.max = most if info.max is None else info.max
+            info.min = -most if info.min is None else info.min
+    for part in getattr(command, "commands", {}).values():
+        bound_numbers(part)

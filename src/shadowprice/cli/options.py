@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.console import Output
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
 
 if TYPE_CHECKING:
     from shadowprice.core.cluster import Cluster
     from shadowprice.core.job import Job
     from shadowprice.results.collect import Input
     from shadowprice.simulator.scenario import Scenario
+
+LEAST_LOAD = 1e-3
+"""Least load that a cluster is sized for: a thousand times the servers that the work needs."""
 
 WHAT, HOW, OUTPUT = "What to run", "How to run it", "Results"
 
@@ -81,6 +86,8 @@ LoadOption = Annotated[
     float,
     typer.Option(
         "--load",
+        min=LEAST_LOAD,
+        max=bounds.LOAD.most,
         help="GPU-time asked for over GPU-time there is, of that cluster.",
         rich_help_panel=WHAT,
     ),
@@ -120,7 +127,14 @@ ParamsOption = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of everything drawn.", rich_help_panel=HOW)
+    int,
+    typer.Option(
+        "--seed",
+        min=0,
+        max=bounds.SEED.most,
+        help="Seed of everything drawn.",
+        rich_help_panel=HOW,
+    ),
 ]
 OutOption = Annotated[
     Path | None,
@@ -261,6 +275,7 @@ def _timespan(text: str | None, cluster: Cluster) -> int | None:
         slots = int(parse_duration(text).in_slots(cluster.slot_seconds))
     except InputError as error:
         raise InputError(Fault("--until", str(error))) from error
+    bounds.SLOT.check(slots, "--until")
     if slots < 1:
         raise InputError(Fault("--until", f"{text!r} is less than a slot", "write '300 slots'"))
     return slots
@@ -324,13 +339,16 @@ def policy_settings(
 def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
-        raise InputError(Fault("--set", f"{text!r} is no parameter", "write KEY=VALUE"))
+        raise InputError(Fault("--set", f"{shown(text)} is no parameter", "write KEY=VALUE"))
     value = value.strip()
     if value[0] in "[{":
         try:
             return key.strip(), tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(Fault(f"--set {key}", f"{value} is not TOML: {error}")) from error
+        except RecursionError as error:
+            raise InputError(Fault(f"--set {shown(key)}", "is nested too deeply")) from error
+        except ValueError as error:
+            message = f"{shown(value)} is not TOML: {error}"
+            raise InputError(Fault(f"--set {shown(key)}", message)) from error
     return key.strip(), value
 
 

@@ -10,6 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.cli.options import LEAST_LOAD
+from shadowprice.core import bounds
+
+MOST_OF_A_ROLE = bounds.SERVERS.most // 2
 
 app = typer.Typer(no_args_is_help=True, help="Look at cluster traces, and turn them into jobs.")
 
@@ -22,7 +26,9 @@ SpecArgument = Annotated[
     ),
 ]
 SlotOption = Annotated[str, typer.Option("--slot", help="Length of a slot.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of everything drawn.")]
+SeedOption = Annotated[
+    int, typer.Option(min=0, max=bounds.SEED.most, help="Seed of everything drawn.")
+]
 SkipOption = Annotated[
     bool, typer.Option("--skip-invalid", help="Leave out wrong rows, counted, and go on.")
 ]
@@ -61,9 +67,19 @@ def convert(
         typer.Option(help="Also write a cluster file sized to the jobs."),
     ] = None,
     load: Annotated[
-        float, typer.Option(help="GPU-time asked for over GPU-time there is, for --cluster.")
+        float,
+        typer.Option(
+            min=LEAST_LOAD,
+            max=bounds.LOAD.most,
+            help="GPU-time asked for over GPU-time there is, for --cluster.",
+        ),
     ] = 1.0,
-    horizon: Annotated[int, typer.Option(help="Slots a planner looks ahead, for --cluster.")] = 300,
+    horizon: Annotated[
+        int,
+        typer.Option(
+            min=1, max=bounds.HORIZON.most, help="Slots a planner looks ahead, for --cluster."
+        ),
+    ] = 300,
     skip_invalid: SkipOption = False,
 ) -> None:
     """Turn a trace into a job file; what the trace lacks is drawn from the seed."""
@@ -119,15 +135,24 @@ def generate(
             "servers of role any."
         ),
     ] = "paper",
-    jobs: Annotated[int, typer.Option(min=1, help="How many jobs.")] = 100,
-    slots: Annotated[int, typer.Option(min=1, help="Timespan T in slots.")] = 300,
+    jobs: Annotated[int, typer.Option(min=1, max=bounds.JOBS.most, help="How many jobs.")] = 100,
+    slots: Annotated[
+        int, typer.Option(min=1, max=bounds.HORIZON.most, help="Timespan T in slots.")
+    ] = 300,
     slot: SlotOption = "20min",
     arrivals: Annotated[
         str, typer.Option(help="uniform, poisson, or bursty (as the Philly trace is).")
     ] = "poisson",
-    workers: Annotated[int, typer.Option(min=1, help="Servers for workers, H.")] = 50,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_OF_A_ROLE, help="Servers for workers, H.")
+    ] = 50,
     parameter_servers: Annotated[
-        int, typer.Option(min=1, help="Servers for parameter servers, K; none with pdors.")
+        int,
+        typer.Option(
+            min=1,
+            max=MOST_OF_A_ROLE,
+            help="Servers for parameter servers, K; none with pdors.",
+        ),
     ] = 50,
     seed: SeedOption = 0,
 ) -> None:
@@ -185,7 +210,8 @@ def _write_yaml(path: Path, document: dict[str, Any]) -> None:
         raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
+        part.write_text(text, encoding="utf-8")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from scipy.stats import beta
 from shadowprice.cloning.draws import Sampler
 from shadowprice.cloning.problem import CloningProblem
 from shadowprice.cloning.solver import expected_cost, miss_probability
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.draws import least_of_copies
 
@@ -123,6 +124,8 @@ def simulate(
     drawn = np.where(sampler.by_copy, copies, 1) if winners else copies
     width = int(drawn.sum())
     block = max(_BLOCK // width, 1)
+    drawn = trials * (problem.tasks if draw is Draw.WINNER else int(copies.sum()))
+    bounds.DRAWS.check(drawn, "trials", "run fewer trials, or fewer copies")
     rng = np.random.default_rng(seed)
     flowtimes, machine_times = np.empty(trials), np.empty(trials)
     for begin in range(0, trials, block):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.cloning.api import Distribution, Empirical, TaskGroup
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
 Floats = NDArray[np.float64]
@@ -99,6 +100,7 @@ def poisson_jobs(
     rng = np.random.default_rng(seed)
     counts = np.array([group.count for group in groups])
     total = int(counts.sum())
+    bounds.WAVE_TASKS.check(jobs * total * most, "jobs", "simulate fewer jobs, tasks or copies")
     laws = tuple(group.duration for group in groups)
     one = np.repeat(np.arange(len(groups), dtype=np.int64), counts)
     factor = np.exp(rng.uniform(-np.log(spread), np.log(spread), jobs)) if spread > 1 else None

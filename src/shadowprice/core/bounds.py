@@ -105,7 +105,7 @@ QUANTITY = _bound("quantity", 60, "characters of a quantity")
 NUMBER = _bound("number", 10**12, "(the largest number, where nothing else is said)")
 
 # Time
-SECONDS = _bound("seconds", 10_000_000_000, "seconds (300 years)")
+SECONDS = _bound("seconds", 5_000_000_000, "seconds (150 years)")
 SLOT = _bound("slot", 1_000_000_000_000, "(the last slot)")
 SIMULATED = _bound("simulated", 5_000_000, "slots simulated, those skipped not counted")
 HORIZON = _bound("horizon", 100_000, "slots of a horizon")
@@ -122,7 +122,9 @@ CHUNKS = _bound("chunks", 1_000_000_000, "chunks")
 WIDTHS = _bound("widths", 10_000, "numbers of workers that a job may run with")
 CHOICES = _bound("choices", 1 << 24, "choices of a job (numbers of workers x slots of the horizon)")
 LENGTH = _bound("length", 5_000_000, "slots that a job runs at its widest")
-PROGRESS = _bound("progress", 2**60, "units of progress (millionths of a mini-batch, worker-slots)")
+PROGRESS = _bound(
+    "progress", 2**60, "units of progress (worker-slots, or millionths of a mini-batch)"
+)
 TASKS = _bound("tasks", 100_000, "tasks of a job")
 LABELS = _bound("labels", 100, "labels of a job")
 INCIDENTS = _bound("incidents", 1_000_000, "incidents")
@@ -132,6 +134,8 @@ SIGMA = _bound("sigma", 10, "(the largest sigma of a log-normal law)")
 PHASES = _bound("phases", 100, "phases of a hyper-exponential law")
 EXPONENT = _bound("exponent", 100, "(the largest exponent of a utility)")
 
+GPUS = _bound("gpus", 1_000_000, "GPUs or cores of a job of a trace")
+MEMORY = _bound("memory", 2**52, "bytes of memory of a job of a trace")
 MEASURED = _bound("measured", 1_000_000, "measured durations of a law")
 
 # Results
@@ -139,7 +143,13 @@ ROWS = _bound("rows", 100_000_000, "rows of what ran (a row a slot, job and serv
 
 # Options
 SEED = _bound("seed", 2**63 - 1, "(the largest seed)")
-TRIALS = _bound("trials", 10_000_000, "trials")
+TRIALS = _bound("trials", 1_000_000, "trials")
+DRAWS = _bound("draws", 1_000_000_000, "durations drawn (trials x copies of tasks)")
+MISREPORTS = _bound("misreports", 100_000, "misreports tried for a tenant")
+ARRIVALS = _bound("arrivals", 1_000_000, "jobs that arrive in a simulation of waves")
+WAVE_TASKS = _bound(
+    "wave_tasks", 20_000_000, "tasks (jobs x tasks x copies) of a simulation of waves"
+)
 MACHINES = _bound("machines", 1_000_000, "machines of a cloning file")
 COPIES = _bound("copies", 1_000, "copies of a task")
 LOAD = _bound("load", 1_000, "times the work that fits")

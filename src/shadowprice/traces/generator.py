@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import InputError
@@ -93,6 +94,9 @@ class GeneratorOptions:
             raise InputError(f"no preset {self.preset!r}: write {' or '.join(PRESETS)}")
         if self.jobs < 1 or self.slots < 1:
             raise InputError("jobs and slots must be at least 1")
+        bounds.JOBS.check(self.jobs, "jobs")
+        bounds.HORIZON.check(self.slots, "slots")
+        bounds.SECONDS.check(float(self.slots * self.slot_seconds), "the timespan")
         if not 0 < self.arrival_share <= 1:
             raise InputError("arrival_share must be above 0 and at most 1")
         if self.insensitive < 0 or self.sensitive < 0 or self.insensitive + self.sensitive > 1:
@@ -286,6 +290,7 @@ def cluster_for(
     """
     if not load > 0:
         raise InputError(f"load={load}: write a number above 0")
+    bounds.LOAD.check(load, "load")
     gpus = np.array([profile.worker.get("gpu", 0) / MILLI for profile in workload.profiles])
     seconds = worker_seconds(workload)
     span = max(float(np.ptp(workload.arrival)) / NANO, float(workload.slot_seconds))
@@ -296,7 +301,9 @@ def cluster_for(
         for name in ("gpu", "cpu", "memory", BANDWIDTH)
     }
     gpus_per_server = max(gpus_per_server, -(-most["gpu"] // MILLI))
-    count = max(1, int(np.ceil(max(wanted, widest) / gpus_per_server)))
+    needed = float(np.ceil(max(wanted, widest) / gpus_per_server))
+    bounds.SERVERS.check(needed, "the cluster sized to the jobs", "raise the load")
+    count = max(1, int(needed))
     capacity = {
         "gpu": gpus_per_server,
         "cpu": max(8 * gpus_per_server, -(-most["cpu"] // MILLI)),

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+import polars as pl
+
+from shadowprice.core import bounds
 from shadowprice.core.amounts import parse_duration
-from shadowprice.core.errors import InputError
-from shadowprice.core.wording import closest
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import closest, shown
 from shadowprice.traces.records import Selection, Trace, select
 from shadowprice.traces.registry import Reading, TraceFormat, get_format
 
@@ -133,7 +136,13 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
     if isinstance(spec, str):
         spec = parse_spec(spec)
     reading = Reading(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
-    return select(get_format(spec.format).read(spec.path, reading), spec.selection)
+    try:
+        return select(get_format(spec.format).read(spec.path, reading), spec.selection)
+    except (pl.exceptions.PolarsError, OverflowError) as error:
+        # A number that a column cannot hold: text that was read as it stands, or a product.
+        reason = shown(str(error).splitlines()[0])
+        message = f"holds numbers that no trace has ({reason})"
+        raise InputError(Fault(str(spec.path), message, "check its columns")) from error
 
 
 def _pairs(text: str, query: str) -> dict[str, str]:
@@ -175,8 +184,9 @@ def _limit(pairs: Mapping[str, str]) -> int | None:
     text = pairs.get("limit")
     if text is None:
         return None
-    if not text.isdecimal() or int(text) == 0:
-        raise InputError(f"limit={text}: write a whole number above 0")
+    if not (text.isdecimal() and len(text) <= 18 and int(text) > 0):
+        raise InputError(f"limit={shown(text)}: write a whole number above 0")
+    bounds.JOBS.check(int(text), "limit")
     return int(text)
 
 

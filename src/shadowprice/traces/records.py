@@ -11,7 +11,10 @@ from typing import Final, Literal
 
 import polars as pl
 
+from shadowprice.core import bounds
+from shadowprice.core.bounds import Bound
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
 
 SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
     {
@@ -35,6 +38,23 @@ SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
     }
 )
 """Columns of `Trace.jobs`: name and type; everything but job, submit and gpus may be null."""
+
+LARGEST: Final[Mapping[str, Bound]] = MappingProxyType(
+    {
+        "submit": bounds.SECONDS,
+        "duration": bounds.SECONDS,
+        "queue": bounds.SECONDS,
+        "deadline": bounds.SECONDS,
+        "gpus": bounds.GPUS,
+        "cpus": bounds.GPUS,
+        "workers": bounds.WIDTHS,
+        "ps": bounds.WIDTHS,
+        "batch_size": bounds.NUMBER,
+        "iterations": bounds.NUMBER,
+        "memory": bounds.MEMORY,
+    }
+)
+"""Largest value of a job's columns."""
 
 REQUIRED: Final = ("job", "submit", "gpus")
 
@@ -176,6 +196,7 @@ def build_trace(
     jobs = frame.select(columns).sort("submit", maintain_order=True)
     first = float(jobs.item(0, "submit"))
     jobs = jobs.with_columns(pl.col("submit") - first, pl.col("deadline") - first)
+    _check_bounds(jobs, str(source))
     repeated = jobs.filter(pl.col("job").is_duplicated())
     if not repeated.is_empty():
         name = repeated.item(0, "job")
@@ -188,6 +209,16 @@ def build_trace(
         )
     start = datetime.fromtimestamp(first, tz=UTC).replace(tzinfo=None) if absolute else None
     return Trace(format_name, jobs, str(source), tally.notes(), start)
+
+
+def _check_bounds(jobs: pl.DataFrame, source: str) -> None:
+    """Refuse more jobs, or a larger number in one of them, than can be planned."""
+    bounds.JOBS.check(jobs.height, source, "select some of them by limit, from and to")
+    for name, bound in LARGEST.items():
+        beyond = jobs.filter(~(pl.col(name) <= bound.most) & ~pl.col(name).is_nan())
+        if not beyond.is_empty():
+            job, value = beyond.select("job", name).row(0)
+            raise InputError(Fault(f"{source}: job {shown(job)}", f"{name} {bound.message(value)}"))
 
 
 def select(trace: Trace, selection: Selection) -> Trace:

@@ -25,6 +25,9 @@ from shadowprice.traces.registry import Reading
 
 HEAD_BYTES: Final = 1 << 16
 MOST_FAULTS: Final = 20
+LARGEST_NUMBER: Final = 10**15
+"""Largest number of a table: a time in microseconds, or bytes of memory, stay below it."""
+
 _GZIP: Final = b"\x1f\x8b"
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
 _NUMBER_WORDS: Final[Mapping[object, str]] = {
@@ -298,6 +301,11 @@ def read_table(
         pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in names
     ]
     table = Table(path, frame.select("line", *present, *absent), reading)
+    for name, kind in columns.items():
+        if kind.is_numeric():
+            number = pl.col(name)
+            within = number.is_null() | (number.abs() <= LARGEST_NUMBER) | number.is_nan()
+            table.check(within, name, "is out of all range", f"write at most {LARGEST_NUMBER:g}")
     table.drop(pl.all_horizontal(pl.col(name).is_null() for name in present), "blank line")
     return table
 

@@ -19,11 +19,13 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI, Dimension
 from shadowprice.core.cluster import BANDWIDTH, Amounts, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.utility import Deadline, Reciprocal, Sigmoid, Utility
+from shadowprice.core.wording import shown
 from shadowprice.traces.throughput import Curve
 
 NANO: Final = 10**9
@@ -336,8 +338,10 @@ class _Resolver:
         submitted = int(workload.arrival[at]) * self._slot.denominator
         slot = self._slot.numerator * NANO
         arrival = -(-submitted // slot)
+        name = workload.names[at]
+        _check_size(name, arrival, required, int(shape.internal_gains.max()))
         return Job(
-            name=workload.names[at],
+            name=name,
             arrival=arrival,
             before_arrival=(arrival * slot - submitted) / slot,
             required=required,
@@ -402,6 +406,14 @@ class _Resolver:
             worker_range=(fewest, most),
             restart_seconds=self._restart,
         )
+
+
+def _check_size(name: str, arrival: int, required: int, fastest: int) -> None:
+    """Refuse a job that arrives too late, or is too long, to be simulated in these slots."""
+    place, mend = f"job {shown(name)}", "make slots longer"
+    bounds.SLOT.check(arrival, place, mend)
+    bounds.PROGRESS.check(required, place, mend)
+    bounds.LENGTH.check(-(-required // max(fastest, 1)), place, mend)
 
 
 def _utility(workload: Workload, at: int, target: float) -> Utility:
