@@ -124,8 +124,7 @@ def simulate(
     drawn = np.where(sampler.by_copy, copies, 1) if winners else copies
     width = int(drawn.sum())
     block = max(_BLOCK // width, 1)
-    drawn = trials * (problem.tasks if draw is Draw.WINNER else int(copies.sum()))
-    bounds.DRAWS.check(drawn, "trials", "run fewer trials, or fewer copies")
+    bounds.DRAWS.check(trials * width, "trials", "run fewer trials, or fewer copies")
     rng = np.random.default_rng(seed)
     flowtimes, machine_times = np.empty(trials), np.empty(trials)
     for begin in range(0, trials, block):
