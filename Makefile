@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-nojit lint docs bench clean
+.PHONY: help demo test test-nojit lint docs charts bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -39,6 +39,9 @@ lint: $(STAMP) ## Check style, types and the arrows between packages
 
 docs: $(STAMP) ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+charts: ## Build the chart library that pages embed, from its npm packages (needs node and npm)
+	@cd tools/charts && npm ci --silent && npm run --silent build
 
 bench: $(STAMP) ## Run every benchmark beside its slow twin
 	@for file in benchmarks/bench_*.py; do \

@@ -119,7 +119,7 @@ def _decided(
     for row, (group, tasks, copies) in enumerate(decision.get("copies", ())):
         each = f"{copies} copies each of " if copies > 1 else "one copy each of "
         yield "copies" if row == 0 else "", f"{each}{_count(tasks, 'task')} of group {group}"
-    if decision.get("plan"):
+    if decision.get("plan") and most != 0:
         yield from _stays(story, "plan", story.planned(decision), most)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import polars as pl
 
@@ -14,7 +12,7 @@ from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_colocation import colocation, shares, slots_of_jobs
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.pdors_cases import pool, random_two_rates
-from tests.unit.results.test_report import check_page, run_of
+from tests.unit.results.test_report import check_page, data_of, run_of
 
 
 def pdors_run() -> Run:
@@ -46,15 +44,15 @@ def test_the_drawing_covers_every_slot_once() -> None:
     run = pdors_run()
     text = colocation(run)
     assert text is not None
+    (drawing,) = [block for block in data_of(text) if block.get("kind") == "gantt"]
     drawn: dict[tuple[str, str], int] = {}
-    pattern = r"<title>(\S+), slots (\d+) to (\d+): (one machine|several machines)</title>"
-    for name, begin, end, where in re.findall(pattern, text):
-        key = name, where
-        drawn[key] = drawn.get(key, 0) + int(end) - int(begin) + 1
+    for bar in drawing["bars"]:
+        name = drawing["rows"][bar["row"]].rpartition(" ")[0]
+        key = name, bar["style"]
+        drawn[key] = drawn.get(key, 0) + bar["to"] - bar["from"]
     slots = slots_of_jobs(run)
     for (name, together), frame in slots.group_by("job", "together"):
-        where = "one machine" if together else "several machines"
-        assert drawn.pop((str(name), where)) == len(frame)
+        assert drawn.pop((str(name), "one" if together else "several")) == len(frame)
     assert not drawn
     share = float(slots["together"].cast(pl.Float64).mean())  # type: ignore[arg-type]
     assert f"{share:.1%} of all running slots on one machine" in text

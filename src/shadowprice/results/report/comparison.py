@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,9 @@ from shadowprice.results.report.charts import (
     bars,
     box_plot,
     line_chart,
-    share_bar,
+    share_bars,
 )
+from shadowprice.results.report.embed import text
 from shadowprice.results.report.page import Tile, page, partial_warning, workload_name
 from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.section_jobs import OUTCOMES
@@ -72,6 +72,7 @@ def render_comparison(runs: Sequence[Run], metrics: Table) -> str:
         warning=partial_warning(runs),
         tiles=_tiles(runs),
         bodies=bodies,
+        slot_seconds=cluster["slot_seconds"],
     )
 
 
@@ -92,22 +93,24 @@ def _tiles(runs: Sequence[Run]) -> list[Tile]:
 
 def _table(runs: Sequence[Run], metrics: Table) -> str:
     heads = "".join(
-        f'<th class=num><a href="{escape(folder_name(run.policy))}/report.html">'
-        f"{escape(run.policy)}</a></th>"
+        f'<th class=num><a href="{text(folder_name(run.policy))}/report.html">'
+        f"{text(run.policy)}</a></th>"
         for run in runs
     )
     rows = "".join(
-        f"<tr><td>{escape(name)}</td>"
+        f"<tr><td>{text(name)}</td>"
         + "".join(
-            f'<td class="num{" best" if at in best else ""}">{escape(text)}</td>'
-            for at, text in enumerate(texts)
+            f'<td class="num{" best" if at in best else ""}">{text(told)}</td>'
+            for at, told in enumerate(texts)
         )
         + "</tr>"
         for name, texts, best in metrics
     )
     return (
-        f'<div class="table"><table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody>'
-        "</table></div><p class=remark>The best of each row is set apart where one end is better. "
+        '<div class="table metrics"><div class="scroll"><table>'
+        f"<thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody>"
+        "</table></div></div><p class=remark>The best of each row is set apart where one end is "
+        "better. "
         "Each policy's own page is linked from its name.</p>"
     )
 
@@ -166,21 +169,18 @@ def _by_class(runs: Sequence[Run]) -> str | None:
             earned = float(run.jobs.filter(pl.col("class") == name)["utility"].sum())
             rows.append((run.policy, earned, number(earned), order % 8))
         count = int((runs[0].jobs["class"] == name).sum())
-        figures.append(figure(f"{name}: {count:,} jobs", bars(rows)))
+        figures.append(figure(f"{name}: {count:,} jobs", bars(rows, "utility")))
     return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
 
 
 def _outcomes(runs: Sequence[Run]) -> str | None:
-    figures = []
-    for run in runs:
-        counts = dict(run.jobs["outcome"].value_counts().iter_rows())
-        parts = [
-            (label, counts[key], f"{counts[key]:,}", colour)
-            for key, label, colour in OUTCOMES
-            if key in counts
-        ]
-        figures.append(figure(run.policy, share_bar(parts)))
-    return f'<div class="grid2">{"".join(figures)}</div>'
+    counts = [dict(run.jobs["outcome"].value_counts().iter_rows()) for run in runs]
+    parts = []
+    for key, label, colour in OUTCOMES:
+        values = [int(found.get(key, 0)) for found in counts]
+        parts.append((label, colour, values, [f"{value:,}" for value in values]))
+    drawn = share_bars([run.policy for run in runs], parts)
+    return figure("Jobs by outcome", drawn) if drawn else None
 
 
 def _completion(runs: Sequence[Run]) -> str | None:
@@ -199,6 +199,7 @@ def _completion(runs: Sequence[Run]) -> str | None:
         at,
         series,
         x_label="slots from submission to completion",
+        slots=False,
         y_label="share of jobs that arrived",
         percent=True,
         y_high=1.0,
@@ -260,7 +261,6 @@ def _utilisation(runs: Sequence[Run]) -> str | None:
             series,
             x_label=slot_label(runs[0]),
             y_label="in use",
-            width=520,
             height=220,
             percent=True,
             y_high=1.0,

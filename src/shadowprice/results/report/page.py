@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from html import escape
-from importlib import resources
 from pathlib import Path
 
 from shadowprice.results.files import Run
+from shadowprice.results.report.embed import asset, data_script, policy, scripts, text
 from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.sections import sections
 
@@ -51,6 +49,7 @@ def render_report(run: Run) -> str:
         warning=partial_warning([run]),
         tiles=run_tiles(run),
         bodies=bodies,
+        slot_seconds=run.info["cluster"]["slot_seconds"],
     )
 
 
@@ -61,6 +60,7 @@ def page(
     warning: str,
     tiles: Sequence[Tile],
     bodies: Sequence[tuple[str, str, str]],
+    slot_seconds: float,
 ) -> str:
     """Return a whole page.
 
@@ -74,27 +74,34 @@ def page(
         The numbers to see first.
     bodies : sequence of (title, anchor, HTML)
         The sections.
+    slot_seconds : float
+        Length of a slot, for axes that show time.
     """
-    links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for name, anchor, _ in bodies)
+    links = "".join(f'<a href="#{anchor}">{text(name)}</a>' for name, anchor, _ in bodies)
     cards = "".join(
-        f'<div class="tile"><span>{escape(label)}</span><b>{escape(value)}</b>'
-        f"<small>{escape(remark)}</small></div>"
+        f'<div class="tile"><span title="{text(label)}">{text(label)}</span><b>{text(value)}</b>'
+        f"<small>{text(remark)}</small></div>"
         for label, value, remark in tiles
     )
     parts = "".join(
-        f'<section id="{anchor}"><h2>{escape(name)}</h2>{body}</section>'
+        f'<section id="{anchor}"><h2>{text(name)}</h2>{body}</section>'
         for name, anchor, body in bodies
     )
-    banner = f'<p class="warning">{escape(warning)}</p>' if warning else ""
+    banner = f'<p class="warning">{text(warning)}</p>' if warning else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)} · Shadowprice</title><style>{_asset('page.css')}</style></head>"
-        f'<body><header><p class="brand">Shadowprice</p><h1>{escape(title)}</h1>'
-        f'<p class="lead">{escape(lead)}</p></header>{banner}'
-        f'<nav>{links}</nav><main><div class="tiles">{cards}</div>{parts}</main>'
-        f'<div id="tip" hidden></div><script>{_asset("page.js")}</script></body></html>\n'
+        f"<title>{text(title)} · Shadowprice</title><style>{asset('page.css')}</style></head>"
+        f'<body><header><p class="brand">Shadowprice</p><h1>{text(title)}</h1>'
+        f'<p class="lead">{text(lead)}</p></header>{banner}'
+        '<noscript><p class="warning">The charts need JavaScript, which this page carries itself; '
+        "the tables below show their first rows without it.</p></noscript>"
+        f'<nav aria-label="Sections"><span class="links">{links}</span></nav>'
+        f'<main><div class="tiles">{cards}</div>{parts}</main>'
+        f"{data_script({'slot': slot_seconds, 'origin': None}, 'page-data')}{scripts()}"
+        "</body></html>\n"
     )
 
 
@@ -162,8 +169,3 @@ def workload_name(run: Run) -> str:
         if part["kind"] in {"jobs", "trace"}:
             return Path(part["name"].partition("?")[0]).name
     return f"{run.summary['jobs']:,} jobs"
-
-
-@cache
-def _asset(name: str) -> str:
-    return resources.files("shadowprice.results.report").joinpath(name).read_text("utf-8")

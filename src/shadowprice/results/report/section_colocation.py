@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Final
 
 import numpy as np
 import polars as pl
 
 from shadowprice.results.files import Run
-from shadowprice.results.report.charts import Series, legend_row, line_chart, share_bar, thin
-from shadowprice.results.report.scales import Scale, number, tick_text, ticks
+from shadowprice.results.report.charts import Bar, Series, gantt, line_chart, share_bars, thin
+from shadowprice.results.report.scales import number
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure, section
 from shadowprice.results.report.tables import MOST_ROWS, Cell, Column, data_table
@@ -58,11 +57,13 @@ def colocation(run: Run) -> str | None:
     beside = bool(slots["beside"].any())
     if not together or (together == len(slots) and not beside):
         return None
-    overview = share_bar(
+    apart = len(slots) - together
+    overview = share_bars(
+        ["running slots"],
         [
-            ("on one machine", together, f"{together:,} job-slots", TOGETHER),
-            ("on several", len(slots) - together, f"{len(slots) - together:,} job-slots", APART),
-        ]
+            ("on one machine", TOGETHER, [together], [f"{together:,} job-slots"]),
+            ("on several", APART, [apart], [f"{apart:,} job-slots"]),
+        ],
     )
     remark = (
         "A job whose workers and parameter servers all stand on one machine in a slot communicates "
@@ -102,48 +103,28 @@ def _strips(run: Run, slots: pl.DataFrame) -> str:
     """Return a strip for each of the jobs that ran longest, its slots coloured."""
     longest = shares(slots).sort("slots", descending=True, maintain_order=True).head(MOST_DRAWN)
     names = [name for name in run.jobs["job"] if name in set(longest["job"])]
-    row, left, right, width = 17, 150, 60, 1060
-    first, last = int(run.slots["slot"].min()), int(run.slots["slot"].max())  # type: ignore[arg-type]  # never empty here
-    x = Scale(float(first), float(last + 1), left, width - right)
-    parts: list[str] = []
-    base = row * len(names) + 6
-    for value in ticks(x.low, x.high, 9):
-        at = x(value)
-        parts.append(
-            f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{base}"/>'
-            f'<text class="tick" x="{at:.1f}" y="{base + 15}" text-anchor="middle">'
-            f"{tick_text(value)}</text>"
-        )
+    first, last = int(run.slots.item(0, "slot")), int(run.slots.item(-1, "slot"))
     by_job = slots.partition_by("job", as_dict=True)
+    bars, rows = [], []
     for at, name in enumerate(names):
-        y = at * row + 3
-        short = name if len(name) <= 20 else f"{name[:19]}…"
         own = by_job[name,].sort("slot")
-        parts.append(
-            f'<text class="row" x="{left - 8}" y="{y + 10}" text-anchor="end">{escape(short)}'
-            "</text>"
-        )
-        for begin, end, alone in _stretches(own):
-            long = max(x(end + 1.0) - x(float(begin)) - 0.4, 0.6)
-            where = "one machine" if alone else "several machines"
-            parts.append(
-                f"<g><title>{escape(name)}, slots {begin} to {end}: {where}</title>"
-                f'<rect class="f{TOGETHER if alone else APART}" x="{x(float(begin)):.1f}" y="{y}" '
-                f'width="{long:.1f}" height="{row - 5}"/></g>'
-            )
         share = float(own["together"].mean())  # type: ignore[arg-type]  # it ran
-        parts.append(f'<text class="tick" x="{width - right + 8}" y="{y + 10}">{share:.0%}</text>')
-    parts.append(
-        f'<text class="axis" x="{width - right}" y="{base + 30}" text-anchor="end">'
-        f"{escape(slot_label(run))}</text>"
-    )
-    drawing = (
-        f'<svg class="chart" viewBox="0 0 {width} {base + 36}" role="img">{"".join(parts)}</svg>'
+        rows.append(f"{name} {share:.0%}")
+        bars += [
+            Bar(at, begin, end + 1, "one" if alone else "several", f"slots {begin} to {end}")
+            for begin, end, alone in _stretches(own)
+        ]
+    drawing = gantt(
+        rows,
+        bars,
+        [("one", "one machine", TOGETHER), ("several", "several machines", APART)],
+        label="Slots on one machine and on several, job by job",
+        first=first,
+        last=last + 1,
     )
     total = slots["job"].n_unique()
     title = "Job by job" if total <= MOST_DRAWN else f"The {MOST_DRAWN} jobs that ran longest"
-    legend = legend_row([("one machine", TOGETHER), ("several", APART)])
-    return figure(title, drawing + legend, "Right: the share of its slots on one machine.")
+    return figure(title, drawing, "Beside each name: the share of its slots on one machine.")
 
 
 def _stretches(own: pl.DataFrame) -> list[tuple[int, int, bool]]:
@@ -161,7 +142,7 @@ def _table(slots: pl.DataFrame) -> str:
         for name, ran, together, share, widest in found.head(MOST_ROWS).iter_rows()
     ]
     columns = [
-        Column("job"),
+        Column("job", link=True),
         Column("slots it ran in", numeric=True),
         Column("on one machine", numeric=True),
         Column("share"),

@@ -1,13 +1,13 @@
-"""What became of the jobs: outcomes, lateness, refusals, decisions."""
+"""What became of the jobs: outcomes, lateness, completion times, refusals."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import Record, Run, outcome_word
+from shadowprice.results.files import Record, Run
 from shadowprice.results.metrics import NOT_ARRIVED, met_target, restricted_mean
-from shadowprice.results.report.charts import Box, bars, box_plot, share_bar
+from shadowprice.results.report.charts import Box, bars, box_plot, share_bars
 from shadowprice.results.report.scales import number
 from shadowprice.results.report.sections import figure, section
 from shadowprice.results.report.tables import MOST_ROWS, Cell, Column, data_table
@@ -30,18 +30,14 @@ def outcomes(run: Run) -> str | None:
         return None
     table = run.jobs.group_by("outcome").agg(pl.len().alias("jobs"), pl.col("value").sum())
     counts = {str(name): (int(jobs), float(value)) for name, jobs, value in table.iter_rows()}
-    found = [(key, label, colour) for key, label, colour in OUTCOMES if key in counts]
-    by_number = share_bar(
-        [(label, counts[key][0], f"{counts[key][0]:,}", colour) for key, label, colour in found]
-    )
     total = sum(value for _, value in counts.values()) or 1.0
-    by_value = share_bar(
-        [
-            (label, counts[key][1], f"{counts[key][1] / total:.1%}", colour)
-            for key, label, colour in found
-        ]
-    )
-    return figure("By number of jobs", by_number) + figure("By their value", by_value)
+    parts = []
+    for key, label, colour in OUTCOMES:
+        if key in counts:
+            jobs, value = counts[key]
+            name = f"{label}: {jobs:,}"
+            parts.append((name, colour, [jobs, value], [f"{jobs:,}", f"{value / total:.1%}"]))
+    return figure("Jobs, and the value they had", share_bars(["by number", "by value"], parts))
 
 
 @section("Lateness", 60)
@@ -77,17 +73,17 @@ def refusals(run: Run) -> str | None:
     for record in refused:
         reasons[record["reason"]] = reasons.get(record["reason"], 0) + 1
     ordered = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-    overview = bars([(reason, count, f"{count:,}", 4) for reason, count in ordered])
+    overview = bars([(reason, count, f"{count:,}", 4) for reason, count in ordered], "jobs")
     worth: dict[str, float] = dict(zip(run.jobs["job"], run.jobs["value"], strict=True))
     refused.sort(key=lambda record: -worth.get(record["job"], 0.0))
     columns = [
-        Column("job"),
-        Column("slot", numeric=True),
-        Column("reason"),
+        Column("job", link=True),
+        Column("slot", numeric=True, slot=True, minor=True),
         Column("value", numeric=True),
         Column("price", numeric=True),
-        Column("first bottleneck"),
-        Column("smallest change that would do"),
+        Column("reason", long=True, minor=True),
+        Column("first bottleneck", long=True, minor=True),
+        Column("smallest change that would do", long=True),
     ]
     rows: list[list[Cell]] = []
     for record in refused[:MOST_ROWS]:
@@ -96,67 +92,19 @@ def refusals(run: Run) -> str | None:
             [
                 record["job"],
                 record["slot"],
-                why["message"],
                 why.get("value"),
                 why.get("cost"),
+                why["message"],
                 why.get("bottleneck"),
                 why.get("change"),
             ]
         )
     table = data_table(columns, rows, total=len(refused), remark="those worth most.")
-    remark = "Value: what the job would earn at its best completion; price: what that would cost."
-    return (
-        f'<div class="half">{figure("By reason", overview)}</div>'
-        f"<h3>Every refusal</h3>{table}<p class=remark>{remark}</p>"
+    remark = (
+        "Value: what the job would earn at its best completion; price: what that would cost. Press "
+        "a job for its whole story."
     )
-
-
-@section("Decisions", 80)
-def decisions(run: Run) -> str | None:
-    """Return the last decision on each job beside what came of it, the most valuable first."""
-    last: dict[str, Record] = {}
-    for record in run.decisions(False):
-        last[record["job"]] = record
-    if not last:
-        return None
-    chosen = run.jobs.filter(pl.col("job").is_in(list(last)))
-    total = len(chosen)
-    if total > MOST_ROWS:
-        chosen = chosen.sort("value", descending=True, maintain_order=True).head(MOST_ROWS)
-    columns = [
-        Column("job"),
-        Column("class"),
-        Column("arrival", numeric=True),
-        Column("decision"),
-        Column("payoff", numeric=True),
-        Column("cost", numeric=True),
-        Column("start", numeric=True),
-        Column("completion", numeric=True),
-        Column("late", numeric=True),
-        Column("worker-slots", numeric=True),
-        Column("utility", numeric=True),
-        Column("outcome"),
-    ]
-    rows: list[list[Cell]] = []
-    for job in chosen.iter_rows(named=True):
-        record = last[job["job"]]
-        rows.append(
-            [
-                job["job"],
-                job["class"],
-                job["arrival"],
-                outcome_word(record["outcome"]),
-                record["payoff"],
-                record["cost"],
-                job["start"],
-                job["completion"],
-                job["late"],
-                job["worker_slots"],
-                job["utility"],
-                job["outcome"],
-            ]
-        )
-    return data_table(columns, rows, total=total, remark="those worth most; all are in the files.")
+    return f"{figure('By reason', overview)}{table}<p class=remark>{remark}</p>"
 
 
 @section("Completion times", 65)
@@ -178,14 +126,14 @@ def completion_times(run: Run) -> str | None:
         rows.append([name, len(frame), len(values), mean, *spread, whole, met, earned])
     columns = [
         Column("class"),
-        Column("arrived", numeric=True),
+        Column("arrived", numeric=True, minor=True),
         Column("finished", numeric=True),
-        Column("mean", numeric=True),
+        Column("mean", numeric=True, minor=True),
         Column("median", numeric=True),
-        Column("90 %", numeric=True),
-        Column("99 %", numeric=True),
+        Column("90 %", numeric=True, minor=True),
+        Column("99 %", numeric=True, minor=True),
         Column("restricted mean", numeric=True),
-        Column("in time"),
+        Column("in time", minor=True),
         Column("utility", numeric=True),
     ]
     remark = (

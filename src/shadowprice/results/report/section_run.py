@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from html import escape
 
 from shadowprice.results.files import Run
+from shadowprice.results.report.embed import text
 from shadowprice.results.report.scales import span
 from shadowprice.results.report.sections import section
+
+MOST_KINDS = 6
+"""Kinds of servers that are listed."""
 
 
 @section("What was run", 90)
@@ -15,12 +18,15 @@ def what_was_run(run: Run) -> str | None:
     """Return everything that the result depends on."""
     info = run.info
     cluster = info["cluster"]
+    all_kinds = cluster["kinds"]
     kinds = "; ".join(
         f"{kind['servers']:,} of role {kind['role']} ("
         + ", ".join(f"{name} {amount}" for name, amount in kind["capacity"].items())
         + ")"
-        for kind in cluster["kinds"]
+        for kind in all_kinds[:MOST_KINDS]
     )
+    if len(all_kinds) > MOST_KINDS:
+        kinds += f"; and {len(all_kinds) - MOST_KINDS:,} more kinds, in run.json"
     facts = {
         "policy": info["policy"],
         "seed": info["seed"],
@@ -45,7 +51,7 @@ def what_was_run(run: Run) -> str | None:
     parts = [_facts(facts)]
     if incidents:
         more = f"; and {len(incidents) - 40} more" if len(incidents) > 40 else ""
-        parts.append(f"<h3>Incidents</h3><p>{escape('; '.join(incidents[:40]) + more)}</p>")
+        parts.append(f"<h3>Incidents</h3><p>{text('; '.join(incidents[:40]) + more)}</p>")
     if parameters:
         parts.append(f"<h3>Parameters in force</h3>{_facts(parameters)}")
     return "".join(parts)
@@ -77,12 +83,12 @@ def _latency(record: Mapping[str, float]) -> str:
 
 def _facts(facts: Mapping[str, object]) -> str:
     rows = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(_text(value))}</dd>"
+        f"<dt>{text(name)}</dt><dd>{text(_told(value))}</dd>"
         for name, value in facts.items()
         if value not in ("", None)
     )
     return f"<dl>{rows}</dl>"
 
 
-def _text(value: object) -> str:
+def _told(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -12,6 +12,9 @@ from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure, section
 from shadowprice.results.report.tables import Column, data_table
 
+_MINOR = {"jobs", "received", "paid to itself", "lent, place-slots", "borrowed, place-slots"}
+"""Columns that narrow screens leave out."""
+
 MOST_LINES = 7
 """Tenants with a line of their own: as many as there are colours."""
 
@@ -29,9 +32,9 @@ def tenants(run: Run) -> str | None:
 
 
 def _table(books: Books) -> str:
-    columns = [Column("tenant"), Column("share")]
+    columns = [Column("tenant"), Column("share", minor=True)]
     columns += [
-        Column(name, numeric=True)
+        Column(name, numeric=True, minor=name in _MINOR)
         for name in (
             *("jobs", "finished", "earned", "paid", "received", "paid to itself"),
             *("lent, place-slots", "borrowed, place-slots", "revenue", "fairness ratio"),

@@ -51,32 +51,34 @@ def utility(run: Run) -> str | None:
 
 @section("Utilisation", 30)
 def utilisation(run: Run) -> str | None:
-    """Return the used share of each resource, one small chart each."""
+    """Return the used share of each resource."""
     if not len(run.slots):
         return None
     slots = run.slots["slot"].to_numpy().astype(np.float64)
-    charts = []
     shown = [r for r in resources(run.slots) if run.summary["utilisation"].get(r) is not None]
+    if not shown:
+        return None
+    series = []
+    positions = np.zeros(0)
     for at, resource in enumerate(shown):
         used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
         total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
         share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
-        positions, values = thin(share, 300)
-        chart = line_chart(
-            slots[positions.astype(np.int64)],
-            [Series(resource, values, at % 7)],
-            x_label=slot_label(run),
-            y_label="in use",
-            width=520,
-            height=190,
-            fill=True,
-            y_high=1.0,
-            percent=True,
-            steps=True,
-        )
+        positions, values = thin(share)
         mean = run.summary["utilisation"][resource]
-        charts.append(figure(f"{resource}: {mean:.0%} on average", chart))
-    return f'<div class="grid2">{"".join(charts)}</div>' if charts else None
+        series.append(Series(f"{resource}, {mean:.0%} on average", values, at % 7))
+    chart = line_chart(
+        slots[positions.astype(np.int64)],
+        series,
+        x_label=slot_label(run),
+        y_label="in use",
+        fill=len(series) == 1,
+        y_high=1.0,
+        percent=True,
+        steps=True,
+        legend=True,
+    )
+    return figure("Share of each resource in use", chart)
 
 
 @section("Queue", 35)
@@ -121,6 +123,7 @@ def prices(run: Run) -> str | None:
         height=240,
         legend=True,
         steps=True,
+        prices=True,
     )
     remark = "What all of a server's resource costs for a slot, the mean over servers that have it."
     return figure("Mean price of each resource", chart, remark)

@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 
 from shadowprice.results.files import Run
+from shadowprice.results.report.embed import text
 
 Render = Callable[[Run], str | None]
 
@@ -75,5 +75,5 @@ def _load() -> None:
 
 def figure(title: str, body: str, remark: str = "") -> str:
     """Return a chart with its title and a remark below."""
-    below = f"<figcaption>{escape(remark)}</figcaption>" if remark else ""
-    return f"<figure><h3>{escape(title)}</h3>{body}{below}</figure>"
+    below = f"<figcaption>{text(remark)}</figcaption>" if remark else ""
+    return f"<figure><h3>{text(title)}</h3>{body}{below}</figure>"

@@ -1,0 +1,274 @@
+// Charts from plain descriptions, drawn by ECharts (the global `echarts`), usable by pointer, keyboard and ear.
+//
+// A description is an object with `kind` (lines, bars, boxes, shares, heat or gantt) and that kind's data, as
+// charts.py writes it into a page or a service sends it: `const chart = new Chart(host, description, page)`,
+// and `chart.update(description)` when there is news. Nothing in a description is ever read as HTML.
+
+import { element } from "./dom.mjs";
+import { KINDS } from "./kinds.mjs";
+import { liveTable } from "./tables.mjs";
+
+/** Return the page's colours as the style sheet has them for the theme in force. */
+export function palette() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(name).trim();
+  return {
+    series: [0, 1, 2, 3, 4, 5, 6, 7].map((at) => read(`--c${at}`)),
+    text: read("--text"), on: read("--on"), soft: read("--soft"), line: read("--line"), card: read("--card"), panel: read("--panel"),
+    load: [read("--load-low"), read("--load-high")], price: [read("--price-low"), read("--price-high")],
+    font: getComputedStyle(document.body).fontFamily,
+  };
+}
+
+/** What the charts of a page share: the clock, the theme, who is told, and what a click opens. */
+export class Page {
+  constructor(clock, { pick = () => {}, say = () => {} } = {}) {
+    this.clock = clock;
+    this.pick = pick;
+    this.say = say;
+    this.charts = new Set();
+    this.colours = palette();
+    const redraw = () => this.redraw();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    // Paper is light whatever the screen is; the style sheet's print rules have the colours.
+    const paper = matchMedia("print");
+    paper.addEventListener("change", redraw);
+    addEventListener("beforeprint", redraw);
+    addEventListener("afterprint", redraw);
+  }
+
+  redraw() {
+    this.colours = palette();
+    for (const chart of this.charts) chart.draw();
+  }
+
+  setMode(mode) {
+    this.clock.mode = mode;
+    this.redraw();
+  }
+
+  /** Show one stretch of time in every chart of the same stretch. */
+  zoom(from, start, end) {
+    for (const chart of this.charts) {
+      if (chart === from || (chart.kind.extent && chart.sameExtent(from))) chart.zoomTo(start, end);
+    }
+  }
+}
+
+/** One chart in a host element, with its legend, zoom buttons and numbers. */
+export class Chart {
+  constructor(host, description, page) {
+    this.host = host;
+    this.page = page;
+    this.hidden = new Set();
+    this.cursor = -1;
+    this.window = [0, 100];
+    this.legend = element("div", { class: "legend" });
+    this.canvas = element("div", { class: "canvas", tabindex: "0", role: "img", "aria-roledescription": "chart" });
+    this.behind = element("div");
+    this.numbers = element("details", { class: "numbers", ontoggle: () => this.#fillNumbers() },
+      element("summary", {}, "Numbers"), this.behind);
+    host.replaceChildren(this.legend, this.canvas, this.numbers);
+    this.#describe(description);
+    this.canvas.style.height = `${this.height}px`;
+    this.drawing = echarts.init(this.canvas, null, { renderer: "canvas" });
+    this.drawing.on("click", (event) => this.#pick(event.data ?? {}));
+    this.drawing.getZr().on("mousemove", (event) => this.kind.hover?.(this, event.offsetX, event.offsetY));
+    this.drawing.getZr().on("globalout", () => this.kind.leave?.(this));
+    this.drawing.getZr().on("click", (event) => this.kind.click?.(this, event.offsetX, event.offsetY));
+    this.drawing.on("datazoom", () => this.#zoomed());
+    this.canvas.addEventListener("keydown", (event) => this.#key(event));
+    this.canvas.addEventListener("blur", () => this.#unpoint());
+    page.charts.add(this);
+    this.width = 0;
+    this.resized = new ResizeObserver(() => this.#resize());
+    this.resized.observe(this.canvas);
+    this.draw();
+  }
+
+  get height() {
+    return this.kind.height(this.description, this.host.clientWidth || 600);
+  }
+
+  /** Take new data; what is hidden, zoomed and opened stays. */
+  update(description) {
+    this.#describe(description);
+    this.draw();
+    if (this.numbers.open) this.#fillNumbers(true);
+  }
+
+  draw() {
+    this.canvas.style.height = `${this.height}px`;
+    this.width = this.canvas.clientWidth;
+    this.drawing.resize();
+    this.#fillLegend();
+    this.drawing.setOption(this.option(), { notMerge: true });
+    this.#zoomed(true);
+  }
+
+  dispose() {
+    this.resized.disconnect();
+    this.page.charts.delete(this);
+    this.drawing.dispose();
+    this.host.replaceChildren();
+  }
+
+  /** Return the ECharts option of the description as it is now shown. */
+  option() {
+    const { colours } = this.page;
+    return {
+      animation: false,
+      textStyle: { fontFamily: colours.font, color: colours.soft, fontSize: 12 },
+      ...this.kind.option(this.description, this),
+    };
+  }
+
+  get shown() {
+    return (entry) => !this.hidden.has(entry.name);
+  }
+
+  get small() {
+    return this.width < 520;
+  }
+
+  sameExtent(other) {
+    const one = this.kind.extent(this.description), two = other.kind.extent?.(other.description);
+    return Boolean(two) && one[0] === two[0] && one[1] === two[1];
+  }
+
+  zoomTo(start, end) {
+    this.window = [start, end];
+    if (this.kind.extent) this.drawing.dispatchAction({ type: "dataZoom", start, end });
+  }
+
+  #describe(description) {
+    this.description = description;
+    this.kind = KINDS[description.kind];
+    if (!this.kind) throw new Error(`no such kind of chart: ${description.kind}`);
+    this.canvas.setAttribute("aria-label", this.kind.says(description));
+  }
+
+  #resize() {
+    if (this.canvas.clientWidth && this.canvas.clientWidth !== this.width) this.draw();
+  }
+
+  #fillLegend() {
+    const entries = this.kind.legend(this.description);
+    const buttons = entries.map((entry) => {
+      const swatch = element("i", { class: `${entry.look ?? ""} c${entry.colour}`, "aria-hidden": "true" });
+      const label = element("span", { class: "name" }, entry.name);
+      const told = entry.text ? element("b", {}, entry.text) : null;
+      if (!this.kind.toggles || entries.length < 2) return element("span", { class: "entry" }, swatch, label, told);
+      return element("button", {
+        type: "button", class: "entry", title: entry.name, "aria-pressed": String(this.shown(entry)),
+        onclick: () => this.#toggle(entry, entries),
+      }, swatch, label, told);
+    });
+    const zooms = !this.kind.extent ? [] : [
+      ["−", "Zoom out", () => this.zoomBy(2)], ["+", "Zoom in", () => this.zoomBy(0.5)],
+      ["All", "Show all", () => this.page.zoom(this, 0, 100)],
+    ].map(([text, label, act]) => element("button", { type: "button", class: "zoom", "aria-label": label, title: label, onclick: act }, text));
+    const ramp = this.kind.ramp?.(this.description);
+    if (ramp) {
+      const bar = element("em", { class: `ramp ${ramp.colours}`, "aria-hidden": "true" });
+      buttons.push(element("span", { class: "entry" }, element("span", {}, ramp.low), bar, element("span", {}, ramp.high), element("span", { class: "name" }, ramp.name)));
+    }
+    const focused = [...this.legend.querySelectorAll("button")].indexOf(document.activeElement);
+    this.legend.replaceChildren(...buttons, ...(zooms.length ? [element("span", { class: "zooms" }, ...zooms)] : []));
+    if (focused >= 0) this.legend.querySelectorAll("button")[focused]?.focus();
+    this.legend.hidden = !buttons.length && !zooms.length;
+  }
+
+  #toggle(entry, entries) {
+    if (this.hidden.has(entry.name)) this.hidden.delete(entry.name);
+    else if (this.hidden.size < entries.length - 1) this.hidden.add(entry.name);
+    this.page.say(`${entry.name} ${this.hidden.has(entry.name) ? "hidden" : "shown"}`);
+    this.draw();
+  }
+
+  zoomBy(factor) {
+    const [start, end] = this.window, middle = (start + end) / 2;
+    const half = Math.min(50, Math.max(0.5, (end - start) / 2 * factor));
+    const first = Math.max(0, Math.min(100 - 2 * half, middle - half));
+    this.page.zoom(this, first, first + 2 * half);
+  }
+
+  #zoomed(quiet = false) {
+    if (!this.kind.extent) return;
+    const zoom = this.drawing.getOption().dataZoom?.[0];
+    if (!zoom) return;
+    const changed = zoom.start !== this.window[0] || zoom.end !== this.window[1];
+    if (quiet && changed) {
+      this.drawing.dispatchAction({ type: "dataZoom", start: this.window[0], end: this.window[1] });
+      return;
+    }
+    this.window = [zoom.start, zoom.end];
+    this.drawing.setOption({ xAxis: this.timeAxis(...this.kind.extent(this.description)) });
+    if (changed && !quiet) this.page.zoom(this, zoom.start, zoom.end);
+  }
+
+  /** Return the option of a time axis over slots, with ticks that suit the stretch now shown. */
+  timeAxis(first, last) {
+    const { clock, colours } = this.page;
+    const [low, high] = [clock.position(first), clock.position(Math.max(last, first + 1))];
+    const range = (high - low) * (this.window[1] - this.window[0]) / 100;
+    const each = this.small ? 76 : 104;
+    const interval = clock.interval(range, Math.max(2, Math.floor((this.width - 70) / each)));
+    const from = low + (high - low) * this.window[0] / 100;
+    const ticks = [];
+    for (let at = Math.ceil(from / interval - 1e-9); at * interval <= from + range * (1 + 1e-9); at += 1) ticks.push(at * interval);
+    return {
+      type: "value", min: low, max: high, name: clock.title, nameLocation: "end", nameGap: 0,
+      nameTextStyle: { align: "right", verticalAlign: "top", padding: [22, 0, 0, 0], color: colours.soft, fontSize: 11 },
+      axisLine: { show: true, lineStyle: { color: colours.line } },
+      axisTick: { show: true, customValues: ticks, lineStyle: { color: colours.line } },
+      splitLine: { show: Boolean(this.kind.ruled), customValues: ticks, lineStyle: { color: colours.line } },
+      axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, customValues: ticks, formatter: (value) => clock.label(value) },
+    };
+  }
+
+  #pick(data) {
+    if (data.pick !== undefined) this.page.pick(data.pick);
+  }
+
+  // ---------------------------------------------------------------- keyboard
+
+  #key(event) {
+    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1, PageUp: -10, PageDown: 10 };
+    if (event.key === "Escape") return this.#unpoint();
+    if (this.kind.extent && ["+", "=", "-"].includes(event.key)) {
+      this.zoomBy(event.key === "-" ? 2 : 0.5);
+    } else if (this.kind.key?.(this, event)) {
+      // A kind with two directions moves its own cursor.
+    } else if (event.key in moves || event.key === "Home" || event.key === "End") {
+      const count = this.kind.count(this.description, this);
+      if (!count) return;
+      const wanted = event.key === "Home" ? 0 : event.key === "End" ? count - 1 : this.cursor + moves[event.key];
+      this.cursor = Math.min(count - 1, Math.max(0, wanted));
+      this.kind.point(this, this.cursor);
+      this.page.say(this.kind.read(this.description, this.cursor, this));
+    } else if (event.key === "Enter" && this.cursor >= 0) {
+      this.#pick(this.kind.data?.(this.description, this.cursor, this) ?? {});
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+
+  #unpoint() {
+    this.cursor = -1;
+    this.drawing.dispatchAction({ type: "hideTip" });
+    this.kind.leave?.(this);
+  }
+
+  // ---------------------------------------------------------------- the numbers behind it
+
+  #fillNumbers(again = false) {
+    if (!this.numbers.open || (this.filled && !again)) return;
+    this.filled = true;
+    const { columns, rows, remark } = this.kind.numbers(this.description, this);
+    const box = element("div", { class: "table" });
+    this.behind.replaceChildren(box, ...(remark ? [element("p", { class: "remark" }, remark)] : []));
+    liveTable(box, columns, rows, { size: 10, page: this.page });
+  }
+}

@@ -1,0 +1,500 @@
+// The kinds of charts: what each draws, says, lists, and lets the keyboard reach.
+
+import { tip } from "./dom.mjs";
+import { number, percent, tick, written } from "./format.mjs";
+
+const DASHES = ["solid", "solid", "solid", "solid", "dashed", "dashed", "dotted", "dotted"];
+const GRID = { left: 8, right: 16, top: 10, bottom: 26, outerBoundsMode: "same", outerBoundsContain: "axisLabel" };
+
+/** Return the positions of a regular or a listed axis. */
+export function positions(axis) {
+  if (Array.isArray(axis)) return axis;
+  return Array.from({ length: axis.count }, (_, at) => axis.first + at * axis.step);
+}
+
+function endOf(description) {
+  const xs = positions(description.x);
+  return description.end ?? xs.at(-1) ?? 1;
+}
+
+// ---------------------------------------------------------------- lines
+
+const lines = {
+  toggles: true,
+  extent: null,
+  height: (d, width) => (width < 520 ? 210 : (d.height ?? 250)),
+  legend: (d) => (d.series.length > 1 || d.legend ? d.series.map((s) => ({ name: s.name, colour: s.colour, look: DASHES[s.colour] === "solid" ? "" : "dash" })) : []),
+  says(d) {
+    const parts = d.series.map((s) => {
+      const known = s.values.filter((value) => value !== null);
+      if (!known.length) return `${s.name}: no values`;
+      const [low, high] = known.reduce(([l, h], v) => [Math.min(l, v), Math.max(h, v)], [Infinity, -Infinity]);
+      return `${s.name}: from ${written(d, low)} to ${written(d, high)}, at the end ${written(d, known.at(-1))}`;
+    });
+    return `${d.y_label} over ${d.x_label}. ${parts.join(". ")}. Arrow keys read the values.`;
+  },
+  option(d, chart) {
+    const { colours, clock } = chart.page;
+    const xs = positions(d.x), last = endOf(d);
+    const at = d.slots ? (x) => clock.position(x) : (x) => x;
+    const series = d.series.filter(chart.shown).map((s) => ({
+      type: "line", name: s.name, symbol: "none", step: d.steps ? "end" : false, connectNulls: false, z: 3,
+      data: [...xs.map((x, i) => [at(x), s.values[i], i]), ...(d.steps && last > xs.at(-1) ? [[at(last), s.values.at(-1), xs.length - 1]] : [])],
+      lineStyle: { width: 1.8, color: colours.series[s.colour], type: d.series.length > 1 ? DASHES[s.colour] : "solid" },
+      itemStyle: { color: colours.series[s.colour] },
+      areaStyle: d.fill ? { color: colours.series[s.colour], opacity: 0.14 } : undefined,
+      emphasis: { disabled: true },
+    }));
+    // At the very left a mark's name would stand on the axis; it is there without one.
+    const marks = (d.marks ?? []).filter((mark) => mark.x > (xs[0] ?? 0)).map((mark) => ({
+      xAxis: at(mark.x), label: { formatter: mark.name, color: colours.text, fontSize: 11, position: "end", distance: 4, rotate: 0 },
+    }));
+    if (marks.length && series.length) {
+      series[0].markLine = { silent: true, symbol: "none", lineStyle: { color: colours.text, type: "dashed", opacity: 0.6 }, data: marks };
+    }
+    return {
+      grid: { ...GRID, top: d.percent ? 10 : 26 },
+      xAxis: d.slots ? chart.timeAxis(xs[0] ?? 0, last) : plainAxis(d, chart, xs[0] ?? 0, last),
+      yAxis: {
+        type: "value", max: d.y_high ?? null, splitNumber: chart.height < 180 ? 3 : 4, name: d.percent ? "" : d.y_label,
+        nameLocation: "end", nameGap: 10, nameTextStyle: { align: "left", color: colours.soft, fontSize: 11, padding: [0, 0, 0, -6] }, ...(d.y_high === 1 ? { interval: 0.25 } : {}), splitLine: { lineStyle: { color: colours.line } },
+        axisLabel: { color: colours.soft, fontSize: 11, formatter: d.percent ? (v) => percent(v) : tick },
+      },
+      tooltip: { ...tooltipOf(chart), trigger: "axis", formatter: (params) => lines.tip(d, params, chart) },
+      dataZoom: d.slots ? [zoom()] : [],
+      series,
+    };
+  },
+  tip(d, params, chart) {
+    const index = params[0]?.data[2] ?? 0;
+    const x = positions(d.x)[index];
+    const heading = d.slots ? chart.page.clock.moment(x) : `${number(x)} ${d.x_label}`;
+    return tip(heading, d.series.filter(chart.shown).map((s) => [s.colour, s.name, written(d, s.values[index])]));
+  },
+  count: (d) => positions(d.x).length,
+  point(chart, index) {
+    chart.drawing.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex: index });
+  },
+  read(d, index, chart) {
+    const x = positions(d.x)[index];
+    const where = d.slots ? chart.page.clock.moment(x) : `${number(x)} ${d.x_label}`;
+    return `${where}: ${d.series.filter(chart.shown).map((s) => `${s.name} ${written(d, s.values[index])}`).join(", ")}`;
+  },
+  numbers(d) {
+    const xs = positions(d.x);
+    const columns = [{ heading: d.slots ? "slot" : d.x_label, numeric: true, slot: d.slots },
+      ...d.series.map((s) => ({ heading: d.percent ? `${s.name}, %` : s.name, numeric: true }))];
+    const scale = d.percent ? 100 : 1;
+    return {
+      columns, remark: d.remark,
+      rows: xs.map((x, i) => [x, ...d.series.map((s) => (s.values[i] === null || s.values[i] === undefined ? null : s.values[i] * scale))]),
+    };
+  },
+};
+
+/** Lines over slots: the same, on the time axis that all such charts share. */
+const slotLines = { ...lines, extent: (d) => [positions(d.x)[0] ?? 0, endOf(d)] };
+
+function plainAxis(d, chart, low, high) {
+  const { colours } = chart.page;
+  return {
+    type: "value", min: low, max: Math.max(high, low + 1), name: d.x_label, nameLocation: "end", nameGap: 0, splitLine: { show: false },
+    nameTextStyle: { align: "right", verticalAlign: "top", padding: [22, 0, 0, 0], color: colours.soft, fontSize: 11 },
+    axisLine: { show: true, lineStyle: { color: colours.line } }, axisTick: { show: false }, splitNumber: chart.small ? 4 : 8,
+    axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, formatter: tick },
+  };
+}
+
+function zoom() {
+  const mouse = matchMedia("(pointer: fine)").matches;
+  // A wheel scrolls the page and a finger moves it; only with Ctrl does the wheel zoom.
+  return { type: "inside", xAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: mouse ? "ctrl" : false, moveOnMouseMove: mouse, moveOnMouseWheel: false };
+}
+
+function tooltipOf(chart) {
+  return {
+    confine: true, className: "tip", padding: 0, borderWidth: 0, backgroundColor: "transparent", extraCssText: "box-shadow:none", transitionDuration: 0,
+    axisPointer: { type: "line", lineStyle: { color: chart.page.colours.soft, type: "dashed" }, label: { show: false } },
+  };
+}
+
+// ---------------------------------------------------------------- rows of names
+
+/** Return how wide the widest of some names is, in pixels. */
+function widest(names, size, font) {
+  const context = (widest.canvas ??= document.createElement("canvas")).getContext("2d");
+  context.font = `${size}px ${font}`;
+  return Math.ceil(names.reduce((most, name) => Math.max(most, context.measureText(name).width), 0)) + 2;
+}
+
+function nameAxis(names, chart, { most = 0.34, ...more } = {}) {
+  const { colours } = chart.page;
+  return {
+    type: "category", data: names.map((_, at) => at), inverse: true, axisLine: { show: false }, axisTick: { show: false },
+    axisLabel: {
+      color: colours.text, fontSize: 12, interval: 0, overflow: "truncate",
+      width: Math.min(200, chart.width * most, widest(names, more.fontSize ?? 12, colours.font)),
+      formatter: (at) => names[at], ...more,
+    },
+  };
+}
+
+// ---------------------------------------------------------------- bars
+
+const bars = {
+  toggles: false,
+  height: (d) => d.names.length * 30 + 12,
+  legend: () => [],
+  says: (d) => `${d.label}: ${d.names.map((name, at) => `${name} ${d.texts[at]}`).join(", ")}`,
+  option(d, chart) {
+    const { colours } = chart.page;
+    return {
+      grid: { ...GRID, top: 2, bottom: 2, right: 78 },
+      xAxis: { type: "value", show: false, min: 0, max: Math.max(...d.values, 0) || 1 },
+      yAxis: nameAxis(d.names, chart),
+      tooltip: { ...tooltipOf(chart), trigger: "item", formatter: (p) => tip(d.names[p.dataIndex], [[d.colours[p.dataIndex], d.label, d.texts[p.dataIndex]]]) },
+      series: [{
+        type: "bar", barWidth: 20, emphasis: { disabled: true },
+        data: d.values.map((value, at) => ({ value, itemStyle: { color: colours.series[d.colours[at]], borderRadius: 3 } })),
+        label: { show: true, position: "right", color: colours.soft, fontSize: 12, formatter: (p) => d.texts[p.dataIndex] },
+      }],
+    };
+  },
+  count: (d) => d.names.length,
+  point: (chart, index) => chart.drawing.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex: index }),
+  read: (d, index) => `${d.names[index]}: ${d.texts[index]}`,
+  numbers: (d) => ({
+    columns: [{ heading: "" }, { heading: d.label, numeric: true }],
+    rows: d.names.map((name, at) => [name, d.values[at]]),
+  }),
+};
+
+// ---------------------------------------------------------------- shares of a whole
+
+const shares = {
+  toggles: false,
+  height: (d) => d.rows.length * 40 + 8,
+  legend: (d) => d.parts.map((part) => ({ name: part.name, colour: part.colour, text: d.rows.length === 1 ? part.texts[0] : null })),
+  says: (d) => d.rows.map((row, at) => `${row}: ${d.parts.map((part) => `${part.name} ${part.texts[at]}`).join(", ")}`).join(". "),
+  option(d, chart) {
+    const { colours } = chart.page;
+    const totals = d.rows.map((_, at) => d.parts.reduce((sum, part) => sum + part.values[at], 0) || 1);
+    return {
+      grid: { ...GRID, top: 2, bottom: 2, right: 4, left: d.rows.length > 1 ? 8 : 0 },
+      xAxis: { type: "value", show: false, min: 0, max: 1 },
+      yAxis: d.rows.length > 1 ? nameAxis(d.rows, chart, { most: 0.28 }) : { type: "category", data: [0], show: false },
+      tooltip: {
+        ...tooltipOf(chart), trigger: "item",
+        formatter: (p) => tip(d.rows[p.dataIndex], [[d.parts[p.seriesIndex].colour, d.parts[p.seriesIndex].name, d.parts[p.seriesIndex].texts[p.dataIndex]]]),
+      },
+      series: d.parts.map((part) => ({
+        type: "bar", stack: "all", barWidth: 26, name: part.name, emphasis: { disabled: true },
+        itemStyle: { color: colours.series[part.colour], borderColor: colours.card, borderWidth: 1, borderRadius: 3 },
+        data: part.values.map((value, at) => value / totals[at]),
+        label: { show: true, color: colours.on, fontSize: 12, formatter: (p) => (p.value * chart.width < 90 ? "" : part.texts[p.dataIndex]) },
+      })),
+    };
+  },
+  count: (d) => d.rows.length * d.parts.length,
+  point(chart, index) {
+    const { parts } = chart.description;
+    chart.drawing.dispatchAction({ type: "showTip", seriesIndex: index % parts.length, dataIndex: Math.floor(index / parts.length) });
+  },
+  read(d, index) {
+    const part = d.parts[index % d.parts.length], row = Math.floor(index / d.parts.length);
+    return `${d.rows[row]}: ${part.name} ${part.texts[row]}`;
+  },
+  numbers: (d) => ({
+    columns: [{ heading: "" }, ...d.rows.map((row) => ({ heading: row, numeric: true }))],
+    rows: d.parts.map((part) => [part.name, ...part.values]),
+  }),
+};
+
+// ---------------------------------------------------------------- boxes
+
+const boxes = {
+  toggles: false,
+  height: (d) => d.rows.length * 48 + 50,
+  legend: () => [],
+  says: (d) => `${d.x_label}. ${d.rows.map((row) => boxes.words(row)).join(". ")}`,
+  words(row) {
+    if (!row.five) return `${row.name}: no jobs`;
+    const [low, first, middle, third, high] = row.five.map(number);
+    return `${row.name}, ${row.count.toLocaleString("en")} jobs: median ${middle}, half between ${first} and ${third}, nine in ten between ${low} and ${high}`;
+  },
+  option(d, chart) {
+    const { colours } = chart.page;
+    const pad = 0.04 * (d.high - d.low);
+    return {
+      grid: { ...GRID, top: 22, right: 20 },
+      xAxis: { ...plainAxis(d, chart, d.low - pad, d.high + pad), splitNumber: chart.small ? 3 : 7, splitLine: { lineStyle: { color: colours.line } },
+        axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, showMinLabel: false, showMaxLabel: false, formatter: tick } },
+      yAxis: nameAxis(d.rows.map((row) => row.name), chart, { formatter: (at) => `${d.rows[at].name}\n{n|${d.rows[at].count.toLocaleString("en")} jobs}`,
+        rich: { n: { color: colours.soft, fontSize: 11, lineHeight: 15 } } }),
+      tooltip: { ...tooltipOf(chart), trigger: "item", formatter: (p) => boxes.tip(d.rows[p.dataIndex]) },
+      series: [{
+        type: "custom", clip: true, data: d.rows.map((_, at) => [d.low, at]), encode: { x: 0, y: 1 },
+        renderItem: (params, api) => drawBox(d.rows[params.dataIndex], params.dataIndex, api, colours),
+        markLine: {
+          silent: true, symbol: "none", data: [{ xAxis: 0 }], lineStyle: { color: colours.text, type: "dashed", opacity: 0.6 },
+          label: { formatter: d.zero, color: colours.soft, fontSize: 11, position: "start", distance: 4 },
+        },
+      }],
+    };
+  },
+  tip(row) {
+    if (!row.five) return tip(row.name, []);
+    const [low, first, middle, third, high] = row.five.map(number);
+    return tip(`${row.name}: ${row.count.toLocaleString("en")} jobs`, [[row.colour, "median", middle], [null, "middle half", `${first} to ${third}`], [null, "nine in ten", `${low} to ${high}`]]);
+  },
+  count: (d) => d.rows.length,
+  point: (chart, index) => chart.drawing.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex: index }),
+  read: (d, index) => boxes.words(d.rows[index]),
+  numbers: (d) => ({
+    columns: ["", "jobs", "5 %", "25 %", "median", "75 %", "95 %"].map((heading, at) => ({ heading, numeric: at > 0 })),
+    rows: d.rows.map((row) => [row.name, row.count, ...(row.five ?? [null, null, null, null, null])]),
+  }),
+};
+
+function drawBox(row, at, api, colours) {
+  if (!row.five) return null;
+  const colour = colours.series[row.colour];
+  const x = row.five.map((value) => api.coord([value, at])[0]);
+  const y = api.coord([0, at])[1];
+  const line = (x1, y1, x2, y2, width = 1.3) => ({ type: "line", shape: { x1, y1, x2, y2 }, style: { stroke: colour, lineWidth: width } });
+  // Spread by the golden ratio: even, and the same in every drawing.
+  const dots = row.dots.map((value, i) => ({
+    type: "circle", silent: true, style: { fill: colour, opacity: 0.38 },
+    shape: { cx: api.coord([value, at])[0], cy: y + ((i * 0.6180339887) % 1 - 0.5) * 26, r: 2 },
+  }));
+  return {
+    type: "group",
+    children: [...dots, line(x[0], y, x[1], y), line(x[3], y, x[4], y), line(x[0], y - 5, x[0], y + 5), line(x[4], y - 5, x[4], y + 5),
+      { type: "rect", shape: { x: x[1], y: y - 10, width: Math.max(x[3] - x[1], 1.5), height: 20, r: 3 }, style: { fill: colour, fillOpacity: 0.22, stroke: colour, lineWidth: 1.3 } },
+      line(x[2], y - 10, x[2], y + 10, 2.6)],
+  };
+}
+
+// ---------------------------------------------------------------- Gantt
+
+const gantt = {
+  toggles: true,
+  ruled: true,
+  extent: (d) => [d.first, d.last],
+  height: (d) => Math.max(d.rows.length, 1) * gantt.row(d) + (d.marks ? 60 : 44),
+  row: (d) => (d.rows.length > 60 ? 12 : d.rows.length > 24 ? 18 : 24),
+  legend: (d) => d.legend,
+  says: (d) => `${d.label}: ${d.bars.length.toLocaleString("en")} bars in ${d.rows.length} rows. Arrow keys read them, Enter opens.`,
+  shownBars(d, chart) {
+    const hidden = new Set(d.legend.filter((entry) => !chart.shown(entry)).map((entry) => entry.style));
+    return d.bars.filter((bar) => !hidden.has(bar.style));
+  },
+  option(d, chart) {
+    const { colours, clock } = chart.page;
+    const shown = gantt.shownBars(d, chart), thick = gantt.row(d);
+    const styles = new Map((d.styles ?? d.legend).map((entry) => [entry.style, entry]));
+    return {
+      grid: { ...GRID, top: d.marks ? 22 : 6 },
+      xAxis: chart.timeAxis(d.first, d.last),
+      yAxis: d.rows.length && !d.nameless ? nameAxis(d.rows, chart, { fontSize: thick < 16 ? 10 : 12, lineHeight: thick }) : { type: "category", data: d.rows.map((_, at) => at), inverse: true, show: false },
+      tooltip: { ...tooltipOf(chart), trigger: "item", formatter: (p) => gantt.tip(d, shown[p.dataIndex], chart) },
+      dataZoom: [zoom()],
+      series: [{
+        type: "custom", clip: true, encode: { x: [1, 2], y: 0 }, cursor: d.bars.some((bar) => bar.pick !== undefined) ? "pointer" : "default",
+        data: shown.map((bar) => ({ value: [bar.row, clock.position(bar.from), clock.position(bar.to)], pick: bar.pick })),
+        renderItem: (params, api) => drawBar(shown[params.dataIndex], styles.get(shown[params.dataIndex].style), params, api, colours, thick),
+        markLine: {
+          silent: true, symbol: "none", lineStyle: { color: colours.text, type: "dashed", opacity: 0.55 },
+          data: (d.marks ?? []).map((mark) => ({ xAxis: clock.position(mark.x), label: { formatter: mark.name, color: colours.text, fontSize: 11, position: "start", distance: 4, rotate: 0 } })),
+        },
+      }],
+    };
+  },
+  words(d, bar, chart) {
+    const { clock } = chart.page;
+    const slots = bar.to - bar.from === 1 ? clock.moment(bar.from) : `${clock.moment(bar.from)} to ${clock.moment(bar.to)}`;
+    return [`${bar.name ?? d.rows[bar.row]}`, [[d.legend.find((entry) => entry.style === bar.style)?.colour ?? 7, d.legend.find((entry) => entry.style === bar.style)?.name ?? "", bar.text ?? ""], [null, slots, ""]]];
+  },
+  tip: (d, bar, chart) => tip(...gantt.words(d, bar, chart)),
+  count: (d, chart) => gantt.shownBars(d, chart).length,
+  data: (d, index, chart) => ({ pick: gantt.shownBars(d, chart)[index].pick }),
+  point: (chart, index) => chart.drawing.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex: index }),
+  read(d, index, chart) {
+    const [heading, rows] = gantt.words(d, gantt.shownBars(d, chart)[index], chart);
+    return `${heading}: ${rows.map(([, name, value]) => `${name} ${value}`).join(", ")}`;
+  },
+  numbers: (d) => ({
+    columns: [{ heading: "row" }, { heading: "what" }, { heading: "from slot", numeric: true, slot: true }, { heading: "up to slot", numeric: true, slot: true }, { heading: "" }],
+    rows: d.bars.map((bar) => [bar.name ?? d.rows[bar.row], d.legend.find((entry) => entry.style === bar.style)?.name ?? "", bar.from, bar.to - 1, bar.text ?? ""]),
+  }),
+};
+
+/** Draw a bar: filled, outlined (a plan) or thin (waiting), with its label where that fits. */
+function drawBar(bar, style, params, api, colours, thick) {
+  const [x0, y] = api.coord([api.value(1), bar.row]);
+  const [x1] = api.coord([api.value(2), bar.row]);
+  const { x, width } = params.coordSys;
+  const left = Math.max(x0, x - 1), right = Math.min(x1, x + width + 1);
+  if (right <= left && x1 - x0 > 0.5) return null;
+  const colour = colours.series[style?.colour ?? 7];
+  const look = style?.look ?? "full";
+  const high = look === "thin" ? Math.max(2, thick * 0.16) : thick * (look === "outline" ? 0.8 : 0.62);
+  const wide = Math.max(right - left, 1.5);
+  const rect = {
+    type: "rect", shape: { x: left, y: y - high / 2, width: wide, height: high, r: Math.min(2.5, high / 3) },
+    style: look === "outline" ? { fill: "none", stroke: colour, lineWidth: 1.2, lineDash: [3, 2] } : { fill: colour, opacity: look === "thin" ? 0.75 : 1 },
+  };
+  if (!bar.label || look !== "full" || wide < (bar.label.length > 3 ? 40 : 16) || thick < 16) return rect;
+  return {
+    type: "group",
+    children: [rect, {
+      type: "text", silent: true,
+      style: { text: bar.label, x: left + 5, y, fill: colours.on, fontSize: 11, verticalAlign: "middle", width: wide - 8, overflow: "truncate", ellipsis: "…", truncateMinChar: 2 },
+    }],
+  };
+}
+
+// ---------------------------------------------------------------- heat
+
+const heat = {
+  toggles: false,
+  extent: (d) => [d.first, d.first + d.slots],
+  height: (d, width) => Math.round(Math.min(Math.max(d.rows * 18, 54), width < 520 ? 300 : 380)) + 42,
+  legend: () => [],
+  ramp: (d) => ({ low: d.log ? `${number(d.low)} or less` : d.percent ? "idle" : number(d.low), high: d.percent ? "full" : number(d.high), colours: d.ramp, name: `${d.what}${d.log ? ", logarithmic" : ""}` }),
+  says: (d) => `${d.what} over ${d.rows} ${d.group > 1 ? "groups of servers" : "servers"} and ${d.slots.toLocaleString("en")} slots. Arrow keys read the cells, Enter opens the server.`,
+  value(d, level) {
+    if (!level) return d.log ? null : 0;
+    const share = level / 255;
+    return d.log ? d.low * (d.high / d.low) ** share : d.low + share * (d.high - d.low);
+  },
+  option(d, chart) {
+    const { colours, clock } = chart.page;
+    const { names } = d, every = Math.ceil(14 * d.rows / (chart.height - 42));
+    return {
+      grid: { ...GRID, top: 4 },
+      xAxis: chart.timeAxis(d.first, d.first + d.slots),
+      yAxis: nameAxis(names, chart, { interval: (at) => at % every === 0, fontSize: 11, most: 0.24, color: colours.soft }),
+      tooltip: { show: false },
+      dataZoom: [zoom()],
+      series: [{
+        type: "custom", clip: true, silent: true, encode: { x: [0, 1] },
+        data: [[clock.position(d.first), clock.position(d.first + d.bins * d.bin)]],
+        renderItem: (params, api) => drawHeat(d, chart, params, api),
+      }],
+    };
+  },
+  cell(chart, px, py) {
+    const d = chart.description, clock = chart.page.clock;
+    if (!chart.area || px < chart.area.x || px >= chart.area.x + chart.area.width || py < chart.area.y || py >= chart.area.y + chart.area.height) return null;
+    const slot = clock.slotAt(chart.drawing.convertFromPixel({ xAxisIndex: 0 }, px));
+    const column = Math.floor((slot - d.first) / d.bin);
+    const row = Math.floor((py - chart.area.y) / chart.area.height * d.rows);
+    return column < 0 || column >= d.bins || row < 0 || row >= d.rows ? null : { row, column };
+  },
+  words(d, { row, column }, chart) {
+    const { clock } = chart.page;
+    const from = d.first + column * d.bin, to = Math.min(from + d.bin, d.first + d.slots) - 1;
+    const level = d.levels[row * d.bins + column];
+    const when = to > from ? `slots ${from.toLocaleString("en")} to ${to.toLocaleString("en")} · ${clock.time(from)}` : clock.moment(from);
+    const value = heat.value(d, level);
+    const where = d.group > 1 ? `${d.names[row]} and ${d.group - 1} after it` : d.names[row];
+    return [where, [[null, when, ""], [null, d.what, value === null ? "none" : d.percent ? percent(value) : number(Number(value.toPrecision(3)))]]];
+  },
+  hover(chart, px, py) {
+    const cell = heat.cell(chart, px, py);
+    chart.canvas.style.cursor = cell ? "pointer" : "default";
+    if (cell) float(chart, px, py, tip(...heat.words(chart.description, cell, chart)));
+    else heat.leave(chart);
+  },
+  leave(chart) {
+    chart.floating?.remove();
+    chart.floating = null;
+  },
+  click(chart, px, py) {
+    const cell = heat.cell(chart, px, py);
+    if (cell) chart.page.pickServer?.(cell.row * chart.description.group);
+  },
+  key(chart, event) {
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    const d = chart.description;
+    if (event.key === "Enter" && chart.at) {
+      chart.page.pickServer?.(chart.at.row * d.group);
+      return true;
+    }
+    if (!(event.key in moves)) return false;
+    const [down, right] = moves[event.key], at = chart.at ?? { row: 0, column: -1 };
+    chart.at = { row: clamp(at.row + down, d.rows), column: clamp(at.column + right, d.bins) };
+    const [heading, rows] = heat.words(d, chart.at, chart);
+    const x = chart.drawing.convertToPixel({ xAxisIndex: 0 }, chart.page.clock.position(d.first + (chart.at.column + 0.5) * d.bin));
+    float(chart, x, chart.area.y + (chart.at.row + 0.5) / d.rows * chart.area.height, tip(heading, rows));
+    chart.page.say(`${heading}: ${rows.map(([, name, value]) => `${name} ${value}`).join(", ")}`);
+    return true;
+  },
+  count: () => 0,
+  numbers(d) {
+    // A row's mean and most: the cells themselves are more than a table can show.
+    const rows = d.names.map((name, row) => {
+      const cells = Array.from(d.levels.subarray(row * d.bins, (row + 1) * d.bins), (level) => heat.value(d, level)).filter((v) => v !== null);
+      const scale = d.percent ? 100 : 1;
+      return [name, cells.length ? scale * cells.reduce((a, b) => a + b, 0) / cells.length : null, cells.length ? scale * Math.max(...cells) : null];
+    });
+    const unit = d.percent ? ", %" : "";
+    return { columns: [{ heading: "server" }, { heading: `mean${unit}`, numeric: true }, { heading: `most${unit}`, numeric: true }], rows };
+  },
+};
+
+const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
+
+function float(chart, px, py, content) {
+  chart.floating ??= chart.canvas.appendChild(Object.assign(document.createElement("div"), { className: "tip floating" }));
+  chart.floating.replaceChildren(content);
+  const { offsetWidth: wide, offsetHeight: high } = chart.floating;
+  const left = px + 14 + wide > chart.canvas.clientWidth ? Math.max(0, px - wide - 10) : px + 14;
+  chart.floating.style.left = `${left}px`;
+  chart.floating.style.top = `${Math.max(0, Math.min(py + 14, chart.canvas.clientHeight - high))}px`;
+}
+
+/** Draw the cells as one image, at the pixels of the screen: crisp where they are larger, means where smaller. */
+function drawHeat(d, chart, params, api) {
+  const area = params.coordSys, [x0] = api.coord([api.value(0), 0]), [x1] = api.coord([api.value(1), 0]);
+  chart.area = area;
+  const source = heatSource(d, chart.page.colours);
+  const ratio = devicePixelRatio || 1;
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.max(1, Math.round(area.width * ratio));
+  canvas.height = Math.max(1, Math.round(area.height * ratio));
+  const context = canvas.getContext("2d");
+  const each = (x1 - x0) / d.bins * ratio;
+  context.imageSmoothingEnabled = each < 1 || canvas.height < d.rows;
+  context.drawImage(source, (x0 - area.x) * ratio, 0, (x1 - x0) * ratio, canvas.height);
+  return {
+    type: "group",
+    children: [
+      { type: "rect", shape: { x: area.x, y: area.y, width: area.width, height: area.height }, style: { fill: chart.page.colours.panel } },
+      { type: "image", style: { image: canvas, x: area.x, y: area.y, width: area.width, height: area.height } },
+    ],
+  };
+}
+
+function heatSource(d, colours) {
+  const [low, high] = colours[d.ramp].map(rgb);
+  const canvas = document.createElement("canvas");
+  canvas.width = d.bins;
+  canvas.height = d.rows;
+  const context = canvas.getContext("2d"), image = context.createImageData(d.bins, d.rows);
+  const ramp = Array.from({ length: 256 }, (_, level) => low.map((from, at) => Math.round(from + (high[at] - from) * level / 255)));
+  d.levels.forEach((level, at) => {
+    const [r, g, b] = ramp[level];
+    image.data.set([r, g, b, level ? 255 : 0], 4 * at);
+  });
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+function rgb(colour) {
+  const digits = colour.replace("#", "");
+  return [0, 2, 4].map((at) => parseInt(digits.slice(at, at + 2), 16));
+}
+
+export const KINDS = { lines, slotLines, bars, boxes, shares, gantt, heat };

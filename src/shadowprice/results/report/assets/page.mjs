@@ -1,0 +1,85 @@
+// Brings a page to life: reads its data, draws its charts, fills its tables, opens its stories.
+
+import { Chart, Page } from "./charts.mjs";
+import { element } from "./dom.mjs";
+import { Clock } from "./format.mjs";
+import { KINDS } from "./kinds.mjs";
+import { jobsSection, ServerTimeline, Stories, StoryDialog } from "./stories.mjs";
+import { liveTable } from "./tables.mjs";
+
+/** Read a block of data: JSON, or deflated and in base64 where that is shorter. */
+export async function read(script) {
+  if (!script.dataset.deflated) return JSON.parse(script.textContent);
+  const packed = Uint8Array.from(atob(script.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = new Response(stream);
+  return script.dataset.deflated === "bytes" ? new Uint8Array(await bytes.arrayBuffer()) : bytes.json();
+}
+
+async function start() {
+  const settings = await read(document.getElementById("page-data"));
+  const live = element("div", { class: "sr", "aria-live": "polite" });
+  document.body.append(live);
+  const page = new Page(new Clock(settings.slot, settings.origin), { say: (text) => { live.textContent = text; } });
+  clockSwitch(page, settings);
+  const charts = [], heats = [];
+  for (const host of document.querySelectorAll("div.chart[data-chart]")) {
+    const [script, bytes] = host.querySelectorAll("script");
+    const description = await read(script);
+    if (bytes) description.levels = await read(bytes);
+    const chart = new Chart(host, description, page);
+    charts.push(chart);
+    if (description.kind === "heat") heats.push({ ...description, value: (at) => KINDS.heat.value(description, description.levels[at]) });
+  }
+  const block = document.getElementById("stories");
+  let stories = null;
+  if (block) {
+    stories = new Stories(await read(block));
+    const extent = stories.data.extent;
+    const prices = charts.find((chart) => chart.description.prices)?.description ?? null;
+    const dialog = new StoryDialog(stories, page, prices);
+    page.pick = (at) => dialog.open(at);
+    const list = document.getElementById("job-list");
+    if (list) jobsSection(list, stories, page, stories.data.columns, extent);
+    const timeline = document.getElementById("server-timeline");
+    if (timeline && stories.data.ran.job.length) {
+      const one = new ServerTimeline(timeline, stories, page, heats, extent);
+      page.pickServer = (server) => one.show(server, true);
+    } else {
+      timeline?.closest("section")?.remove();
+    }
+  }
+  for (const box of document.querySelectorAll("div.table[data-table]")) {
+    const { columns, rows, size, links } = await read(box.querySelector("script"));
+    const picks = stories && links ? rows.map((row) => stories.at.get(row[links - 1]) ?? null) : null;
+    liveTable(box, columns, rows, { size, page, picks });
+  }
+  const follow = () => {
+    const [, name] = location.hash.match(/^#job=(.*)$/) ?? [];
+    if (name === undefined || !stories) return;
+    const at = stories.at.get(decodeURIComponent(name));
+    if (at !== undefined) page.pick(at);
+  };
+  addEventListener("hashchange", follow);
+  follow();
+  document.documentElement.dataset.ready = "true";
+}
+
+/** Add the switch between times and slots on every axis. */
+function clockSwitch(page, settings) {
+  const host = document.querySelector("nav");
+  if (!host || !settings.slot) return;
+  const button = (mode, label) => element("button", {
+    type: "button", "aria-pressed": String(page.clock.mode === mode),
+    onclick: (event) => {
+      page.setMode(mode);
+      for (const other of event.currentTarget.parentElement.children) other.setAttribute("aria-pressed", String(other === event.currentTarget));
+    },
+  }, label);
+  host.append(element("span", { class: "clock", role: "group", "aria-label": "Axes show" }, button("time", "time"), button("slots", "slots")));
+}
+
+start().catch((error) => {
+  document.body.prepend(element("p", { class: "warning", role: "alert" }, `This page could not be drawn: ${error.message}. Its tables are below.`));
+  throw error;
+});

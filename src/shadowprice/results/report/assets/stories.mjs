@@ -1,0 +1,320 @@
+// Jobs and servers of a run: the list with its Gantt chart, a job's story, a server's timeline.
+
+import { Chart } from "./charts.mjs";
+import { element } from "./dom.mjs";
+import { number } from "./format.mjs";
+import { liveTable } from "./tables.mjs";
+
+const MOST_SERVERS = 40;
+
+/** What a page knows of its jobs: columns of the jobs, and where each stood, as rows of six numbers. */
+export class Stories {
+  constructor(data) {
+    this.data = data;
+    this.count = data.jobs.job.length;
+    this.at = new Map(data.jobs.job.map((name, at) => [name, at]));
+    this.ran = begins(data.ran.job, this.count);
+    this.plan = begins(data.plan.job, this.count);
+    this.outcomes = new Map(data.outcomes.map(([key, label, colour]) => [key, { label, colour }]));
+  }
+
+  of(column, at) {
+    return this.data.jobs[column]?.[at] ?? null;
+  }
+
+  /** Return a job's placements, {server, workers, ps, from, to}, of what ran or of the plan. */
+  stays(which, at) {
+    if (which === "plan" && this.of("planned", at) === 1) return this.stays("ran", at);
+    const rows = this.data[which], index = which === "plan" ? this.plan : this.ran, found = [];
+    for (let row = index[at]; row < index[at + 1]; row += 1) {
+      found.push({ server: rows.server[row], workers: rows.workers[row], ps: rows.ps[row], from: rows.slot[row], to: rows.slot[row] + rows.slots[row] });
+    }
+    return found;
+  }
+
+  /** Return how many workers and parameter servers a job had over time: {from, to, workers, ps, servers}. */
+  widths(which, at) {
+    const stays = this.stays(which, at), cuts = [...new Set(stays.flatMap((stay) => [stay.from, stay.to]))].sort((a, b) => a - b);
+    const steps = new Map(cuts.map((cut) => [cut, [0, 0, 0]]));
+    for (const stay of stays) {
+      for (const [cut, sign] of [[stay.from, 1], [stay.to, -1]]) {
+        const step = steps.get(cut);
+        step[0] += sign * stay.workers;
+        step[1] += sign * stay.ps;
+        step[2] += sign;
+      }
+    }
+    const found = [], now = [0, 0, 0];
+    cuts.forEach((from, position) => {
+      steps.get(from).forEach((step, each) => { now[each] += step; });
+      const last = found.at(-1);
+      if (!now[2]) return;
+      const to = cuts[position + 1];
+      if (last && last.to === from && last.workers === now[0] && last.ps === now[1]) last.to = to;
+      else found.push({ from, to, workers: now[0], ps: now[1], servers: now[2] });
+    });
+    return found;
+  }
+}
+
+/** Return where each job's rows begin, in rows that are ordered by job. */
+function begins(jobs, count) {
+  const index = new Int32Array(count + 1);
+  for (const job of jobs) index[job + 1] += 1;
+  for (let at = 0; at < count; at += 1) index[at + 1] += index[at];
+  return index;
+}
+
+function style(stories, at) {
+  const outcome = stories.of("outcome", at), late = stories.of("late", at);
+  return outcome === "finished" && late !== null && late > 0 ? "late" : outcome;
+}
+
+/** Return the Gantt chart of so many jobs. */
+export function jobsGantt(stories, rows, extent) {
+  const bars = [], used = new Set();
+  rows.forEach((at, row) => {
+    const name = stories.of("job", at), look = style(stories, at);
+    const [arrival, start] = [stories.of("arrival", at), stories.of("start", at)];
+    const add = (bar) => { used.add(bar.style); bars.push({ row, name, pick: at, ...bar }); };
+    const widths = stories.widths("ran", at);
+    if (start === null) {
+      const open = look === "waiting" ? Math.max(extent[1], arrival + 1) : arrival + 1;
+      add({ style: look === "waiting" ? "wait" : look, from: arrival, to: open, text: stories.outcomes.get(look)?.label ?? look });
+      return;
+    }
+    if (start > arrival) add({ style: "wait", from: arrival, to: start, text: "" });
+    widths.forEach((width, each) => {
+      const before = widths[each - 1];
+      if (before && before.to < width.from) add({ style: "wait", from: before.to, to: width.from, text: "" });
+      add({ style: look, from: width.from, to: width.to, text: told(width), label: String(width.workers || width.ps) });
+    });
+  });
+  // The axis is as long as what is drawn: twenty jobs of a month are a stretch of it.
+  const first = bars.reduce((least, bar) => Math.min(least, bar.from), bars.length ? Infinity : extent[0]);
+  const last = bars.reduce((most, bar) => Math.max(most, bar.to), bars.length ? 0 : extent[1]);
+  const known = [
+    ...stories.data.outcomes.map(([key, label, colour]) => ({ style: key, name: key === "finished" ? "ran, finished" : label, colour, look: "full" })),
+    { style: "late", name: "ran, finished late", colour: 1, look: "full" },
+    { style: "wait", name: "waits", colour: 7, look: "thin" },
+  ].filter((entry) => used.has(entry.style));
+  return { kind: "gantt", label: "Jobs over time", rows: rows.map((at) => stories.of("job", at)), bars, legend: known, first, last };
+}
+
+function told({ workers, ps }) {
+  const count = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+  return [workers ? count(workers, "worker") : "", ps ? count(ps, "parameter server") : ""].filter(Boolean).join(", ");
+}
+
+/** Fill the section of all jobs: filters, the Gantt chart of the rows below it, the table. */
+export function jobsSection(host, stories, page, columns, extent) {
+  const chartHost = element("div", { class: "chart" });
+  const box = element("div", { class: "table" });
+  const choices = new Map();
+  for (const outcome of stories.data.jobs.outcome) choices.set(outcome, (choices.get(outcome) ?? 0) + 1);
+  const chips = element("div", { class: "chips", role: "group", "aria-label": "Show jobs by outcome" });
+  host.replaceChildren(chips, element("figure", {}, element("h3", {}, "The jobs of the table below"), chartHost,
+    element("figcaption", {}, "A bar for every slot in which the job ran, with its workers; a thin line while it waits. Press a job for its story.")), box);
+  let chart = null, table = null, chosen = null;
+  const fill = () => {
+    const rows = [], picks = [];
+    for (let at = 0; at < stories.count; at += 1) {
+      if (chosen !== null && stories.of("outcome", at) !== chosen) continue;
+      rows.push(columns.map((column) => column.outcome ? stories.outcomes.get(stories.of("outcome", at))?.label ?? stories.of("outcome", at) : stories.of(column.key, at)));
+      picks.push(at);
+    }
+    const show = (visible) => {
+      const description = jobsGantt(stories, visible.map((row) => picks[row]), extent);
+      if (chart) chart.update(description);
+      else chart = new Chart(chartHost, description, page);
+    };
+    table = liveTable(box, columns, rows, { size: 20, page, picks, onshow: show });
+  };
+  const chip = (key, label, count) => element("button", {
+    type: "button", "aria-pressed": String(chosen === key),
+    onclick: () => { chosen = key; draw(); fill(); },
+  }, `${label} `, element("b", {}, count.toLocaleString("en")));
+  const draw = () => chips.replaceChildren(chip(null, "all", stories.count), ...[...choices].map(([key, count]) => chip(key, stories.outcomes.get(key)?.label ?? key, count)));
+  draw();
+  fill();
+  return { find: (words) => table.filter(words) };
+}
+
+/** The story of one job, in a dialog of its own. */
+export class StoryDialog {
+  constructor(stories, page, prices) {
+    this.stories = stories;
+    this.page = page;
+    this.prices = prices;
+    this.charts = [];
+    this.title = element("h2", { id: "story-title", tabindex: "-1" });
+    this.body = element("div", { class: "story" });
+    this.dialog = element("dialog", { "aria-labelledby": "story-title" },
+      element("div", { class: "bar" }, this.title, element("button", { type: "button", class: "close", onclick: () => this.dialog.close() }, "Close")), this.body);
+    this.dialog.addEventListener("click", (event) => { if (event.target === this.dialog) this.dialog.close(); });
+    this.dialog.addEventListener("close", () => this.#closed());
+    document.body.append(this.dialog);
+  }
+
+  open(at) {
+    this.#clear();
+    const { stories } = this, name = stories.of("job", at);
+    const look = style(stories, at), outcome = stories.outcomes.get(stories.of("outcome", at));
+    const verdict = look === "late" ? "finished late" : outcome?.label ?? stories.of("outcome", at);
+    this.title.replaceChildren(name, " ", element("span", { class: `verdict c${look === "late" ? 1 : outcome?.colour ?? 7}` }, verdict));
+    this.body.replaceChildren(...this.#facts(at), ...this.#drawn(at));
+    if (!this.dialog.open) this.dialog.showModal();
+    this.dialog.scrollTop = 0;
+    this.title.focus();
+    for (const [host, description] of this.waiting) this.charts.push(new Chart(host, description, this.page));
+    const hash = `#job=${encodeURIComponent(name)}`;
+    if (location.hash !== hash) history.replaceState(null, "", hash);
+  }
+
+  #facts(at) {
+    const chapters = [[]];
+    for (const [label, text] of this.stories.data.facts[at]) {
+      if (!label && !text) chapters.push([]);
+      else chapters.at(-1).push(element("dt", {}, label), element("dd", {}, text));
+    }
+    return chapters.filter((rows) => rows.length).map((rows) => element("dl", {}, ...rows));
+  }
+
+  #drawn(at) {
+    this.waiting = [];
+    const { stories } = this, parts = [];
+    const ran = stories.stays("ran", at), plan = stories.stays("plan", at), planned = stories.of("planned", at);
+    if (!ran.length && !plan.length) return [];
+    const marks = [{ x: stories.of("arrival", at), name: "arrives" }];
+    const target = stories.of("target", at);
+    if (target !== null) marks.push({ x: stories.of("arrival", at) + target + 1, name: "target" });
+    const ends = [...ran, ...plan].map((stay) => stay.to);
+    const extent = [stories.of("arrival", at), Math.max(...ends, marks.at(-1).x)];
+    const figure = (title, description, remark) => {
+      const host = element("div", { class: "chart" });
+      this.waiting.push([host, description]);
+      parts.push(element("figure", {}, element("h3", {}, title), host, remark ? element("figcaption", {}, remark) : null));
+    };
+    const servers = [...new Set([...ran, ...plan].map((stay) => stay.server))];
+    const shown = servers.slice(0, MOST_SERVERS), row = new Map(shown.map((server, each) => [server, each]));
+    const bars = (stays, look) => stays.filter((stay) => row.has(stay.server)).map((stay) => ({
+      row: row.get(stay.server), from: stay.from, to: stay.to, style: look, text: told(stay), label: [stay.workers ? `${stay.workers} w` : "", stay.ps ? `${stay.ps} ps` : ""].filter(Boolean).join(" + "),
+    }));
+    const how = planned === 1 ? "It ran as planned." : planned === 2 ? "It did not run as (last) planned: dashed is the plan." : "";
+    const left = servers.length > shown.length ? ` ${shown.length} of its ${servers.length} servers are drawn.` : "";
+    figure("Where it stood", {
+      kind: "gantt", label: "Servers of the job over time", rows: shown.map((server) => stories.data.servers[server]), first: extent[0], last: extent[1], marks,
+      bars: [...bars(ran, "ran"), ...(planned ? bars(plan, "plan") : [])],
+      legend: [{ style: "ran", name: "ran", colour: 0, look: "full" }, ...(planned ? [{ style: "plan", name: "planned", colour: 1, look: "outline" }] : [])],
+    }, `Bars carry workers (w) and parameter servers (ps). ${how}${left}`);
+    figure("Workers", this.#workers(at, extent, marks, planned));
+    const price = this.#prices(extent, marks);
+    if (price) figure("Posted prices meanwhile", price, "The mean over servers, when each slot began; what the job paid was settled when it was decided.");
+    const paid = this.#payments(at);
+    if (paid) parts.push(paid);
+    return parts;
+  }
+
+  #workers(at, [first, last], marks, planned) {
+    const series = [["workers that ran", "ran", "workers", 0], ["parameter servers that ran", "ran", "ps", 2], ...(planned === 2 ? [["workers planned", "plan", "workers", 4]] : [])];
+    const cuts = [...new Set([first, ...series.flatMap(([, which]) => this.stories.widths(which, at).flatMap((width) => [width.from, width.to]))])].filter((cut) => cut <= last).sort((a, b) => a - b);
+    const values = (which, what) => {
+      const widths = this.stories.widths(which, at);
+      return cuts.map((cut) => widths.find((width) => width.from <= cut && cut < width.to)?.[what] ?? 0);
+    };
+    const lines = series.map(([name, which, what, colour]) => ({ name, colour, values: values(which, what) })).filter((line) => line.values.some(Boolean));
+    return { kind: "slotLines", slots: true, steps: true, fill: true, x: cuts, end: last, x_label: "slot", y_label: "workers", height: 150, legend: true, series: lines, marks };
+  }
+
+  #prices([first, last], marks) {
+    const d = this.prices;
+    if (!d) return null;
+    const xs = Array.isArray(d.x) ? d.x : Array.from({ length: d.x.count }, (_, at) => d.x.first + at * d.x.step);
+    const begin = Math.max(0, xs.findLastIndex((x) => x <= first)), end = xs.findIndex((x) => x >= last);
+    const cut = (values) => values.slice(begin, end < 0 ? undefined : Math.max(end, begin + 1));
+    const shown = cut(xs);
+    shown[0] = Math.max(shown[0], first);
+    return { ...d, x: shown, end: last, height: 150, marks, series: d.series.map((line) => ({ ...line, values: cut(line.values) })), remark: undefined };
+  }
+
+  #payments(at) {
+    const { job, payee, amount } = this.stories.data.payments ?? { job: [] };
+    const rows = job.flatMap((each, row) => (each === at ? [[payee[row] ?? "the cluster", amount[row]]] : []));
+    if (!rows.length) return null;
+    const box = element("div", { class: "table" });
+    liveTable(box, [{ heading: "paid to" }, { heading: "utility", numeric: true }], rows, { size: 10, page: this.page });
+    return element("div", {}, element("h3", {}, "Paid"), box);
+  }
+
+  #clear() {
+    for (const chart of this.charts) chart.dispose();
+    this.charts = [];
+    this.waiting = [];
+  }
+
+  #closed() {
+    this.#clear();
+    if (location.hash.startsWith("#job=")) history.replaceState(null, "", location.pathname + location.search);
+  }
+}
+
+/** One server's timeline: who stood on it, its load, its price. */
+export class ServerTimeline {
+  constructor(host, stories, page, heats, extent) {
+    Object.assign(this, { host, stories, page, heats, extent, charts: [] });
+    const { servers } = stories.data;
+    this.select = element("select", { id: "server-choice", onchange: () => this.show(Number(this.select.value)) },
+      ...servers.map((name, at) => element("option", { value: String(at) }, name)));
+    this.figure = element("div");
+    host.replaceChildren(element("div", { class: "choose" }, element("label", { for: "server-choice" }, "Server "), this.select), this.figure);
+    this.show(this.#busiest());
+  }
+
+  #busiest() {
+    const { server, slots } = this.stories.data.ran, sums = new Map();
+    server.forEach((each, row) => sums.set(each, (sums.get(each) ?? 0) + slots[row]));
+    return [...sums].reduce((best, pair) => (pair[1] > best[1] ? pair : best), [0, -1])[0];
+  }
+
+  show(server, jump = false) {
+    for (const chart of this.charts) chart.dispose();
+    this.charts = [];
+    this.select.value = String(server);
+    const { data } = this.stories, lanes = [], bars = [], ran = data.ran;
+    const rows = [...ran.server.keys()].filter((row) => ran.server[row] === server).sort((a, b) => ran.slot[a] - ran.slot[b] || ran.job[a] - ran.job[b]);
+    for (const row of rows) {
+      const from = ran.slot[row], to = from + ran.slots[row], at = ran.job[row];
+      let lane = lanes.findIndex((lane) => lane.to <= from && lane.job === at);
+      if (lane < 0) lane = lanes.findIndex((lane) => lane.to <= from);
+      if (lane < 0) lane = lanes.push({ to: 0, job: -1 }) - 1;
+      lanes[lane] = { to, job: at };
+      bars.push({ row: lane, from, to, style: `c${at % 7}`, name: this.stories.of("job", at), label: this.stories.of("job", at), pick: at, text: told({ workers: ran.workers[row], ps: ran.ps[row] }) });
+    }
+    const host = element("div", { class: "chart" }), name = data.servers[server];
+    const left = data.jobs.job.length < data.total ? ` Jobs that are not in this page (${(data.total - data.jobs.job.length).toLocaleString("en")} of ${data.total.toLocaleString("en")}) show in its load alone.` : "";
+    const parts = [element("figure", {}, element("h3", {}, `Jobs on ${name}`), host,
+      element("figcaption", {}, `${bars.length.toLocaleString("en")} placements; neighbours differ in colour, and nothing else is meant by it.${left}`))];
+    const waiting = [[host, {
+      kind: "gantt", label: `Jobs on ${name}`, rows: lanes.map((_, at) => String(at + 1)), nameless: true, bars, first: this.extent[0], last: this.extent[1], drawn: "lanes",
+      legend: [], styles: Array.from({ length: 7 }, (_, at) => ({ style: `c${at}`, name: "", colour: at, look: "full" })),
+    }]];
+    for (const heat of this.heats) {
+      const row = Math.floor(server / heat.group);
+      const values = Array.from({ length: heat.bins }, (_, bin) => heat.value(row * heat.bins + bin));
+      if (values.every((value) => value === null)) continue;
+      const under = element("div", { class: "chart" });
+      const who = heat.group > 1 ? `${heat.names[row]} and ${heat.group - 1} after it, on average` : name;
+      parts.push(element("figure", {}, element("h3", {}, `${heat.title} of ${who}`), under));
+      waiting.push([under, {
+        kind: "slotLines", slots: true, steps: true, fill: true, percent: heat.percent, y_high: heat.percent ? 1 : undefined, x: { first: heat.first, step: heat.bin, count: heat.bins },
+        end: this.extent[1], x_label: "slot", y_label: heat.what, height: 140, series: [{ name: heat.what, colour: heat.percent ? 0 : 4, values }],
+      }]);
+    }
+    this.figure.replaceChildren(...parts);
+    for (const [under, description] of waiting) this.charts.push(new Chart(under, description, this.page));
+    if (jump) {
+      this.host.scrollIntoView({ block: "start" });
+      this.select.focus({ preventScroll: true });
+    }
+  }
+}

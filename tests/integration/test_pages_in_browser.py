@@ -1,0 +1,447 @@
+"""The pages in a real browser: drawn whole, without a fault or a request, for every hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shadowprice.core.utility import Sigmoid
+from shadowprice.results.files import Run
+from shadowprice.results.report import embed
+from shadowprice.results.report.comparison import render_comparison
+from shadowprice.results.report.page import render_report
+from shadowprice.results.report.scales import number
+from shadowprice.simulator.scenario import Scenario, record_run
+from tests.planners import Wanderer
+from tests.priced import FlatRate
+from tests.unit.results.test_page_stories import flat_run, planned_run
+from tests.workloads import cluster, job
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: the pages are not looked at"),
+]
+
+HOSTILE = [
+    '</script><script>window.hacked = 1</script><img src="x" onerror="window.hacked = 2">',
+    "<!--<script>",
+    "]]>--><svg onload=window.hacked=3>",
+    "quote \" and ' and ` and ${window.hacked = 4} and {{7*7}}",
+    "escape \x1b[31m, nul \x00, newline \n, override \u202egpj.exe",
+    "long-" + "name-without-any-place-to-break" * 8,
+    "__proto__",
+    "constructor",
+    "{b|style} #job=1 %20 %zz",
+]
+
+
+def hostile_run() -> Run:
+    on = cluster(3, 2)
+    work = [
+        job(on, name, arrival=at // 2, utility=Sigmoid(5.0 + at, 0.5, 2.0))
+        for at, name in enumerate(HOSTILE)
+    ]
+    return record_run(Scenario(on, work), 'flat-rate <b title="x">', FlatRate(0.5))
+
+
+def comparison() -> str:
+    on = cluster(3, 2)
+    work = [job(on, f"job-{at}", arrival=at) for at in range(6)]
+    names = ("flat-rate", "a policy of a long name parameter=0.123456 another=value-of-it")
+    runs = [
+        record_run(Scenario(on, work, until=30), name, policy)
+        for name, policy in zip(names, (FlatRate(), Wanderer(1)), strict=True)
+    ]
+    return render_comparison(runs, [("total utility", ["60", "<5"], frozenset({0}))])
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    texts = {
+        "planned": render_report(planned_run()),
+        "flat": render_report(flat_run(45)),
+        "refused": render_report(record_run(*_refused())),
+        "none": render_report(record_run(Scenario(cluster(2, 1), []), "flat-rate", FlatRate())),
+        "hostile": render_report(hostile_run()),
+        "comparison": comparison(),
+    }
+    folder = tmp_path_factory.mktemp("pages")
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+def _refused() -> tuple[Scenario, str, FlatRate]:
+    on = cluster(3, 2)
+    return Scenario(on, [job(on, f"job-{at}") for at in range(8)]), "flat-rate", FlatRate(1e9)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+class Visit:
+    """A page that is looked at, and all that it said or asked for meanwhile."""
+
+    def __init__(self, browser: Browser, width: int = 1400, scheme: Any = "light") -> None:
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme
+        )
+        self.page: Page = self.context.new_page()
+        self.faults: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.faults.append(message.text))
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, path: Path, fragment: str = "") -> Page:
+        self.page.goto(path.as_uri() + fragment)
+        self.page.wait_for_selector("html[data-ready]", timeout=30_000)
+        return self.page
+
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+def numbers_of(behind: Locator) -> list[list[str]]:
+    """Open the numbers behind a chart and return the cells of the rows that are shown."""
+    if behind.get_attribute("open") is None:
+        behind.locator("summary").click()
+    behind.locator("tbody tr").first.wait_for()
+    return [line.split("\t") for line in behind.locator("tbody tr").all_inner_texts()]
+
+
+def pixels(chart: Locator) -> str:
+    """Return what a chart shows now."""
+    return str(chart.locator("canvas").first.evaluate("(canvas) => canvas.toDataURL()"))
+
+
+def until_closed(page: Page) -> None:
+    """Wait until the story is closed; the page's policy lets no waiting function be compiled."""
+    page.locator("dialog[open]").wait_for(state="hidden")
+    for _ in range(200):
+        if not page.evaluate("location.hash"):
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(page.url)
+
+
+OVERFLOWING = """() => {
+  const wide = document.documentElement.clientWidth, found = [];
+  const { scrollWidth } = document.documentElement;
+  if (scrollWidth > wide) found.push(`page: ${scrollWidth}`);
+  for (const card of document.querySelectorAll("figure, .tile, .table, dl")) {
+    const edge = card.getBoundingClientRect().right + 1;
+    for (const inside of card.querySelectorAll("*")) {
+      if (inside.closest(".scroll, .tip") || !inside.getClientRects().length) continue;
+      if (inside.getBoundingClientRect().right > edge) found.push(inside.outerHTML.slice(0, 120));
+    }
+  }
+  return found.slice(0, 5);
+}"""
+
+NAMELESS = """() => [
+  ...document.querySelectorAll("button, input, select, summary, a, .canvas"),
+].filter((one) => {
+  const label = one.getAttribute("aria-label") ?? one.textContent ?? "";
+  return !label.trim() && !(one.id && document.querySelector(`label[for="${one.id}"]`));
+}).map((one) => one.outerHTML.slice(0, 120))"""
+
+BLANK = """() => [...document.querySelectorAll(".canvas canvas")].filter((canvas) => {
+  const copy = Object.assign(document.createElement("canvas"), {width: 200, height: 100});
+  const context = copy.getContext("2d", {willReadFrequently: true});
+  context.drawImage(canvas, 0, 0, 200, 100);
+  const {data} = context.getImageData(0, 0, 200, 100);
+  return !data.some((value) => value !== 0);
+}).length"""
+
+
+@pytest.mark.parametrize("name", ["planned", "flat", "refused", "none", "hostile", "comparison"])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_pages_are_drawn_whole(
+    browser: Browser, pages: dict[str, Path], name: str, width: int, scheme: str
+) -> None:
+    with Visit(browser, width, scheme) as visit:
+        page = visit.open(pages[name])
+        charts = page.locator(".chart .canvas canvas").count()
+        assert charts == page.locator(".chart").count()
+        assert charts >= (0 if name == "none" else 3)
+        assert page.evaluate(BLANK) == 0
+        assert page.evaluate(OVERFLOWING) == []
+        assert page.evaluate(NAMELESS) == []
+        page.emulate_media(media="print")
+        page.emulate_media(media="screen", color_scheme="dark" if scheme == "light" else "light")
+        assert page.evaluate(BLANK) == 0
+        assert page.evaluate("window.hacked") is None
+        assert visit.faults == []
+        assert visit.requests == [pages[name].as_uri()]
+
+
+def test_the_policy_of_the_page_stops_other_scripts_and_requests(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    with Visit(browser) as visit:
+        page = visit.open(pages["flat"])
+        page.evaluate(
+            "() => { const one = document.createElement('script');"
+            "one.textContent = 'window.hacked = 1'; document.body.append(one); }"
+        )
+        assert page.evaluate("window.hacked") is None
+        answer = page.evaluate("fetch('http://localhost:9/').then(() => 'sent', () => 'stopped')")
+        assert answer == "stopped"
+        assert any("Content Security Policy" in fault for fault in visit.faults)
+
+
+def test_a_job_opens_its_story(browser: Browser, pages: dict[str, Path]) -> None:
+    with Visit(browser) as visit:
+        page = visit.open(pages["planned"])
+        row = page.locator("#job-list tbody button.job").first
+        name = row.inner_text()
+        row.click()
+        dialog = page.locator("dialog[open]")
+        assert dialog.locator("h2").inner_text().startswith(name)
+        assert page.url.endswith(f"#job={name}")
+        assert dialog.locator("dt", has_text="arrived").count() == 1
+        page.keyboard.press("Escape")
+        until_closed(page)
+        page.keyboard.press("Enter")  # the focus is back on the job
+        assert page.locator("dialog[open] h2").inner_text().startswith(name)
+        assert visit.faults == []
+
+
+def test_every_story_draws_where_the_job_stood(browser: Browser, pages: dict[str, Path]) -> None:
+    run = planned_run()
+    with Visit(browser, 390) as visit:
+        for row in run.jobs.iter_rows(named=True):
+            page = visit.open(pages["planned"], f"#job={row['job']}")
+            dialog = page.locator("dialog[open]")
+            assert row["job"] in dialog.locator("h2").inner_text()
+            mine = run.allocations.filter(run.allocations["job"] == row["job"])
+            figures = dialog.locator("figure h3").all_inner_texts()
+            if not len(mine):
+                continue
+            assert figures[:2] == ["Where it stood", "Workers"]
+            told = numbers_of(dialog.locator(".numbers").first)
+            servers = {run.server_names[at] for at in mine["server"]}
+            assert servers <= {row[0] for row in told} or len(told) == 10
+            assert page.evaluate(OVERFLOWING) == []
+            page.goto("about:blank")
+        assert visit.faults == []
+
+
+def test_hostile_names_are_shown_as_they_are(browser: Browser, pages: dict[str, Path]) -> None:
+    with Visit(browser) as visit:
+        page = visit.open(pages["hostile"])
+        shown = page.locator("#job-list tbody button.job")
+        assert sorted(shown.all_text_contents()) == sorted(embed.shown(name) for name in HOSTILE)
+        for at in range(len(HOSTILE)):
+            told = shown.nth(at).text_content()
+            shown.nth(at).click()
+            title = page.locator("dialog[open] h2").text_content()
+            assert title is not None
+            assert title.startswith(str(told))
+            page.keyboard.press("Escape")
+            until_closed(page)
+        page.locator("#job-list .canvas").focus()
+        for _ in range(12):
+            page.keyboard.press("ArrowDown")
+        assert page.evaluate("window.hacked") is None
+        assert visit.faults == []
+
+
+def test_charts_are_read_by_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
+    run = flat_run(45)
+    with Visit(browser) as visit:
+        page = visit.open(pages["flat"])
+        queue = page.locator("#queue")
+        queue.locator(".canvas").focus()
+        for step in range(3):
+            page.keyboard.press("ArrowRight")
+            row = run.slots.row(step, named=True)
+            said = page.locator("[aria-live=polite]").inner_text()
+            assert f"slot {row['slot']} · " in said
+            assert f"running {row['running']}, waiting {row['queue']}" in said
+        running = queue.locator(".legend button", has_text="running")
+        running.focus()
+        page.keyboard.press("Space")
+        assert running.get_attribute("aria-pressed") == "false"
+        queue.locator(".canvas").focus()
+        page.keyboard.press("Home")
+        assert "running" not in page.locator("[aria-live=polite]").inner_text()
+        heat = page.locator("#servers .canvas").first
+        heat.focus()
+        page.keyboard.press("ArrowRight")
+        assert run.server_names[0] in page.locator("[aria-live=polite]").inner_text()
+        assert visit.faults == []
+
+
+def test_numbers_stand_behind_every_chart(browser: Browser, pages: dict[str, Path]) -> None:
+    run = flat_run(45)
+    with Visit(browser) as visit:
+        page = visit.open(pages["flat"])
+        rows = numbers_of(page.locator("#queue .numbers"))
+        wanted = run.slots.select("slot", "running", "queue").head(len(rows)).rows()
+        assert [tuple(int(cell) for cell in row) for row in rows] == wanted
+        for box in page.locator(".numbers").all():
+            assert numbers_of(box)
+        assert visit.faults == []
+
+
+def test_filters_sort_and_pages_of_the_jobs(browser: Browser, pages: dict[str, Path]) -> None:
+    run = flat_run(45)
+    with Visit(browser) as visit:
+        page = visit.open(pages["flat"])
+        jobs = page.locator("#job-list")
+        assert jobs.locator("tbody tr").count() == 20
+        assert "20 rows" in str(jobs.locator(".canvas").first.get_attribute("aria-label"))
+        jobs.get_by_role("button", name="Next").click()
+        assert jobs.locator("tbody tr td:first-child").first.inner_text() == run.jobs["job"][20]
+        jobs.get_by_role("columnheader", name="value").locator("button").click()
+        jobs.get_by_role("columnheader", name="value").locator("button").click()
+        best = run.jobs.sort("value", descending=True)["job"][0]
+        assert jobs.locator("tbody tr td:first-child").first.inner_text() == best
+        assert (
+            jobs.get_by_role("columnheader", name="value").get_attribute("aria-sort")
+            == "descending"
+        )
+        jobs.get_by_role("searchbox").fill("job-44")
+        assert jobs.locator("tbody tr").count() == 1
+        assert "1 rows" in str(jobs.locator(".canvas").first.get_attribute("aria-label"))
+        counts = dict(run.jobs["outcome"].value_counts().iter_rows())
+        for key, label in (("finished", "finished"), ("refused", "refused")):
+            if key in counts:
+                jobs.locator(".chips button", has_text=label).click()
+                assert f"{counts[key]} row" in jobs.locator(".count").inner_text()
+        assert visit.faults == []
+
+
+def test_a_server_has_a_timeline(browser: Browser, pages: dict[str, Path]) -> None:
+    run = planned_run()
+    with Visit(browser) as visit:
+        page = visit.open(pages["planned"])
+        for server, name in enumerate(run.server_names):
+            page.locator("#server-choice").select_option(str(server))
+            timeline = page.locator("#server-timeline")
+            assert timeline.locator("figure h3").first.inner_text() == f"Jobs on {name}"
+            mine = run.allocations.filter(run.allocations["server"] == server)
+            if not len(mine):
+                continue
+            told = numbers_of(timeline.locator(".numbers").first)
+            jobs = set(mine["job"])
+            shown = {row[0] for row in told}
+            assert shown <= jobs
+            assert shown == jobs or len(told) == 10
+        page.locator("#servers .canvas").first.focus()
+        for key in ("ArrowRight", "ArrowDown", "Enter"):
+            page.keyboard.press(key)
+        assert timeline.locator("figure h3").first.inner_text() == f"Jobs on {run.server_names[1]}"
+        assert visit.faults == []
+
+
+def test_axes_show_times_or_slots_and_zoom_together(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    with Visit(browser) as visit:
+        page = visit.open(pages["flat"])
+        queue, other = page.locator("#queue"), page.locator("#utilisation")
+        whole, whole_other = pixels(queue), pixels(other)
+        page.get_by_role("button", name="slots", exact=True).click()
+        assert pixels(queue) != whole
+        page.get_by_role("button", name="time", exact=True).click()
+        assert pixels(queue) == whole
+        queue.get_by_role("button", name="Zoom in").click()
+        assert pixels(queue) != whole
+        assert pixels(other) != whole_other
+        other.get_by_role("button", name="Show all").click()
+        assert pixels(queue) == whole
+        assert pixels(other) == whole_other
+        assert visit.faults == []
+
+
+def test_numbers_read_alike_in_both_languages(browser: Browser) -> None:
+    values = [0.0, 1e-13, 5e-9, 1.25e-5, 0.0123456, 0.5, 3.14159, 12.0, 99.994, 100.4, 1234567.8]
+    values += [1e15, 2.5e17, -3.5, -0.04]
+    with Visit(browser) as visit:
+        visit.page.add_script_tag(content=embed.asset("format.mjs").replace("export ", ""))
+        told = visit.page.evaluate("(values) => values.map(number)", values)
+        assert told == [number(value) for value in values]
+        spans = visit.page.evaluate("[0, 90, 5400, 86400, 190800, 0.25].map((s) => span(s))")
+        assert spans == ["0", "1 min 30 s", "1 h 30 min", "1 d", "2 d 5 h", "250 ms"]
+
+
+SERVED = """<!doctype html><html><head><style>{style}</style></head><body><div id="host"></div>
+<script src="echarts.min.js"></script><script type="module">
+import {{ Chart, Page }} from "./charts.mjs";
+import {{ Clock }} from "./format.mjs";
+const first = {first};
+const page = new Page(new Clock(60, 1504756737));
+window.chart = new Chart(document.getElementById("host"), first, page);
+document.documentElement.dataset.ready = "true";
+</script></body></html>"""
+
+
+def test_a_service_can_serve_the_modules_and_send_news(browser: Browser) -> None:
+    """The same files, unbundled, as the live dashboard will use them."""
+    first: dict[str, Any] = {
+        "kind": "slotLines",
+        "slots": True,
+        "steps": True,
+        "x": [0, 1],
+        "x_label": "slot",
+        "y_label": "jobs",
+        "series": [{"name": "running", "colour": 0, "values": [1, 2]}],
+    }
+    with Visit(browser) as visit:
+        page = visit.page
+
+        def answer(route: Any) -> None:
+            name = route.request.url.rpartition("/")[2]
+            if name:
+                kind = "text/javascript"
+                route.fulfill(body=embed.asset(name), content_type=kind)
+            else:
+                body = SERVED.format(style=embed.asset("page.css"), first=json.dumps(first))
+                route.fulfill(body=body, content_type="text/html")
+
+        page.route("http://dashboard.test/**", answer)
+        page.goto("http://dashboard.test/")
+        page.wait_for_selector("html[data-ready]")
+        assert len(numbers_of(page.locator(".numbers"))) == 2
+        news = json.loads(json.dumps(first))
+        news["x"].append(2)
+        news["series"][0]["values"].append(7)
+        before = pixels(page.locator("#host"))
+        page.evaluate("(news) => window.chart.update(news)", news)
+        assert page.locator("tbody tr").count() == 3
+        assert pixels(page.locator("#host")) != before
+        assert "at the end 7" in str(page.locator(".canvas").get_attribute("aria-label"))
+        assert page.evaluate("chart.page.clock.time(2)") == "2017-09-07 04:00"
+        assert visit.faults == []

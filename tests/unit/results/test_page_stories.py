@@ -1,0 +1,157 @@
+"""The stories in a run's page, against the run's own tables and what ``explain`` tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.core.events import ServerBack, ServerLost
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Sigmoid
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.files import Run, write_run
+from shadowprice.results.report import embed
+from shadowprice.results.report.page import render_report
+from shadowprice.results.report.section_stories import BUDGET, stories_block
+from shadowprice.results.story import read_story
+from shadowprice.results.telling import story_lines
+from shadowprice.simulator.scenario import Scenario, record_run
+from tests.pdors_cases import pool, random_two_rates
+from tests.priced import FlatRate
+from tests.unit.results.test_report import check_page
+from tests.workloads import cluster, job
+
+
+def planned_run(jobs: int = 12) -> Run:
+    """A planner's run in which servers are lost, so that some plans are not kept."""
+    rng = np.random.default_rng(2)
+    on = pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=16)
+    work = [random_two_rates(on, rng, f"job-{at}", latest=9) for at in range(jobs)]
+    policy = make_policy("pdors", PolicyContext(on, work, 20), {})
+    incidents = [ServerLost(3, 0), ServerLost(3, 1), ServerBack(8, 0), ServerBack(8, 1)]
+    return record_run(Scenario(on, work, until=20, incidents=incidents), "pdors", policy)
+
+
+def flat_run(jobs: int) -> Run:
+    on = cluster(3, 2)
+    work = [
+        job(on, f"job-{at}", arrival=at // 3, utility=Sigmoid(5.0 + at, 0.5, 2.0))
+        for at in range(jobs)
+    ]
+    return record_run(Scenario(on, work), "flat-rate", FlatRate(0.5))
+
+
+def stories_of(run: Run, budget: int = BUDGET) -> dict[str, Any]:
+    value: Any = embed.unpack(stories_block(run, budget)[0])
+    assert isinstance(value, dict)
+    return value
+
+
+def rows_of(places: dict[str, list[int]]) -> list[tuple[int, ...]]:
+    names = ("job", "server", "workers", "ps", "slot", "slots")
+    return list(zip(*(places[name] for name in names), strict=True))
+
+
+def placed(places: dict[str, list[int]]) -> Counter[tuple[int, int, int, int, int]]:
+    """Return (job, slot, server, workers, ps) of placements, slot by slot."""
+    return Counter(
+        (job_, slot, server, workers, ps)
+        for job_, server, workers, ps, first, slots in rows_of(places)
+        for slot in range(first, first + slots)
+    )
+
+
+@pytest.mark.parametrize("run", [planned_run(), flat_run(9)], ids=["pdors", "flat"])
+def test_where_jobs_stood_is_what_ran_and_what_was_planned(run: Run) -> None:
+    told = stories_of(run)
+    names = told["jobs"]["job"]
+    at = {name: row for row, name in enumerate(names)}
+    assert names == run.jobs["job"].to_list()
+    allocations = run.allocations.select("job", "slot", "server", "workers", "ps").rows()
+    ran = Counter((at[name], *rest) for name, *rest in allocations)
+    assert placed(told["ran"]) == ran
+    plans = {r["job"]: r["plan"] for r in run.decisions(True) if r.get("plan")}
+    kept = placed(told["plan"])
+    how = Counter(told["jobs"]["planned"])
+    for row, name in enumerate(names):
+        plan = Counter((row, slot, server, w, p) for slot, server, w, p in plans.get(name, []))
+        did = Counter({key: n for key, n in ran.items() if key[0] == row})
+        stored = Counter({key: n for key, n in kept.items() if key[0] == row})
+        match told["jobs"]["planned"][row]:
+            case 0:
+                assert (plan, stored) == (Counter(), Counter())
+            case 1:
+                assert (plan, stored) == (did, Counter())
+                assert plan
+            case _:
+                assert plan == stored
+                assert plan != did
+    assert how[1] > 0
+    if run.policy == "pdors":
+        assert how[2] > 0  # the lost server kept some from running as planned
+
+
+def test_rows_are_ordered_by_job_and_joined() -> None:
+    ran = stories_of(planned_run())["ran"]
+    assert ran["job"] == sorted(ran["job"])
+    ends = {(j, s, w, p, slot + n) for j, s, w, p, slot, n in rows_of(ran)}
+    assert not any((j, s, w, p, slot) in ends for j, s, w, p, slot, _ in rows_of(ran))
+
+
+def test_the_page_tells_what_explain_tells(tmp_path: Path) -> None:
+    run = planned_run()
+    write_run(run, tmp_path)
+    told = stories_of(run)
+    for name, facts in zip(told["jobs"]["job"], told["facts"], strict=True):
+        lines = [
+            [embed.shown(part) for part in line]
+            for line in story_lines(read_story(tmp_path, name), 0)
+        ]
+        assert facts == lines
+
+
+def test_stories_stay_within_their_budget_and_keep_the_most_valuable() -> None:
+    run = flat_run(60)
+    block, count = stories_block(run)
+    assert count == 60
+    small, fewer = stories_block(run, len(block) // 2)
+    assert len(small) <= len(block) // 2
+    assert 1 < fewer < 60
+    told: Any = embed.unpack(small)
+    assert told["total"] == 60
+    worth = run.jobs.sort("value", descending=True, maintain_order=True)["job"].head(fewer)
+    assert sorted(told["jobs"]["job"]) == sorted(worth)
+    assert stories_block(run, 1)[1] == 1
+
+
+def test_a_page_with_fewer_stories_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowprice.results.report.section_stories.MOST_STORIES", 4)
+    text = render_report(flat_run(9))
+    check_page(text)
+    assert "4 of 9 jobs are in this page: those worth most." in text
+
+
+def test_payments_are_summed_by_payee() -> None:
+    from tests.unit.results.test_report import run_of
+
+    run = run_of(jobs=2)
+    lines = [
+        {"job": "job-0", "slot": 1, "payer": "a", "payee": "b", "worker": 1.0, "ps": 0.5},
+        {"job": "job-0", "slot": 2, "payer": "a", "payee": "b", "worker": 2.0, "ps": 0.0},
+        {"job": "job-0", "slot": 2, "payer": "a", "payee": "a", "worker": 0.25, "ps": 0.0},
+        {"job": "job-1", "slot": 2, "payer": "c", "payee": "a", "worker": 4.0, "ps": 0.0},
+    ]
+    paying = Run(
+        run.info, run.jobs, run.slots, run.allocations, run.heat, run.decisions, lambda: iter(lines)
+    )
+    assert stories_of(run)["payments"] is None
+    paid = stories_of(paying)["payments"]
+    assert list(zip(paid["job"], paid["payee"], paid["amount"], strict=True)) == [
+        (0, "a", 0.25),
+        (0, "b", 3.5),
+        (1, "a", 4.0),
+    ]

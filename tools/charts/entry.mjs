@@ -1,0 +1,14 @@
+// The parts of ECharts that charts.mjs draws with; all else stays out of the pages.
+import { BarChart, CustomChart, LineChart } from "echarts/charts";
+import {
+  DataZoomInsideComponent, GridComponent, MarkLineComponent, TooltipComponent,
+} from "echarts/components";
+import { use } from "echarts/core";
+import { CanvasRenderer } from "echarts/renderers";
+
+use([
+  BarChart, CustomChart, LineChart,
+  DataZoomInsideComponent, GridComponent, MarkLineComponent, TooltipComponent, CanvasRenderer,
+]);
+
+export { init, version } from "echarts/core";
