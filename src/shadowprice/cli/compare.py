@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,26 +17,18 @@ from shadowprice.cli.console import (
     stderr,
     stdout,
 )
-from shadowprice.core.errors import Fault, InputError
+from shadowprice.core import bounds
 
 if TYPE_CHECKING:
+    from shadowprice.results.directory import PendingDirectory
     from shadowprice.results.files import Run
+    from shadowprice.simulator.trials import Trials
 
 PAGE, NUMBERS = "compare.html", "compare.json"
 
 
 def compare(
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Policies with commas between them; `shadowprice policies` lists them. "
-            "oasis?preset=paper is a variant with a parameter of its own.",
-            rich_help_panel=o.HOW,
-            autocompletion=o.complete_policy,
-        ),
-    ],
+    policy: o.PoliciesOption,
     cluster: o.ClusterOption = None,
     jobs: o.JobsOption = None,
     trace: o.TraceOption = None,
@@ -50,6 +40,17 @@ def compare(
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
     seed: o.SeedOption = 0,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            "--seeds",
+            min=1,
+            max=bounds.SEEDS.most,
+            help="Run from so many seeds, --seed and those after it: means with 95 % intervals, "
+            "and paired tests against the first policy.",
+            rich_help_panel=o.HOW,
+        ),
+    ] = 1,
     out: o.OutOption = None,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
@@ -68,17 +69,19 @@ def compare(
     shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo
 
     shadowprice compare -c cluster.yaml -j jobs.yaml -p 'oasis,oasis?preset=paper,drf'
+
+    shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo --seeds 10
     """
     from shadowprice.cli.simulate import leave_if_partial
-    from shadowprice.cli.tables import summary_table
     from shadowprice.results.directory import PendingDirectory
-    from shadowprice.results.files import folder_name
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.scenario import build_policy, record_run
+    from shadowprice.simulator.source import Source
+    from shadowprice.simulator.trials import Variant, further_seeds, run_all, trials_of
 
-    variants = _variants(policy)
-    settings = o.policy_settings(params, set_, sorted({v.policy for v in variants}))
-    scenario, remarks = o.load_scenario(
+    named = o.variants(policy)
+    settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
+    chosen = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
+    source = Source(
         cluster=cluster,
         jobs=jobs,
         trace=trace,
@@ -87,79 +90,65 @@ def compare(
         until=until,
         slot=slot,
         load=load,
-        seed=seed,
         skip_invalid=skip_invalid,
     )
+    scenario, remarks = source.scenario(seed)
     if not quiet:
         for remark in remarks:
             stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, _is_comparison) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:
-        # All are built before any runs: a wrong parameter of the last must not cost the others.
-        built = {
-            v.label: build_policy(scenario, v.policy, v.over(settings[v.policy])) for v in variants
-        }
         mention_compiling(quiet)
-        runs: list[Run] = []
-        for name in [v.label for v in variants]:
-            with progress_bar(name, quiet) as progress:
-                policy_run = record_run(
-                    scenario, name, built.pop(name), progress=progress, stop=stop
-                )
-                runs.append(policy_run)
-            if pending is not None:
-                _keep(runs[-1], pending.path / folder_name(name))
-            if runs[-1].info["partial"]:
-                break
+        runs = run_all(
+            scenario,
+            chosen,
+            stop=stop,
+            bar=lambda label: progress_bar(label, quiet),
+            each=lambda run: _keep(run, pending),
+        )
+        stopped = runs[-1] if runs[-1].info["partial"] else None
+        trials = None
+        if seeds > 1 and stopped is None:
+            more, stopped = further_seeds(
+                source,
+                chosen,
+                range(seed + 1, seed + seeds),
+                stop=stop,
+                bar=lambda label: progress_bar(label, quiet),
+            )
+            trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
         if pending is not None:
-            _keep_comparison(runs, pending.path)
+            _keep_comparison(runs, pending.path, trials)
             pending.commit()
     if output is Output.JSON:
-        print_json(_record(runs))
+        print_json(_record(runs, trials))
     else:
-        stdout().print(summary_table(runs))
+        _print(runs, trials)
         if out is not None:
             stdout().print(f"read {out}/{PAGE}", soft_wrap=True, markup=False)
         elif not quiet:
             stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
-    leave_if_partial(runs, out, stop.status)
+    leave_if_partial([] if stopped is None else [stopped], out, stop.status)
 
 
-@dataclass(frozen=True, slots=True)
-class _Variant:
-    """A policy with parameters of its own, as ``oasis?preset=paper`` names it."""
+def _print(runs: list[Run], trials: Trials | None) -> None:
+    from shadowprice.cli.seeds import comparison_table, seeds_table
+    from shadowprice.cli.tables import summary_table
 
-    policy: str
-    pairs: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        return " ".join((self.policy, *self.pairs))
-
-    def over(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of the call with this variant's own on top."""
-        merged = deepcopy(settings)
-        for pair in self.pairs:
-            o.merge(merged, o.setting(pair))
-        return merged
-
-
-def _variants(text: str) -> list[_Variant]:
-    from shadowprice.policies.registry import policy_info
-
-    variants: list[_Variant] = []
-    for part in (part.strip() for part in text.split(",")):
-        name, _, pairs = part.partition("?")
-        if part:
-            policy_info(name)
-            variants.append(_Variant(name, tuple(pair for pair in pairs.split("&") if pair)))
-    if not variants:
-        raise InputError(Fault("--policy", "names no policy", "write --policy oasis,fifo"))
-    for variant in variants:
-        if variants.count(variant) > 1:
-            raise InputError(Fault("--policy", f"{variant.label!r} is given twice"))
-    return variants
+    if trials is None:
+        stdout().print(summary_table(runs))
+        return
+    stdout().print(seeds_table(trials))
+    if not trials.varies:
+        stderr().print(
+            "note: nothing in this comparison depends on the seed but times: a job file fixes the "
+            "workload, and these policies draw nothing",
+            soft_wrap=True,
+        )
+    elif len(trials.policies) > 1:
+        stdout().print()
+        stdout().print(comparison_table(trials))
 
 
 def _is_comparison(path: Path) -> bool:
@@ -171,16 +160,18 @@ def _is_comparison(path: Path) -> bool:
     )
 
 
-def _keep(run: Run, folder: Path) -> None:
-    from shadowprice.results.files import REPORT, write_run
+def _keep(run: Run, pending: PendingDirectory | None) -> None:
+    from shadowprice.results.files import REPORT, folder_name, write_run
     from shadowprice.results.report import write_report
 
-    folder.mkdir()
-    write_run(run, folder)
-    write_report(run, folder / REPORT)
+    if pending is not None:
+        folder = pending.path / folder_name(run.policy)
+        folder.mkdir()
+        write_run(run, folder)
+        write_report(run, folder / REPORT)
 
 
-def _keep_comparison(runs: list[Run], folder: Path) -> None:
+def _keep_comparison(runs: list[Run], folder: Path, trials: Trials | None) -> None:
     from shadowprice.cli.tables import best_of, metric_rows
     from shadowprice.results.files import write_json
     from shadowprice.results.report.comparison import write_comparison
@@ -191,11 +182,11 @@ def _keep_comparison(runs: list[Run], folder: Path) -> None:
         texts = ["-" if value is None else row.text(value) for value in values]
         table.append((row.name, texts, frozenset(best_of(values, row.better))))
     write_comparison(runs, table, folder / PAGE)
-    write_json(folder / NUMBERS, _record(runs))
+    write_json(folder / NUMBERS, _record(runs, trials))
 
 
-def _record(runs: list[Run]) -> dict[str, Any]:
-    return {
+def _record(runs: list[Run], trials: Trials | None) -> dict[str, Any]:
+    record: dict[str, Any] = {
         "partial": any(run.info["partial"] for run in runs),
         "seed": runs[0].info["seed"],
         "inputs": runs[0].info["inputs"],
@@ -209,3 +200,4 @@ def _record(runs: list[Run]) -> dict[str, Any]:
             for run in runs
         },
     }
+    return record if trials is None else record | {"trials": trials.record()}

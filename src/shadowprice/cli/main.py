@@ -31,6 +31,7 @@ def _own(name: str, line: str, panel: str = RUNS) -> Part:
 PARTS: Final = {
     "simulate": _own("simulate", "Run a workload under one policy."),
     "compare": _own("compare", "Run a workload under several policies."),
+    "whatif": _own("whatif", "What more servers, or fewer, would have earned."),
     "explain": _own("explain", "Tell a job's story: why, when, where."),
     "at": _own("at", "Who runs where in a slot of a run, and what waits."),
     "jobs": _own("jobs", "List the jobs of a run, chosen and sorted."),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +17,6 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 
 if TYPE_CHECKING:
-    from shadowprice.core.cluster import Cluster
-    from shadowprice.core.job import Job
-    from shadowprice.results.collect import Input
     from shadowprice.simulator.scenario import Scenario
 
 LEAST_LOAD = 1e-3
@@ -110,6 +108,17 @@ PolicyOption = Annotated[
         autocompletion=complete_policy,
     ),
 ]
+PoliciesOption = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        "-p",
+        help="Policies with commas between them; `shadowprice policies` lists them. "
+        "oasis?preset=paper is a variant with a parameter of its own.",
+        rich_help_panel=HOW,
+        autocompletion=complete_policy,
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -167,118 +176,21 @@ def load_scenario(
     seed: int,
     skip_invalid: bool,
 ) -> tuple[Scenario, list[str]]:
-    """Read everything that a run is made of.
+    """Read everything that a run is made of, as `simulator.source.Source` does."""
+    from shadowprice.simulator.source import Source
 
-    Returns
-    -------
-    (Scenario, list of str)
-        What to run, and remarks on what was left out or assumed.
-
-    Raises
-    ------
-    InputError
-        If an option is missing or contradicts another, or a file is wrong.
-    """
-    from shadowprice.inputs import read_cluster
-    from shadowprice.inputs.incidents import read_incidents
-    from shadowprice.results.collect import Input
-    from shadowprice.simulator.scenario import Scenario
-
-    if (jobs is None) == (trace is None):
-        found = "both --jobs and --trace are given" if jobs else "what to run is missing"
-        raise InputError(Fault("", found, "give --jobs FILE with --cluster FILE, or --trace"))
-    if trace is None and cluster is None:
-        raise InputError(Fault("", "--cluster is missing", "give the cluster file of these jobs"))
-    inputs: list[Input] = []
-    servers = None
-    if cluster is not None:
-        servers = read_cluster(cluster)
-        inputs.append(Input.of("cluster", cluster))
-    if jobs is not None:
-        assert servers is not None
-        workload, remarks = _read_jobs(jobs, servers, skip_invalid)
-        inputs.append(Input.of("jobs", jobs))
-    else:
-        assert trace is not None
-        servers, workload, remarks, read = _read_trace(
-            trace, servers, _slot_length(slot), load, seed, skip_invalid
-        )
-        inputs.append(read)
-    happenings = [] if incidents is None else read_incidents(incidents, servers, workload)
-    for kind, file in (("incidents", incidents), ("params", params)):
-        if file is not None:
-            inputs.append(Input.of(kind, file))
-    scenario = Scenario(
-        cluster=servers,
-        jobs=workload,
-        until=_timespan(until, servers),
-        seed=seed,
-        incidents=happenings,
-        inputs=inputs,
+    source = Source(
+        cluster=cluster,
+        jobs=jobs,
+        trace=trace,
+        incidents=incidents,
+        params=params,
+        until=until,
+        slot=slot,
+        load=load,
+        skip_invalid=skip_invalid,
     )
-    return scenario, remarks
-
-
-def _read_jobs(path: Path, cluster: Cluster, skip_invalid: bool) -> tuple[list[Job], list[str]]:
-    from shadowprice.inputs import read_jobs
-
-    return read_jobs(path, cluster, skip_invalid=skip_invalid), []
-
-
-def _read_trace(
-    spec: str, cluster: Cluster | None, slot: Fraction, load: float, seed: int, skip_invalid: bool
-) -> tuple[Cluster, list[Job], list[str], Input]:
-    from shadowprice.core.specs import ClusterSpec, validate
-    from shadowprice.results.collect import Input
-    from shadowprice.traces.generator import cluster_for
-    from shadowprice.traces.locate import parse_spec, read_trace
-    from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
-
-    parsed = parse_spec(spec, OPTION_NAMES)
-    options = SynthesisOptions.from_text(dict(parsed.synthesis))
-    traced = read_trace(parsed, skip_invalid=skip_invalid)
-    length = slot if cluster is None else cluster.slot_seconds
-    workload = synthesize(traced, length, options, seed=seed)
-    remarks = [f"{note.count:,} x {note.reason} ({note.action})" for note in traced.notes]
-    if cluster is None:
-        document = cluster_for(workload, load=load)
-        built, faults = validate(ClusterSpec, document, "the cluster sized to the trace")
-        if built is None:
-            raise InputError(faults)
-        cluster = built.resolve("the cluster sized to the trace")
-        counts = ", ".join(f"{part['count']} x {part['name']}" for part in document["servers"])
-        remarks.append(f"a cluster sized to the trace at load {load:g}: {counts}")
-    workload = workload.fitted_to(cluster)
-    jobs = workload.to_jobs(cluster)
-    return cluster, jobs, [*remarks, *workload.notes], Input.of("trace", parsed.path, spec)
-
-
-def _slot_length(text: str) -> Fraction:
-    from shadowprice.core.amounts import parse_duration
-
-    try:
-        duration = parse_duration(text)
-    except InputError as error:
-        raise InputError(Fault("--slot", str(error))) from error
-    if duration.slots or not duration.seconds:
-        raise InputError(Fault("--slot", f"{text!r} is no length of time", "write 20min"))
-    return duration.seconds
-
-
-def _timespan(text: str | None, cluster: Cluster) -> int | None:
-    """Return T: the slots that are over by then, since nothing may run later."""
-    from shadowprice.core.amounts import parse_duration
-
-    if text is None:
-        return None
-    try:
-        slots = int(parse_duration(text).in_slots(cluster.slot_seconds))
-    except InputError as error:
-        raise InputError(Fault("--until", str(error))) from error
-    bounds.SLOT.check(slots, "--until")
-    if slots < 1:
-        raise InputError(Fault("--until", f"{text!r} is less than a slot", "write '300 slots'"))
-    return slots
+    return source.scenario(seed)
 
 
 def policy_settings(
@@ -376,3 +288,47 @@ def merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
             merge(target[key], value)
         else:
             target[key] = value
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVariant:
+    """A policy with parameters of its own, as ``oasis?preset=paper`` names it."""
+
+    policy: str
+    pairs: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """What tables and folders call it."""
+        return " ".join((self.policy, *self.pairs))
+
+    def over(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of the call with this variant's own on top."""
+        merged = deepcopy(settings)
+        for pair in self.pairs:
+            merge(merged, setting(pair))
+        return merged
+
+
+def variants(text: str) -> list[NamedVariant]:
+    """Read policies with commas between them, each with parameters of its own behind a ``?``.
+
+    Raises
+    ------
+    InputError
+        If there is none, one is unknown or stands twice.
+    """
+    from shadowprice.policies.registry import policy_info
+
+    found: list[NamedVariant] = []
+    for part in (part.strip() for part in text.split(",")):
+        name, _, pairs = part.partition("?")
+        if part:
+            policy_info(name)
+            found.append(NamedVariant(name, tuple(pair for pair in pairs.split("&") if pair)))
+    if not found:
+        raise InputError(Fault("--policy", "names no policy", "write --policy oasis,fifo"))
+    for variant in found:
+        if found.count(variant) > 1:
+            raise InputError(Fault("--policy", f"{variant.label!r} is given twice"))
+    return found

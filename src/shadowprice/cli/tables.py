@@ -71,6 +71,9 @@ def metric_rows(runs: Sequence[Run]) -> list[Row]:
     def decision(name: str) -> Callable[[Run], float | None]:
         return lambda run: run.info["timing"]["decision_latency"].get(name)
 
+    def money(name: str) -> Callable[[Run], float | None]:
+        return lambda run: run.summary.get("money", {}).get(name)
+
     rows = [
         Row("total utility", of("total_utility"), _number, 1),
         Row("of the value on offer", value_share, _share, 1),
@@ -96,6 +99,13 @@ def metric_rows(runs: Sequence[Run]) -> list[Row]:
         Row(f"{resource} in use", _utilisation(resource), _share)
         for resource in runs[0].summary["utilisation"]
     ]
+    if any("money" in run.summary for run in runs):
+        rows += [
+            Row("cost of what jobs used", money("used"), _number),
+            Row("cost of servers in use", money("occupied"), _number, -1),
+            Row("cost of the whole cluster", money("whole"), _number),
+            Row("utility per cost used", money("utility_per_used"), _number, 1),
+        ]
     rows += [
         Row("decision, median", decision("p50"), span, -1),
         Row("decision, p99", decision("p99"), span, -1),

@@ -143,6 +143,7 @@ ROWS = _bound("rows", 100_000_000, "rows of what ran (a row a slot, job and serv
 
 # Options
 SEED = _bound("seed", 2**63 - 1, "(the largest seed)")
+SEEDS = _bound("seeds", 1_000, "seeds of a comparison")
 TRIALS = _bound("trials", 1_000_000, "trials")
 DRAWS = _bound("draws", 1_000_000_000, "durations drawn (trials x copies of tasks)")
 MISREPORTS = _bound("misreports", 100_000, "misreports tried for a tenant")

@@ -69,6 +69,8 @@ class Cluster:
         Owners of shares, empty where the cluster has none.
     restart_seconds : Fraction
         Time that jobs lose when their placement changes, unless they say otherwise.
+    costs : ndarray of float64, shape (servers,), or None
+        Money that each server costs an hour, in the file's currency; None where no price is stated.
     """
 
     slot_seconds: Fraction
@@ -80,9 +82,12 @@ class Cluster:
     capacity: Amounts
     tenants: tuple[Tenant, ...] = ()
     restart_seconds: Fraction = Fraction(0)
+    costs: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         self.capacity.setflags(write=False)
+        if self.costs is not None:
+            self.costs.setflags(write=False)
 
     def check_plan(self, horizon: int) -> None:
         """Refuse a plan with more cells (servers x resources x slots) than fit into memory.
@@ -196,6 +201,7 @@ def build_cluster(
     dimensions: Mapping[str, Dimension],
     tenants: Sequence[Tenant] = (),
     restart_seconds: Fraction = Fraction(0),
+    costs: Sequence[float] | None = None,
 ) -> Cluster:
     """Lay out servers given by name as the arrays of a `Cluster`.
 
@@ -213,6 +219,8 @@ def build_cluster(
         Owners of shares.
     restart_seconds : Fraction
         Time that jobs lose when their placement changes, unless they say otherwise.
+    costs : sequence of float, optional
+        What each server costs an hour.
 
     Returns
     -------
@@ -235,6 +243,7 @@ def build_cluster(
         capacity=capacity,
         tenants=tuple(tenants),
         restart_seconds=restart_seconds,
+        costs=None if costs is None else np.array(costs, dtype=np.float64),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,10 +28,28 @@ def read_cluster(path: Path) -> Cluster:
     InputError
         With every fault of the file.
     """
-    spec, faults = validate(ClusterSpec, load_yaml(path), str(path))
+    return resolve_cluster(load_yaml(path), str(path))
+
+
+def resolve_cluster(document: object, place: str = "cluster") -> Cluster:
+    """Return the cluster that the content of a cluster file describes.
+
+    Parameters
+    ----------
+    document : mapping
+        What YAML makes of the file.
+    place : str
+        What faults are prefixed with.
+
+    Raises
+    ------
+    InputError
+        With every fault.
+    """
+    spec, faults = validate(ClusterSpec, document, place)
     if spec is None:
         raise InputError(faults)
-    return spec.resolve(str(path))
+    return spec.resolve(place)
 
 
 def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> list[Job]:
@@ -57,24 +75,56 @@ def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> li
         With every fault (the first `MOST_FAULTS` of them), unless ``skip_invalid``.
     """
     records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
+    return resolve_records(
+        records, cluster, place=str(path), folder=path.parent, skip_invalid=skip_invalid
+    )
+
+
+def resolve_records(
+    records: Iterable[tuple[str, Any]],
+    cluster: Cluster,
+    *,
+    place: str = "jobs",
+    folder: Path = Path(),
+    skip_invalid: bool = False,
+) -> list[Job]:
+    """Return the jobs that records describe.
+
+    Parameters
+    ----------
+    records : iterable of (place, record)
+        What a job file holds, each with where it stands; an `InputError` is a record that could
+        not be read.
+    cluster : Cluster
+        What the jobs are for.
+    place : str
+        Where they come from.
+    folder : Path
+        Where files that they name are.
+    skip_invalid : bool
+        Leave faulty jobs out.
+
+    Raises
+    ------
+    InputError
+        With every fault (the first `MOST_FAULTS` of them), unless ``skip_invalid``.
+    """
     specs: list[tuple[str, JobSpec]] = []
     faults: list[Fault] = []
-    for place, record in records:
+    for where, record in records:
         if isinstance(record, InputError):
             faults += record.faults
         else:
-            spec, wrong = validate(JobSpec, record, place)
+            spec, wrong = validate(JobSpec, record, where)
             faults += wrong
             if spec is not None:
-                specs.append((place, spec))
-                bounds.JOBS.check(len(specs), str(path))
+                specs.append((where, spec))
+                bounds.JOBS.check(len(specs), place)
         if len(faults) > MOST_FAULTS and not skip_invalid:
-            raise InputError(
-                [*faults[:MOST_FAULTS], Fault(str(path), "and more; these come first")]
-            )
-    jobs, wrong = resolve_jobs(specs, cluster, measured_in(path.parent))
+            raise InputError([*faults[:MOST_FAULTS], Fault(place, "and more; these come first")])
+    jobs, wrong = resolve_jobs(specs, cluster, measured_in(folder))
     faults += wrong
-    places = {spec.name: place for place, spec in reversed(specs)}
+    places = {spec.name: where for where, spec in reversed(specs)}
     for job in jobs:
         refusal = never_fits(job, cluster)
         if refusal is not None:
@@ -84,7 +134,7 @@ def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> li
         raise InputError(faults)
     jobs = [job for job in jobs if never_fits(job, cluster) is None]
     if not jobs:
-        raise InputError(Fault(str(path), "holds no valid job" if faults else "holds no job"))
+        raise InputError(Fault(place, "holds no valid job" if faults else "holds no job"))
     return jobs
 
 

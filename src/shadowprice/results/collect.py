@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+import polars as pl
+
 import shadowprice
 from shadowprice.core.amounts import format_amount
 from shadowprice.core.cluster import Cluster
@@ -17,6 +19,7 @@ from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.policy import Policy
 from shadowprice.results.files import FORMAT, Record, Run
 from shadowprice.results.metrics import latency, summarise
+from shadowprice.results.money import job_costs, spending
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.slot_tables import allocation_table, expand, heat_table, slot_table
 from shadowprice.results.tables import decision_records, job_table, payment_record, plain
@@ -108,6 +111,10 @@ def collect(
     slots, rows = expand(recorder.segments())
     jobs = job_table(recorder)
     per_slot = slot_table(recorder, slots, rows)
+    summary = summarise(jobs, per_slot)
+    if recorder.cluster.costs is not None:
+        jobs = jobs.with_columns(pl.Series("cost", job_costs(recorder)))
+        summary["money"] = spending(recorder, jobs, slots, rows)
     info: Record = {
         "format": FORMAT,
         "partial": partial,
@@ -121,7 +128,7 @@ def collect(
         "versions": _versions(),
         "cluster": _cluster_record(recorder.cluster),
         "incidents": [_incident(recorder.cluster, event) for event in recorder.incidents],
-        "summary": summarise(jobs, per_slot),
+        "summary": summary,
         "state_digest": recorder.engine.state_digest() if recorder.engine else None,
         "timing": {"wall_seconds": wall, "decision_latency": latency(recorder.latencies)},
     }
@@ -179,6 +186,7 @@ def _cluster_record(cluster: Cluster) -> Record:
         ],
         "servers": [list(pair) for pair in zip(cluster.names, kinds, strict=True)],
         "tenants": [tenant.name for tenant in cluster.tenants],
+        **({} if cluster.costs is None else {"costs_per_hour": cluster.costs.tolist()}),
     }
 
 

@@ -145,7 +145,7 @@ def _usage(
     limited = cluster.capacity < UNLIMITED
     used = np.zeros((len(every), len(cluster.resources)), dtype=np.int64)
     if len(slots):
-        amounts = _amounts(recorder, segments)
+        amounts = amounts_held(recorder, segments)
         amounts[~limited[segments.servers]] = 0
         begins = np.flatnonzero(np.r_[True, np.diff(slots) != 0])
         for column in range(len(cluster.resources)):
@@ -165,7 +165,7 @@ def _usage(
     return used, totals
 
 
-def _amounts(recorder: Recorder, segments: Segments) -> Integers:
+def amounts_held(recorder: Recorder, segments: Segments) -> Integers:
     """Return what each segment holds while it stands, shape (segments, resources)."""
     if not recorder.jobs:
         return np.zeros((0, len(recorder.cluster.resources)), dtype=np.int64)
@@ -231,7 +231,7 @@ def _server_shares(
     order = np.lexsort((servers, slots))
     at_slots, at_servers = slots[order], servers[order]
     begins = np.flatnonzero(np.r_[True, (np.diff(at_slots) != 0) | (np.diff(at_servers) != 0)])
-    amounts = _amounts(recorder, segments)[rows[order]]
+    amounts = amounts_held(recorder, segments)[rows[order]]
     used = np.add.reduceat(amounts, begins, axis=0)
     capacity = recorder.cluster.capacity[at_servers[begins]]
     shares = np.where(capacity > 0, used / np.maximum(capacity, 1), 0.0).max(axis=1)

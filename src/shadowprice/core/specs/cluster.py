@@ -23,6 +23,7 @@ from shadowprice.core.specs.fields import (
     AmountsField,
     DurationField,
     Name,
+    NonNegative,
     Spec,
     at_most,
     at_most_long,
@@ -37,6 +38,7 @@ class ServerSpec(Spec):
     count: Annotated[PositiveInt, at_most(bounds.SERVERS)] | None = None
     role: Literal["worker", "ps", "any"] = "any"
     capacity: AmountsField
+    cost: Annotated[NonNegative, at_most(bounds.NUMBER)] | None = None
 
     @field_validator("capacity")
     @classmethod
@@ -120,7 +122,14 @@ class ClusterSpec(Spec):
             dimensions=dimensions,
             tenants=[Tenant(tenant.name, plain(tenant.share)) for tenant in self.tenants],
             restart_seconds=restart,
+            costs=self._costs(),
         )
+
+    def _costs(self) -> list[float] | None:
+        """Return what each server costs an hour, None where no price is stated."""
+        if all(server.cost is None for server in self.servers):
+            return None
+        return [server.cost or 0.0 for server in self.servers for _ in server.names()]
 
     def _check_size(self, place: str) -> None:
         """Refuse a cluster that is too large to plan before its arrays are made."""

@@ -1,0 +1,88 @@
+"""Tables of means over seeds."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from shadowprice.results.measures import Measure
+from shadowprice.results.report.scales import span
+
+if TYPE_CHECKING:
+    from shadowprice.results.significance import Interval, Paired
+    from shadowprice.simulator.trials import Trials
+
+SIGNIFICANT = 0.05
+
+
+def written(measure: Measure, value: float) -> str:
+    """Return a value of a measure as tables have it."""
+    if measure.share:
+        return f"{value:.1%}"
+    if measure.key == "decision_p99":
+        return span(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
+def with_reach(measure: Measure, mean: Interval) -> str:
+    """Return a mean and half the width of its interval."""
+    if not math.isfinite(mean.half):
+        return written(measure, mean.mean)
+    half = f"{mean.half:.1%}" if measure.share else written(measure, mean.half)
+    return f"{written(measure, mean.mean)} ± {half}"
+
+
+def seeds_table(trials: Trials) -> Table:
+    """Return the mean of every measure, a column a policy, the best mean set apart."""
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column(f"mean of {len(trials.seeds)} seeds ± 95 %")
+    for name in trials.policies:
+        table.add_column(Text(name), justify="right")
+    for measure in trials.measures:
+        means = [trials.interval(name, measure.key) for name in trials.policies]
+        known = [mean.mean for mean in means if mean is not None]
+        best = None
+        if measure.better and len(set(known)) > 1:
+            best = max(known) if measure.better > 0 else min(known)
+        cells = [
+            Text("-")
+            if mean is None
+            else Text(with_reach(measure, mean), "bold green" if mean.mean == best else "")
+            for mean in means
+        ]
+        table.add_row(Text(measure.name), *cells)
+    return table
+
+
+def comparison_table(trials: Trials) -> Table:
+    """Return what each policy has beyond the first, with paired tests."""
+    first, *others = trials.policies
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column(Text(f"beyond {first}, seed by seed"))
+    for name in others:
+        table.add_column(Text(name), justify="right")
+    for measure in trials.measures:
+        if not measure.better:
+            continue
+        tests = trials.against_first(measure.key)
+        if tests:
+            cells = (Text(*tested(measure, tests[name])) for name in others)
+            table.add_row(Text(measure.name), *cells)
+    table.caption = (
+        "p: paired permutation test over the seeds, with Holm's correction for the policies of "
+        "a row; * below 0.05"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def tested(measure: Measure, test: Paired) -> tuple[str, str]:
+    """Return a difference with its p value, and how to print it."""
+    sign = "+" if test.difference.mean >= 0 else ""
+    star = "*" if test.adjusted < SIGNIFICANT else " "
+    good = test.difference.mean * measure.better > 0
+    style = ("green" if good else "red") if test.adjusted < SIGNIFICANT else ""
+    return f"{sign}{with_reach(measure, test.difference)}, p {test.adjusted:.2g}{star}", style

@@ -1,0 +1,265 @@
+"""What a run is made of as a user names it, and the scenario that this makes with a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from shadowprice.core import bounds
+from shadowprice.core.amounts import parse_duration
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job
+from shadowprice.core.wording import closest
+from shadowprice.inputs import read_jobs
+from shadowprice.inputs.files import resolve_cluster, resolve_records
+from shadowprice.inputs.incidents import read_incidents
+from shadowprice.inputs.text import load_yaml
+from shadowprice.results.collect import Input
+from shadowprice.simulator.scenario import Scenario
+from shadowprice.traces.generator import cluster_for
+from shadowprice.traces.locate import TraceSpec, parse_spec, read_trace
+from shadowprice.traces.records import Trace
+from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
+
+Document = Mapping[str, Any]
+
+SIZED = "the cluster sized to the trace"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Files and options that make a scenario.
+
+    Parameters
+    ----------
+    cluster : Path or mapping, optional
+        Cluster file, or what one holds.
+    jobs : Path or sequence of mappings, optional
+        Job file, or the jobs that one holds.
+    trace : str, optional
+        A trace in place of jobs, as ``--trace`` names it; without a cluster, one is sized to it.
+    incidents, params : Path, optional
+        Further files; ``params`` is only noted.
+    until : str, optional
+        Timespan, such as ``300 slots``.
+    slot : str
+        Slot length of the cluster that a trace brings.
+    load : float
+        GPU-time asked for over GPU-time there is, of that cluster.
+    skip_invalid : bool
+        Leave faulty jobs out.
+    """
+
+    cluster: Path | Document | None = None
+    jobs: Path | Sequence[Document] | None = None
+    trace: str | None = None
+    incidents: Path | None = None
+    params: Path | None = None
+    until: str | None = None
+    slot: str = "20min"
+    load: float = 1.0
+    skip_invalid: bool = False
+    _traces: dict[str, tuple[TraceSpec, Trace]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if (self.jobs is None) == (self.trace is None):
+            found = "both --jobs and --trace are given" if self.jobs else "what to run is missing"
+            raise InputError(Fault("", found, "give --jobs FILE with --cluster FILE, or --trace"))
+        if self.trace is None and self.cluster is None:
+            mend = "give the cluster file of these jobs"
+            raise InputError(Fault("", "--cluster is missing", mend))
+
+    def scenario(
+        self, seed: int = 0, added: Mapping[str, int] | None = None
+    ) -> tuple[Scenario, list[str]]:
+        """Read everything and return what to run.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of everything drawn: what a trace lacks, the policy's draws, durations of tasks.
+        added : mapping of str to int, optional
+            Servers added (or, below 0, taken away), by the name of their entry in the cluster.
+
+        Returns
+        -------
+        (Scenario, list of str)
+            What to run, and remarks on what was left out or assumed.
+
+        Raises
+        ------
+        InputError
+            If a file is wrong, or the cluster has no such server.
+        """
+        inputs: list[Input] = []
+        document: Document | None = None
+        if self.cluster is not None:
+            document, place = self._document()
+            inputs.append(_input("cluster", self.cluster))
+        if self.jobs is None:
+            servers, workload, remarks = self._read_trace(document, seed, added)
+            assert self.trace is not None
+            parsed = self._traced()[0]
+            inputs.append(Input.of("trace", parsed.path, self.trace))
+        else:
+            assert document is not None
+            servers = resolve_cluster(altered(document, added or {}, place), place)
+            workload, remarks = self._read_jobs(servers), []
+            inputs.append(_input("jobs", self.jobs))
+        happenings = (
+            [] if self.incidents is None else read_incidents(self.incidents, servers, workload)
+        )
+        for kind, file in (("incidents", self.incidents), ("params", self.params)):
+            if file is not None:
+                inputs.append(Input.of(kind, file))
+        scenario = Scenario(
+            cluster=servers,
+            jobs=workload,
+            until=_timespan(self.until, servers),
+            seed=seed,
+            incidents=happenings,
+            inputs=inputs,
+        )
+        return scenario, remarks
+
+    def kinds(self, seed: int = 0) -> list[str]:
+        """Return the names of the cluster's entries of servers, in order."""
+        if self.cluster is not None:
+            document = self._document()[0]
+            resolve_cluster(document, self._document()[1])  # a fault of the file comes first
+        else:
+            document = self._sized(seed)
+        return [str(entry["name"]) for entry in document["servers"]]
+
+    def _document(self) -> tuple[Document, str]:
+        if isinstance(self.cluster, Path):
+            return load_yaml(self.cluster), str(self.cluster)
+        assert self.cluster is not None
+        return self.cluster, "cluster"
+
+    def _read_jobs(self, cluster: Cluster) -> list[Job]:
+        if isinstance(self.jobs, Path):
+            return read_jobs(self.jobs, cluster, skip_invalid=self.skip_invalid)
+        assert self.jobs is not None
+        records = ((f"jobs[{at}]", record) for at, record in enumerate(self.jobs))
+        return resolve_records(records, cluster, skip_invalid=self.skip_invalid)
+
+    # ------------------------------------------------------------ traces
+
+    def _traced(self) -> tuple[TraceSpec, Trace]:
+        assert self.trace is not None
+        if self.trace not in self._traces:
+            parsed = parse_spec(self.trace, OPTION_NAMES)
+            self._traces[self.trace] = parsed, read_trace(parsed, skip_invalid=self.skip_invalid)
+        return self._traces[self.trace]
+
+    def _sized(self, seed: int) -> Document:
+        parsed, traced = self._traced()
+        options = SynthesisOptions.from_text(dict(parsed.synthesis))
+        length = _slot_length(self.slot)
+        return cluster_for(synthesize(traced, length, options, seed=seed), load=self.load)
+
+    def _read_trace(
+        self, document: Document | None, seed: int, added: Mapping[str, int] | None
+    ) -> tuple[Cluster, list[Job], list[str]]:
+        parsed, traced = self._traced()
+        options = SynthesisOptions.from_text(dict(parsed.synthesis))
+        place = SIZED if self.cluster is None else self._document()[1]
+        length = _slot_length(self.slot)
+        if document is not None:
+            length = resolve_cluster(document, place).slot_seconds
+        workload = synthesize(traced, length, options, seed=seed)
+        remarks = [f"{note.count:,} x {note.reason} ({note.action})" for note in traced.notes]
+        if document is None:
+            document = cluster_for(workload, load=self.load)
+            counts = ", ".join(f"{part['count']} x {part['name']}" for part in document["servers"])
+            remarks.append(f"a cluster sized to the trace at load {self.load:g}: {counts}")
+        cluster = resolve_cluster(altered(document, added or {}, place), place)
+        workload = workload.fitted_to(cluster)
+        jobs = workload.to_jobs(cluster)
+        return cluster, jobs, [*remarks, *workload.notes]
+
+
+def altered(document: Document, added: Mapping[str, int], place: str) -> Document:
+    """Return the content of a cluster file with servers added or taken away.
+
+    Equal servers follow those that are there (``gpu-50`` after ``gpu-49``); beside an entry without
+    a count they are called ``NAME-more-0`` and so on. The last ones are taken away.
+
+    Parameters
+    ----------
+    document : mapping
+        What the file holds.
+    added : mapping of str to int
+        How many, by the name of the entry.
+    place : str
+        What faults are prefixed with.
+
+    Raises
+    ------
+    InputError
+        If there is no such entry, or fewer servers than are taken away.
+    """
+    entries = document.get("servers") if isinstance(document, Mapping) else None
+    if not added or not isinstance(entries, list):
+        return document  # a malformed file is told by its reader
+    names = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
+    for name in added:
+        if name not in names:
+            close = closest(name, [str(known) for known in names])
+            mend = f"did you mean {close!r}?" if close else f"it has {', '.join(map(str, names))}"
+            raise InputError(Fault(place, f"there are no servers {name!r} in the cluster", mend))
+    changed: list[Any] = []
+    for entry in entries:
+        more = added.get(str(entry.get("name")), 0) if isinstance(entry, Mapping) else 0
+        count = entry.get("count", 1) if more else 1
+        if not more or not isinstance(count, int):
+            changed.append(entry)
+            continue
+        if count + more < 0:
+            message = f"{-more} servers {entry['name']!r} taken away, but there are {count}"
+            raise InputError(Fault(place, message))
+        kept = deepcopy(dict(entry))
+        if "count" in kept and count + more:
+            changed.append(kept | {"count": count + more})
+        elif "count" not in kept and more > 0:
+            changed += [kept, kept | {"name": f"{kept['name']}-more", "count": more}]
+    return {**document, "servers": changed}
+
+
+def _input(kind: str, given: Path | object) -> Input:
+    if isinstance(given, Path):
+        return Input.of(kind, given)
+    text = json.dumps(given, sort_keys=True, default=str)
+    return Input(kind, f"given as {kind}", hashlib.sha256(text.encode()).hexdigest())
+
+
+def _slot_length(text: str) -> Fraction:
+    try:
+        duration = parse_duration(text)
+    except InputError as error:
+        raise InputError(Fault("--slot", str(error))) from error
+    if duration.slots or not duration.seconds:
+        raise InputError(Fault("--slot", f"{text!r} is no length of time", "write 20min"))
+    return duration.seconds
+
+
+def _timespan(text: str | None, cluster: Cluster) -> int | None:
+    """Return T: the slots that are over by then, since nothing may run later."""
+    if text is None:
+        return None
+    try:
+        slots = int(parse_duration(text).in_slots(cluster.slot_seconds))
+    except InputError as error:
+        raise InputError(Fault("--until", str(error))) from error
+    bounds.SLOT.check(slots, "--until")
+    if slots < 1:
+        raise InputError(Fault("--until", f"{text!r} is less than a slot", "write '300 slots'"))
+    return slots

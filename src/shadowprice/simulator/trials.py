@@ -1,0 +1,196 @@
+"""The same comparison from several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from shadowprice.results.files import Record, Run
+from shadowprice.results.measures import MEASURES, Measure, measured
+from shadowprice.results.significance import Interval, Paired, against, interval
+from shadowprice.simulator.interrupt import StopSign
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.source import Source
+
+Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
+Measured = tuple[str, int, Mapping[str, Any]]
+"""A policy's label, a seed, and the ``run.json`` of its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A policy with parameters.
+
+    Parameters
+    ----------
+    label : str
+        What tables call it.
+    policy : str
+        Its name in the registry.
+    settings : mapping
+        Its parameters.
+    """
+
+    label: str
+    policy: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """Measures of every policy from every seed.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        A row a policy and seed: ``policy``, ``seed``, and the measures by key.
+    """
+
+    frame: pl.DataFrame
+
+    @property
+    def policies(self) -> list[str]:
+        """Labels of the policies, in the order given."""
+        return self.frame["policy"].unique(maintain_order=True).to_list()
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that all policies ran from."""
+        return self.frame["seed"].unique(maintain_order=True).to_list()
+
+    @property
+    def measures(self) -> list[Measure]:
+        """The measures that any run has."""
+        return [one for one in MEASURES if self.frame[one.key].null_count() < len(self.frame)]
+
+    @property
+    def varies(self) -> bool:
+        """Whether the seed changed anything but times."""
+        keys = [one.key for one in self.measures if one.key != "decision_p99"]
+        distinct = self.frame.group_by("policy").agg(pl.col(keys).n_unique()).select(keys)
+        return any(count > 1 for row in distinct.iter_rows() for count in row)
+
+    def values(self, policy: str, key: str) -> list[float | None]:
+        """Return a measure of a policy, seed by seed."""
+        return self.frame.filter(pl.col("policy") == policy)[key].to_list()
+
+    def interval(self, policy: str, key: str) -> Interval | None:
+        """Return the mean of a measure of a policy, None where no run has it."""
+        known = [value for value in self.values(policy, key) if value is not None]
+        return interval(known) if known else None
+
+    def against_first(self, key: str) -> dict[str, Paired]:
+        """Return what each policy has beyond the first, by paired tests over the seeds.
+
+        Empty where a run has no such measure, or there is one policy.
+        """
+        first, *others = self.policies
+        samples = [self.values(name, key) for name in (first, *others)]
+        if not others or any(value is None for sample in samples for value in sample):
+            return {}
+        reference, *rest = [[float(v) for v in sample if v is not None] for sample in samples]
+        return dict(zip(others, against(reference, rest), strict=True))
+
+    def record(self) -> Record:
+        """Return it as plain values: values by seed, means, and tests against the first."""
+        told: Record = {"seeds": self.seeds, "confidence": 0.95, "policies": {}}
+        tests = {one.key: self.against_first(one.key) for one in self.measures}
+        for name in self.policies:
+            told["policies"][name] = {}
+            for one in self.measures:
+                mean = self.interval(name, one.key)
+                entry: Record = {"values": self.values(name, one.key)}
+                entry |= {} if mean is None else mean.record()
+                if name in tests[one.key]:
+                    test = tests[one.key][name]
+                    entry["against_first"] = {
+                        **test.difference.record(),
+                        "p": test.p,
+                        "p_holm": test.adjusted,
+                    }
+                told["policies"][name][one.key] = entry
+        return told
+
+
+def trials_of(runs: Sequence[Measured]) -> Trials:
+    """Return the measures of runs, given as (label, seed, ``run.json``)."""
+    rows = [{"policy": label, "seed": seed} | measured(info) for label, seed, info in runs]
+    schema: dict[str, Any] = {"policy": pl.String(), "seed": pl.Int64()}
+    schema |= {one.key: pl.Float64() for one in MEASURES}
+    return Trials(pl.DataFrame(rows, schema=schema, orient="row"))
+
+
+def run_all(
+    scenario: Scenario,
+    variants: Sequence[Variant],
+    *,
+    stop: StopSign | None = None,
+    bar: Bar = lambda _: nullcontext(None),
+    each: Callable[[Run], None] = lambda _: None,
+) -> list[Run]:
+    """Run a scenario under every policy.
+
+    All policies are built before any runs: a wrong parameter of the last must not cost the others.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What is run.
+    variants : sequence of Variant
+        The policies.
+    stop : StopSign, optional
+        What stops it early.
+    bar : callable
+        Called with a label; the context it returns surrounds the run and gives its progress hook.
+    each : callable
+        Called with each run as it ends.
+
+    Returns
+    -------
+    list of Run
+        In the order of the variants; it ends with the first that is partial.
+    """
+    built = [build_policy(scenario, one.policy, one.settings) for one in variants]
+    built.reverse()
+    runs: list[Run] = []
+    for variant in variants:
+        with bar(variant.label) as progress:
+            policy = built.pop()
+            run = record_run(scenario, variant.label, policy, progress=progress, stop=stop)
+        runs.append(run)
+        each(run)
+        if run.info["partial"]:
+            break
+    return runs
+
+
+def further_seeds(
+    source: Source,
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    *,
+    stop: StopSign | None = None,
+    bar: Bar = lambda _: nullcontext(None),
+) -> tuple[list[Measured], Run | None]:
+    """Run every policy from every seed and keep what is measured.
+
+    Returns
+    -------
+    list of (label, seed, ``run.json``)
+        Of seeds from which all policies ran to their end.
+    Run or None
+        The run that was stopped, if one was.
+    """
+    kept: list[Measured] = []
+    for seed in seeds:
+        scenario, _ = source.scenario(seed)
+        with bar(f"seed {seed}"):
+            runs = run_all(scenario, variants, stop=stop)
+        if runs[-1].info["partial"]:
+            return kept, runs[-1]
+        kept += [(run.policy, seed, run.info) for run in runs]
+    return kept, None

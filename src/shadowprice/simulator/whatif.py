@@ -1,0 +1,195 @@
+"""What other clusters would have earned on the same workload."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.files import Record
+from shadowprice.results.measures import MEASURES, measured
+from shadowprice.results.significance import Interval, interval
+from shadowprice.simulator.interrupt import StopSign
+from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.source import Source
+from shadowprice.simulator.trials import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Servers added to a cluster, or taken away.
+
+    Parameters
+    ----------
+    added : tuple of (str, int)
+        How many, by the name of their entry in the cluster; empty for the cluster as it is.
+    """
+
+    added: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, sign: int = 1, place: str = "--add") -> Change:
+        """Read ``gpu:2`` or ``gpu:2,net:1``.
+
+        Raises
+        ------
+        InputError
+            If it is neither.
+        """
+        added: dict[str, int] = {}
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*(.+?)\s*:\s*(\d{1,9})\s*", part)
+            if match is None or not int(match[2]):
+                raise InputError(Fault(place, f"{text!r} names no servers", "write gpu:2"))
+            added[match[1]] = added.get(match[1], 0) + sign * int(match[2])
+        return cls(tuple(added.items()))
+
+    @property
+    def label(self) -> str:
+        """What tables call it."""
+        return " ".join(f"{count:+d} {name}" for name, count in self.added) or "as it is"
+
+    @property
+    def servers(self) -> int:
+        """How many servers it adds, in all."""
+        return sum(count for _, count in self.added)
+
+
+AS_IT_IS = Change()
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """Measures of every changed cluster, policy and seed.
+
+    Parameters
+    ----------
+    changes : tuple of Change
+        The cluster as it is, then what was changed.
+    frame : polars.DataFrame
+        A row a change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``, the
+        measures by key, and what each has beyond the cluster as it is under the same policy and
+        seed: ``gain`` of utility, ``gain_per_server``, and where servers have prices
+        ``gain_per_cost``, per money that the whole cluster costs more.
+    """
+
+    changes: tuple[Change, ...]
+    frame: pl.DataFrame
+
+    def of(self, change: Change, policy: str) -> pl.DataFrame:
+        """Return the rows of a change under a policy, seed by seed."""
+        return self.frame.filter((pl.col("change") == change.label) & (pl.col("policy") == policy))
+
+    def interval(self, change: Change, policy: str, key: str) -> Interval | None:
+        """Return the mean of a column over the seeds, None where no run has it."""
+        known = self.of(change, policy)[key].drop_nulls().to_list()
+        return interval(known) if known else None
+
+    @property
+    def policies(self) -> list[str]:
+        """Labels of the policies, in the order given."""
+        return self.frame["policy"].unique(maintain_order=True).to_list()
+
+    def record(self) -> Record:
+        """Return it as plain values."""
+        return {
+            "changes": [dict(change.added) for change in self.changes],
+            "policies": self.policies,
+            "seeds": self.frame["seed"].unique(maintain_order=True).to_list(),
+            "runs": self.frame.to_dicts(),
+        }
+
+
+def whatif(
+    source: Source,
+    variants: Sequence[Variant],
+    changes: Sequence[Change],
+    seeds: Sequence[int] = (0,),
+    *,
+    stop: StopSign | None = None,
+    progress: Callable[[str, int], None] | None = None,
+) -> WhatIf:
+    """Run a workload on a cluster as it is and with servers added or taken away.
+
+    Parameters
+    ----------
+    source : Source
+        The cluster and the workload.
+    variants : sequence of Variant
+        Policies.
+    changes : sequence of Change
+        What to change, one at a time; empty for one more server of every kind.
+    seeds : sequence of int
+        Seeds; the same for every cluster, so that gains are of pairs.
+    stop : StopSign, optional
+        What stops it early.
+    progress : callable, optional
+        Called with (label of the change and policy, seed) before each run.
+
+    Raises
+    ------
+    InputError
+        If the cluster has no such servers, or a job can never run on a changed one.
+    KeyboardInterrupt
+        If it was stopped: half a comparison says nothing.
+    """
+    if not changes:
+        changes = [Change(((name, 1),)) for name in source.kinds(seeds[0])]
+    every = (AS_IT_IS, *dict.fromkeys(changes))
+    for change in every:
+        # A wrong name must not cost the runs before it.
+        source.scenario(seeds[0], dict(change.added))
+    rows: list[dict[str, Any]] = []
+    for seed in seeds:
+        for change in every:
+            scenario, _ = source.scenario(seed, dict(change.added))
+            for variant in variants:
+                if progress is not None:
+                    progress(f"{change.label}, {variant.label}", seed)
+                policy = build_policy(scenario, variant.policy, variant.settings)
+                run = record_run(scenario, variant.label, policy, stop=stop)
+                if run.info["partial"]:
+                    raise KeyboardInterrupt
+                rows.append(
+                    {
+                        "change": change.label,
+                        "servers": change.servers,
+                        "policy": variant.label,
+                        "seed": seed,
+                        **measured(run.info),
+                    }
+                )
+    schema: dict[str, Any] = {
+        "change": pl.String(),
+        "servers": pl.Int64(),
+        "policy": pl.String(),
+        "seed": pl.Int64(),
+    }
+    schema |= {one.key: pl.Float64() for one in MEASURES}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return WhatIf(every, _with_gains(frame))
+
+
+def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
+    base = frame.filter(pl.col("change") == AS_IT_IS.label).select(
+        "policy",
+        "seed",
+        pl.col("total_utility").alias("_utility"),
+        pl.col("cost_whole").alias("_cost"),
+    )
+    beyond = pl.col("total_utility") - pl.col("_utility")
+    servers = pl.when(pl.col("servers") != 0).then(pl.col("servers"))
+    dearer = pl.col("cost_whole") - pl.col("_cost")
+    return (
+        frame.join(base, on=["policy", "seed"], how="left", maintain_order="left")
+        .with_columns(
+            beyond.alias("gain"),
+            (beyond / servers).alias("gain_per_server"),
+            pl.when(dearer != 0).then(beyond / dearer).alias("gain_per_cost"),
+        )
+        .drop("_utility", "_cost")
+    )

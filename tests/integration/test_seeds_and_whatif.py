@@ -1,0 +1,174 @@
+"""``compare --seeds`` and ``whatif``: what they say is what separate runs say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.core.errors import InputError
+from shadowprice.simulator.source import Source, altered
+from tests.integration.test_command_line import Answer, Call
+
+CLUSTER = """\
+slot: 10min
+horizon: 20
+servers:
+  - {name: gpu, count: 1, capacity: {gpu: 2}, cost: 6}
+  - {name: net, role: ps, capacity: {cpu: 4}, cost: 1.5}
+"""
+JOB = (
+    "  - {{name: j{at}, arrival: {at} slots, chunks: 4, minibatches: 10, minibatch_time: 60s, "
+    "worker: {{gpu: 1}}, utility: {{kind: linear, value: 12, slope: -1}}}}\n"
+)
+JOBS = "jobs:\n" + "".join(JOB.format(at=at) for at in range(5))
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Call:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    (tmp_path / "j.yaml").write_text(JOBS)
+    rng = np.random.default_rng(0)
+    rows = [
+        f"2017-10-03 0{at % 10}:{at:02}:00,{int(rng.integers(600, 9000))},{at % 2 + 1},0,vc{at % 2}"
+        for at in range(24)
+    ]
+    head = "timestamp,duration,num_gpus,gpu_time,cluster"
+    (tmp_path / "t.csv").write_text("\n".join([head, *rows]) + "\n")
+
+    def run(*words: str) -> Answer:
+        capfd.readouterr()
+        status = main(words)
+        return Answer(status, *capfd.readouterr())
+
+    return run
+
+
+TRACE = ("--trace", "philly:t.csv", "--load", "2")
+
+
+def test_seeds_are_separate_comparisons_put_together(call: Call) -> None:
+    words = ("compare", *TRACE, "-p", "fifo,srtf,drf", "-q")
+    answer = call(*words, "--seeds", "3", "--seed", "4", "--out", "many", "-o", "json")
+    assert answer.status == 0, answer.err
+    trials = json.loads(answer.out)["trials"]
+    assert trials["seeds"] == [4, 5, 6]
+    for at, seed in enumerate(trials["seeds"]):
+        alone = json.loads(call(*words, "--seed", str(seed), "-o", "json").out)
+        for name, record in alone["policies"].items():
+            summary, kept = record["summary"], trials["policies"][name]
+            assert kept["total_utility"]["values"][at] == summary["total_utility"]
+            assert kept["in_time"]["values"][at] == summary["met_target"]["share"]
+    for entry in trials["policies"]["srtf"].values():
+        if "against_first" in entry:
+            first = next(iter(trials["policies"]))
+            assert first == "fifo"
+    values = {name: kept["total_utility"]["values"] for name, kept in trials["policies"].items()}
+    test = trials["policies"]["srtf"]["total_utility"]["against_first"]
+    differences = np.subtract(values["srtf"], values["fifo"])
+    assert test["mean"] == pytest.approx(differences.mean())
+    assert "against_first" not in trials["policies"]["fifo"]["total_utility"]
+    assert json.loads(Path("many/compare.json").read_text())["trials"] == trials
+    assert {entry.name for entry in Path("many").iterdir()} == {
+        "compare.html", "compare.json", "fifo", "srtf", "drf",
+    }  # fmt: skip
+    shown = call(*words, "--seeds", "3")
+    assert "mean of 3 seeds ± 95 %" in shown.out
+    assert "beyond fifo, seed by seed" in shown.out
+
+
+def test_a_comparison_that_no_seed_changes_says_so(call: Call) -> None:
+    answer = call(
+        "compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf,srtf", "-s", "workers=most",
+        "--seeds", "2", "-q",
+    )  # fmt: skip
+    assert answer.status == 0
+    assert "nothing in this comparison depends on the seed" in answer.err
+    assert "beyond" not in answer.out
+
+
+def test_whatif_is_the_difference_of_two_simulations(call: Call) -> None:
+    answer = call(
+        "whatif", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf,fifo", "--add", "gpu:2",
+        "--add", "gpu:1,net:2", "-o", "json", "-q",
+    )  # fmt: skip
+    assert answer.status == 0, answer.err
+    found = json.loads(answer.out)
+    assert found["changes"] == [{}, {"gpu": 2}, {"gpu": 1, "net": 2}]
+    Path("more.yaml").write_text(CLUSTER.replace("count: 1,", "count: 3,"))
+
+    def summary(file: str, policy: str) -> dict[str, Any]:
+        words = ("simulate", "-c", file, "-j", "j.yaml", "-p", policy, "-o", "json", "-q")
+        return json.loads(call(*words).out)["summary"]  # type: ignore[no-any-return]
+
+    rows = {(row["change"], row["policy"]): row for row in found["runs"]}
+    for policy in ("drf", "fifo"):
+        before, after = summary("c.yaml", policy), summary("more.yaml", policy)
+        row = rows["+2 gpu", policy]
+        gain = after["total_utility"] - before["total_utility"]
+        dearer = after["money"]["whole"] - before["money"]["whole"]
+        assert row["gain"] == pytest.approx(gain)
+        assert row["gain_per_server"] == pytest.approx(gain / 2)
+        assert row["gain_per_cost"] == pytest.approx(gain / dearer)
+        assert rows["as it is", policy]["gain"] == 0
+    assert rows["+2 gpu", "drf"]["gain"] > 0
+
+
+def test_whatif_tries_every_kind_by_itself(call: Call) -> None:
+    answer = call("whatif", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf")
+    assert answer.status == 0
+    lines = [line.split()[:2] for line in answer.out.splitlines()]
+    assert ["+1", "gpu"] in lines
+    assert ["+1", "net"] in lines
+    sized = call("whatif", *TRACE, "-p", "srtf", "--add", "gpu:1", "--seeds", "2")
+    assert sized.status == 0, sized.err
+    assert "+1 gpu" in sized.out
+    assert "±" in sized.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--add", "gp:1"), "there are no servers 'gp' in the cluster; did you mean 'gpu'?"),
+        (("--add", "gpu"), "--add: 'gpu' names no servers; write gpu:2"),
+        (("--add", "gpu:0"), "names no servers"),
+        (("--remove", "gpu:2"), "2 servers 'gpu' taken away, but there are 1"),
+        (("--remove", "gpu:1"), "no server has 'gpu'"),
+        (("--add", "gpu:999999"), "bound"),
+        (("--seeds", "0"), "--seeds"),
+        (("-p", "nobody"), "unknown policy 'nobody'"),
+    ],
+)
+def test_wrong_calls_are_told(call: Call, words: tuple[str, ...], said: str) -> None:
+    answer = call("whatif", "-c", "c.yaml", "-j", "j.yaml", *words)
+    assert answer.status == 2
+    assert said in answer.err
+    assert answer.out == ""
+
+
+def test_servers_are_added_beside_those_there_are() -> None:
+    document = {
+        "servers": [
+            {"name": "gpu", "count": 2, "capacity": {"gpu": 8}},
+            {"name": "net", "capacity": {"cpu": 4}},
+        ],
+        "slot": "1h",
+    }
+    more = altered(document, {"gpu": 1, "net": 2}, "c")
+    assert [(entry["name"], entry.get("count")) for entry in more["servers"]] == [
+        ("gpu", 3),
+        ("net", None),
+        ("net-more", 2),
+    ]
+    fewer = altered(document, {"gpu": -2, "net": -1}, "c")
+    assert fewer["servers"] == []
+    assert document["servers"][0]["count"] == 2
+    with pytest.raises(InputError, match="--cluster is missing"):
+        Source(jobs=Path("j.yaml"))
