@@ -316,6 +316,7 @@ def test_a_trace_brings_its_own_cluster(call: Call) -> None:
     info = json.loads(Path("run/run.json").read_text())
     assert info["summary"]["finished"] == 6
     assert info["inputs"][0]["kind"] == "trace"
+    assert info["inputs"][0]["begins"] == "2017-10-03T00:00:00"
     assert call("simulate", "--trace", "philly:t.csv", "-j", "j.yaml").status == 2
 
 

@@ -119,9 +119,11 @@ class Visit:
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
-    def open(self, path: Path, fragment: str = "") -> Page:
+    def open(self, path: Path, fragment: str = "", *, whole: bool = True) -> Page:
         self.page.goto(path.as_uri() + fragment)
         self.page.wait_for_selector("html[data-ready]", timeout=30_000)
+        if whole:  # charts far below the window are drawn when they come near it, or for print
+            self.page.evaluate("dispatchEvent(new Event('beforeprint'))")
         return self.page
 
     def __enter__(self) -> Visit:
@@ -363,6 +365,30 @@ def test_a_server_has_a_timeline(browser: Browser, pages: dict[str, Path]) -> No
         for key in ("ArrowRight", "ArrowDown", "Enter"):
             page.keyboard.press(key)
         assert timeline.locator("figure h3").first.inner_text() == f"Jobs on {run.server_names[1]}"
+        assert visit.faults == []
+
+
+def test_charts_are_drawn_when_they_come_near(browser: Browser, pages: dict[str, Path]) -> None:
+    with Visit(browser) as visit:
+        page = visit.open(pages["flat"], whole=False)
+        assert page.locator("#outcomes canvas").count() == 1
+        assert page.locator("#lateness canvas").count() == 0
+        page.locator("#lateness").scroll_into_view_if_needed()
+        page.locator("#lateness canvas").wait_for()
+        page.locator("#prices .canvas").focus()
+        page.keyboard.press("ArrowRight")
+        assert "slot" in page.locator("[aria-live=polite]").inner_text()
+        assert visit.faults == []
+
+
+def test_a_story_that_is_not_there_is_said(browser: Browser, pages: dict[str, Path]) -> None:
+    with Visit(browser) as visit:
+        page = visit.open(pages["flat"], "#job=%E0%A4%A<b>")
+        assert "is not in this page" in page.get_by_role("alert").inner_text()
+        assert page.locator("dialog[open]").count() == 0
+        page.evaluate("location.hash = '#job=job-3'")
+        page.locator("dialog[open] h2", has_text="job-3").wait_for()
+        assert page.get_by_role("alert").count() == 0
         assert visit.faults == []
 
 

@@ -6,6 +6,7 @@ import hashlib
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -40,14 +41,19 @@ class Input:
         As the user gave it.
     sha256 : str
         Digest of the bytes; empty where there is no single file.
+    begins : str or None
+        Date and time at which slot 0 begins, as ISO 8601 writes them, where a trace tells.
     """
 
     kind: str
     name: str
     sha256: str
+    begins: str | None = None
 
     @classmethod
-    def of(cls, kind: str, path: Path, name: str | None = None) -> Input:
+    def of(
+        cls, kind: str, path: Path, name: str | None = None, begins: datetime | None = None
+    ) -> Input:
         """Digest a file, or all files of a directory in the order of their names."""
         digest = hashlib.sha256()
         files = sorted(entry for entry in path.rglob("*") if entry.is_file())
@@ -55,7 +61,8 @@ class Input:
             with file.open("rb") as opened:
                 while block := opened.read(1 << 20):
                     digest.update(block)
-        return cls(kind, name or str(path), digest.hexdigest())
+        date = None if begins is None else begins.isoformat()
+        return cls(kind, name or str(path), digest.hexdigest(), date)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,8 @@ class Source:
         if self.jobs is None:
             servers, workload, remarks = self._read_trace(document, seed, added)
             assert self.trace is not None
-            parsed = self._traced()[0]
-            inputs.append(Input.of("trace", parsed.path, self.trace))
+            parsed, traced = self._traced()
+            inputs.append(Input.of("trace", parsed.path, self.trace, traced.start))
         else:
             assert document is not None
             servers = resolve_cluster(altered(document, added or {}, place), place)

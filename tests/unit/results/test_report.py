@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import unicodedata
+from dataclasses import asdict
 from html import unescape
 from html.parser import HTMLParser
 from importlib import resources
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.utility import Constant, Sigmoid
+from shadowprice.results.collect import Input
 from shadowprice.results.files import Run
 from shadowprice.results.report import charts, embed, sections
 from shadowprice.results.report.comparison import render_comparison
@@ -56,7 +58,9 @@ def check_page(text: str) -> None:
     parser.feed(text)
     assert parser.open == []
     for target in parser.loads:
-        assert target.startswith("#") or re.fullmatch(r"[a-z-]+/report\.html", target)
+        assert target.startswith("#") or re.fullmatch(
+            r"[^/:]+/report\.html(#job=[\w.%~-]+)?", target
+        )
     plain, running = re.subn(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert running == 2
     assert f'<meta http-equiv="Content-Security-Policy" content="{embed.policy()}">' in text
@@ -145,7 +149,15 @@ def test_a_partial_run_says_so() -> None:
 
 def test_comparison_shows_every_policy() -> None:
     on = cluster(3, 2)
-    work = [job(on, f"job-{at}", arrival=at) for at in range(6)]
+    work = [
+        job(
+            on,
+            f"job-{at}",
+            arrival=at,
+            utility=Sigmoid(5.0 + at, 0.5, 2.0) if at else Constant(3.0),
+        )
+        for at in range(6)
+    ]
     runs = [
         record_run(Scenario(on, work, until=30), name, policy)
         for name, policy in (("flat-rate", FlatRate()), ("wanderer", Wanderer(1)))
@@ -154,6 +166,21 @@ def test_comparison_shows_every_policy() -> None:
     check_page(text)
     assert '<td class="num best">60</td><td class="num">&lt;5</td>' in text
     assert text.count('href="wanderer/report.html"') == 1
+    earned = [dict(run.jobs.select("job", "utility").iter_rows()) for run in runs]
+    apart = {name for name in earned[0] if earned[0][name] != earned[1][name]}
+    linked = re.findall(r'href="wanderer/report\.html#job=([\w-]+)"', text)
+    assert set(linked) == apart
+    assert apart
+
+
+def test_dates_are_those_of_the_trace() -> None:
+    run = run_of()
+    assert data_of(render_report(run))[-1] == {"slot": 600, "origin": None}
+    trace = Input("trace", "philly:a.csv", "", "2017-09-07T03:58:57")
+    run.info["inputs"] = [asdict(trace)]
+    assert data_of(render_report(run))[-1]["origin"] == 1504756737
+    del run.info["inputs"][0]["begins"]  # as an earlier version wrote it
+    assert data_of(render_report(run))[-1]["origin"] is None
 
 
 def test_a_section_is_a_function() -> None:

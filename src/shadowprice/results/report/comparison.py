@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import polars as pl
@@ -20,13 +21,16 @@ from shadowprice.results.report.charts import (
     line_chart,
     share_bars,
 )
-from shadowprice.results.report.embed import text
-from shadowprice.results.report.page import Tile, page, partial_warning, workload_name
+from shadowprice.results.report.embed import shown, text
+from shadowprice.results.report.page import Tile, begins, page, partial_warning, workload_name
 from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure
 from shadowprice.results.report.tables import Cell, Column, data_table
+
+MOST_DIFFERENT = 20
+"""Jobs that are listed because they fared differently."""
 
 Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
@@ -58,6 +62,7 @@ def render_comparison(runs: Sequence[Run], metrics: Table) -> str:
         ("Lateness", _lateness),
         ("Utilisation", _utilisation),
         ("Queue", _queue),
+        ("Jobs that fared differently", _different),
     ]
     bodies = [("Metrics", "metrics", _table(runs, metrics))]
     for title, draw in drawn:
@@ -73,6 +78,7 @@ def render_comparison(runs: Sequence[Run], metrics: Table) -> str:
         tiles=_tiles(runs),
         bodies=bodies,
         slot_seconds=cluster["slot_seconds"],
+        begins=begins(first),
     )
 
 
@@ -110,8 +116,7 @@ def _table(runs: Sequence[Run], metrics: Table) -> str:
         '<div class="table metrics"><div class="scroll"><table>'
         f"<thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody>"
         "</table></div></div><p class=remark>The best of each row is set apart where one end is "
-        "better. "
-        "Each policy's own page is linked from its name.</p>"
+        "better. Each policy's own page is linked from its name.</p>"
     )
 
 
@@ -293,3 +298,45 @@ def _queue(runs: Sequence[Run]) -> str | None:
         legend=True,
     )
     return figure("Jobs that wait", chart)
+
+
+def _different(runs: Sequence[Run]) -> str | None:
+    """Return the jobs whose utility differs most between policies, each linked to its stories."""
+    if (
+        len(runs) < 2
+        or not len(runs[0].jobs)
+        or any(not run.jobs["job"].equals(runs[0].jobs["job"]) for run in runs)
+    ):
+        return None
+    earned = np.stack([run.jobs["utility"].to_numpy() for run in runs], axis=1)
+    spread = earned.max(axis=1) - earned.min(axis=1)
+    order = np.argsort(-spread, kind="stable")[:MOST_DIFFERENT]
+    chosen = [int(row) for row in order if spread[row] > 0]
+    if not chosen:
+        return None
+    lines = []
+    for row in chosen:
+        name = runs[0].jobs["job"][row]
+        fragment = quote(shown(name), safe="")
+        cells = "".join(
+            f'<td class="num"><a href="{text(folder_name(run.policy))}/report.html#job={fragment}">'
+            f"{text(_fared(run.jobs, row))}</a></td>"
+            for run in runs
+        )
+        lines.append(f'<tr><td title="{text(name)}">{text(name)}</td>{cells}</tr>')
+    heads = "".join(f"<th class=num>{text(run.policy)}</th>" for run in runs)
+    remark = (
+        f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs that earned more under one policy "
+        "than under another, those with the largest difference. Each number leads to the story."
+    )
+    return (
+        '<div class="table metrics"><div class="scroll"><table>'
+        f"<thead><tr><th>job</th>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+        f'</div><p class="remark">{remark}</p>'
+    )
+
+
+def _fared(jobs: pl.DataFrame, row: int) -> str:
+    """Return what a job earned, or what became of it where it earned nothing."""
+    outcome, utility = jobs["outcome"][row], float(jobs["utility"][row])
+    return number(utility) if outcome == "finished" else str(outcome)

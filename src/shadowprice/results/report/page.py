@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from shadowprice.results.files import Run
@@ -50,6 +51,7 @@ def render_report(run: Run) -> str:
         tiles=run_tiles(run),
         bodies=bodies,
         slot_seconds=run.info["cluster"]["slot_seconds"],
+        begins=begins(run),
     )
 
 
@@ -61,6 +63,7 @@ def page(
     tiles: Sequence[Tile],
     bodies: Sequence[tuple[str, str, str]],
     slot_seconds: float,
+    begins: float | None,
 ) -> str:
     """Return a whole page.
 
@@ -76,6 +79,8 @@ def page(
         The sections.
     slot_seconds : float
         Length of a slot, for axes that show time.
+    begins : float or None
+        Unix time of the beginning of slot 0, for axes that show dates.
     """
     links = "".join(f'<a href="#{anchor}">{text(name)}</a>' for name, anchor, _ in bodies)
     cards = "".join(
@@ -100,9 +105,20 @@ def page(
         "the tables below show their first rows without it.</p></noscript>"
         f'<nav aria-label="Sections"><span class="links">{links}</span></nav>'
         f'<main><div class="tiles">{cards}</div>{parts}</main>'
-        f"{data_script({'slot': slot_seconds, 'origin': None}, 'page-data')}{scripts()}"
+        f"{data_script({'slot': slot_seconds, 'origin': begins}, 'page-data')}{scripts()}"
         "</body></html>\n"
     )
+
+
+def begins(run: Run) -> float | None:
+    """Return the Unix time at which slot 0 of a run began, where its trace tells.
+
+    A trace's clock shows whatever its zone showed; it is taken as it stands.
+    """
+    for part in run.info["inputs"]:
+        if part.get("begins"):
+            return datetime.fromisoformat(part["begins"]).replace(tzinfo=UTC).timestamp()
+    return None
 
 
 def run_tiles(run: Run) -> list[Tile]:

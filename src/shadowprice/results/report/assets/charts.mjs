@@ -32,14 +32,23 @@ export class Page {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     // Paper is light whatever the screen is; the style sheet's print rules have the colours.
     const paper = matchMedia("print");
-    paper.addEventListener("change", redraw);
-    addEventListener("beforeprint", redraw);
+    paper.addEventListener("change", () => this.redraw(paper.matches));
+    addEventListener("beforeprint", () => this.redraw(true));
     addEventListener("afterprint", redraw);
+    // What is far below the window need not be drawn before it comes near.
+    this.seen = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        if (isIntersecting) [...this.charts].find((chart) => chart.canvas === target)?.draw();
+      }
+    }, { rootMargin: "600px 0px" });
   }
 
-  redraw() {
+  /** Draw anew what is drawn; with `all`, the rest as well. */
+  redraw(all = false) {
     this.colours = palette();
-    for (const chart of this.charts) chart.draw();
+    for (const chart of this.charts) {
+      if (all || chart.drawing) chart.draw();
+    }
   }
 
   setMode(mode) {
@@ -57,7 +66,7 @@ export class Page {
 
 /** One chart in a host element, with its legend, zoom buttons and numbers. */
 export class Chart {
-  constructor(host, description, page) {
+  constructor(host, description, page, { eager = true } = {}) {
     this.host = host;
     this.page = page;
     this.hidden = new Set();
@@ -71,19 +80,26 @@ export class Chart {
     host.replaceChildren(this.legend, this.canvas, this.numbers);
     this.#describe(description);
     this.canvas.style.height = `${this.height}px`;
+    this.width = 0;
+    this.canvas.addEventListener("keydown", (event) => this.#key(event));
+    this.canvas.addEventListener("blur", () => this.#unpoint());
+    page.charts.add(this);
+    this.#fillLegend();
+    if (eager) this.draw();
+    else page.seen.observe(this.canvas);
+  }
+
+  /** Make the drawing, when it comes near the window or is asked something. */
+  #begin() {
+    this.page.seen.unobserve(this.canvas);
     this.drawing = echarts.init(this.canvas, null, { renderer: "canvas" });
     this.drawing.on("click", (event) => this.#pick(event.data ?? {}));
     this.drawing.getZr().on("mousemove", (event) => this.kind.hover?.(this, event.offsetX, event.offsetY));
     this.drawing.getZr().on("globalout", () => this.kind.leave?.(this));
     this.drawing.getZr().on("click", (event) => this.kind.click?.(this, event.offsetX, event.offsetY));
     this.drawing.on("datazoom", () => this.#zoomed());
-    this.canvas.addEventListener("keydown", (event) => this.#key(event));
-    this.canvas.addEventListener("blur", () => this.#unpoint());
-    page.charts.add(this);
-    this.width = 0;
     this.resized = new ResizeObserver(() => this.#resize());
     this.resized.observe(this.canvas);
-    this.draw();
   }
 
   get height() {
@@ -93,11 +109,13 @@ export class Chart {
   /** Take new data; what is hidden, zoomed and opened stays. */
   update(description) {
     this.#describe(description);
-    this.draw();
+    if (this.drawing) this.draw();
+    else this.#fillLegend();
     if (this.numbers.open) this.#fillNumbers(true);
   }
 
   draw() {
+    if (!this.drawing) this.#begin();
     this.canvas.style.height = `${this.height}px`;
     this.width = this.canvas.clientWidth;
     this.drawing.resize();
@@ -107,9 +125,10 @@ export class Chart {
   }
 
   dispose() {
-    this.resized.disconnect();
+    this.page.seen.unobserve(this.canvas);
     this.page.charts.delete(this);
-    this.drawing.dispose();
+    this.resized?.disconnect();
+    this.drawing?.dispose();
     this.host.replaceChildren();
   }
 
@@ -138,7 +157,7 @@ export class Chart {
 
   zoomTo(start, end) {
     this.window = [start, end];
-    if (this.kind.extent) this.drawing.dispatchAction({ type: "dataZoom", start, end });
+    if (this.kind.extent && this.drawing) this.drawing.dispatchAction({ type: "dataZoom", start, end });
   }
 
   #describe(description) {
@@ -236,6 +255,7 @@ export class Chart {
   #key(event) {
     const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1, PageUp: -10, PageDown: 10 };
     if (event.key === "Escape") return this.#unpoint();
+    if (!this.drawing) this.draw();
     if (this.kind.extent && ["+", "=", "-"].includes(event.key)) {
       this.zoomBy(event.key === "-" ? 2 : 0.5);
     } else if (this.kind.key?.(this, event)) {
@@ -257,7 +277,7 @@ export class Chart {
 
   #unpoint() {
     this.cursor = -1;
-    this.drawing.dispatchAction({ type: "hideTip" });
+    this.drawing?.dispatchAction({ type: "hideTip" });
     this.kind.leave?.(this);
   }
 

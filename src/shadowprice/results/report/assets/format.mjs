@@ -83,7 +83,7 @@ export class Clock {
 
   /** Write when a slot begins: the date and time, or the time since slot 0. */
   time(slot) {
-    if (this.origin === null) return slot === 0 ? "0 h" : span(slot * this.slot);
+    if (this.origin === null) return slot === 0 ? "0 h" : span(slot * this.slot, 3);
     const at = new Date((this.origin + slot * this.slot) * 1000);
     return at.toISOString().slice(0, this.slot < 60 ? 19 : 16).replace("T", " ");
   }
@@ -100,7 +100,7 @@ export class Clock {
   /** Write a tick of the axis. */
   label(position) {
     if (this.mode === "slots") return tick(position);
-    if (this.origin === null) return position === 0 ? "0" : span(position);
+    if (this.origin === null) return position === 0 ? "0" : span(position, 3);
     const at = new Date((this.origin - this.offset + position) * 1000);
     const [day, time] = [at.toISOString().slice(0, 10), at.toISOString().slice(11, 16)];
     if (time !== "00:00") return time;
@@ -109,7 +109,7 @@ export class Clock {
 
   get title() {
     if (this.mode === "slots") return `slot (of ${span(this.slot)})`;
-    return this.origin === null ? "time since the first slot" : "time (UTC)";
+    return this.origin === null ? "time since the first slot" : "date and time";
   }
 }
 

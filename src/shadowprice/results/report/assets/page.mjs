@@ -27,7 +27,7 @@ async function start() {
     const [script, bytes] = host.querySelectorAll("script");
     const description = await read(script);
     if (bytes) description.levels = await read(bytes);
-    const chart = new Chart(host, description, page);
+    const chart = new Chart(host, description, page, { eager: false });
     charts.push(chart);
     if (description.kind === "heat") heats.push({ ...description, value: (at) => KINDS.heat.value(description, description.levels[at]) });
   }
@@ -57,12 +57,23 @@ async function start() {
   const follow = () => {
     const [, name] = location.hash.match(/^#job=(.*)$/) ?? [];
     if (name === undefined || !stories) return;
-    const at = stories.at.get(decodeURIComponent(name));
+    const job = decoded(name), at = stories.at.get(job);
+    document.querySelector(".missing")?.remove();
     if (at !== undefined) page.pick(at);
+    else document.querySelector("header").after(element("p", { class: "warning missing", role: "alert" },
+      `The story of ${job} is not in this page; "shadowprice explain" tells it.`));
   };
   addEventListener("hashchange", follow);
   follow();
   document.documentElement.dataset.ready = "true";
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 /** Add the switch between times and slots on every axis. */

@@ -126,7 +126,7 @@ export function jobsSection(host, stories, page, columns, extent) {
     const show = (visible) => {
       const description = jobsGantt(stories, visible.map((row) => picks[row]), extent);
       if (chart) chart.update(description);
-      else chart = new Chart(chartHost, description, page);
+      else chart = new Chart(chartHost, description, page, { eager: false });
     };
     table = liveTable(box, columns, rows, { size: 20, page, picks, onshow: show });
   };
@@ -311,7 +311,7 @@ export class ServerTimeline {
       }]);
     }
     this.figure.replaceChildren(...parts);
-    for (const [under, description] of waiting) this.charts.push(new Chart(under, description, this.page));
+    for (const [under, description] of waiting) this.charts.push(new Chart(under, description, this.page, { eager: jump }));
     if (jump) {
       this.host.scrollIntoView({ block: "start" });
       this.select.focus({ preventScroll: true });
