@@ -11,7 +11,7 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.console import (
     Output,
-    mention_compiling,
+    prepare_kernels,
     print_json,
     progress_bar,
     stderr,
@@ -73,6 +73,7 @@ def compare(
     shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo --seeds 10
     """
     from shadowprice.cli.simulate import leave_if_partial
+    from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.source import Source
@@ -96,10 +97,13 @@ def compare(
     if not quiet:
         for remark in remarks:
             stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    # A wrong parameter is to wait neither for the compiler nor for the runs before its own.
+    for variant in chosen:
+        policy_parameters(variant.policy, variant.settings)
+    prepare_kernels([variant.policy for variant in chosen], quiet)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, _is_comparison) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:
-        mention_compiling(quiet)
         runs = run_all(
             scenario,
             chosen,

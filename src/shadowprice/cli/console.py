@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -95,25 +93,42 @@ def progress_bar(label: str, quiet: bool) -> Iterator[Callable[[int, int], None]
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def mention_compiling(quiet: bool) -> None:
-    """Say that the first use compiles, if kernels are loaded and none was compiled before."""
-    folder = kernels_awaiting_compilation()
-    if folder is not None and not quiet:
-        stderr().print(
-            "compiling the kernels this policy needs; once only, they are kept in "
-            f"{folder}; later runs start at once",
-            soft_wrap=True,
+def prepare_kernels(policies: Sequence[str], quiet: bool) -> int:
+    """Compile what policies need and is not kept yet, showing how far it is.
+
+    Returns
+    -------
+    int
+        Kernels that were compiled.
+    """
+    from shadowprice.kernels.manifest import overloads_of
+
+    if not overloads_of(policies):
+        return 0
+    from shadowprice.kernels.warming import prepare
+
+    mention_compiling(quiet)
+    console = stderr()
+    if quiet or not console.is_terminal:
+        return prepare(policies)
+    columns = (
+        TextColumn("compiling kernels, once only"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        return prepare(
+            policies,
+            progress=lambda done, total: bar.update(
+                task, completed=done, total=total, visible=True
+            ),
         )
 
 
-def kernels_awaiting_compilation() -> Path | None:
-    """Return where compiled kernels will be kept if none is there and some are loaded."""
-    prefix = "shadowprice.kernels."
-    loaded = [name for name in sys.modules if name.startswith(prefix) and name != f"{prefix}jit"]
-    if not loaded or os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"}:
-        return None
-    from shadowprice import kernels
+def mention_compiling(quiet: bool) -> None:
+    """Say when kernels are compiled from here on, or not."""
+    from shadowprice.kernels.jit import announcer, say_on_stderr
 
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    folder = Path(chosen) if chosen else Path(kernels.__path__[0]) / "__pycache__"
-    return None if any(folder.rglob("*.nbi")) else folder
+    announcer.say = None if quiet else say_on_stderr

@@ -38,6 +38,7 @@ PARTS: Final = {
     "diff": _own("diff", "Which jobs fared differently in two runs, and why."),
     "report": _own("report", "Write the page of a run again."),
     "policies": _own("policies", "What each policy is, its parameters, its paper."),
+    "warm": _own("warm", "Compile what policies need before they are used."),
     "statement": _own("statement", "What a tenant paid and earned in a run."),
     "audit": _own("audit", "Check a run or its claims independently."),
     "trace": Part("shadowprice.cli.trace", "Look at cluster traces, convert them.", WORKLOADS),

@@ -10,7 +10,7 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.console import (
     Output,
-    mention_compiling,
+    prepare_kernels,
     print_json,
     progress_bar,
     stderr,
@@ -63,6 +63,7 @@ def simulate(
     """
     from shadowprice.cli.tables import summary_table
     from shadowprice.core.errors import Fault, InputError
+    from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.results.files import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_sign
@@ -87,11 +88,12 @@ def simulate(
     if not quiet:
         for remark in remarks:
             stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    policy_parameters(policy, settings)  # a wrong one is not to wait for the compiler
+    prepare_kernels([policy], quiet)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, is_run) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:
         built = build_policy(scenario, policy, settings)
-        mention_compiling(quiet)
         writer = JournalWriter(pending.path / JOURNAL) if journal and pending else nullcontext()
         with progress_bar(policy, quiet) as progress, writer as observer:
             observers = () if observer is None else (observer,)

@@ -9,7 +9,7 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.console import (
     Output,
-    mention_compiling,
+    prepare_kernels,
     print_json,
     progress_bar,
     stderr,
@@ -103,10 +103,9 @@ def whatif(
         load=load,
         skip_invalid=skip_invalid,
     )
-    with stop_sign() as stop:
-        mention_compiling(quiet)
-        with progress_bar("whatif", quiet):
-            found = run_whatif(source, variants, changes, range(seed, seed + seeds), stop=stop)
+    prepare_kernels([variant.policy for variant in variants], quiet)
+    with stop_sign() as stop, progress_bar("whatif", quiet):
+        found = run_whatif(source, variants, changes, range(seed, seed + seeds), stop=stop)
     if output is Output.JSON:
         print_json(found.record())
         return

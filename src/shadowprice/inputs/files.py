@@ -126,13 +126,13 @@ def resolve_records(
     faults += wrong
     places = {spec.name: where for where, spec in reversed(specs)}
     for job in jobs:
-        refusal = never_fits(job, cluster, local_free=True)
+        refusal = never_fits(job, cluster)
         if refusal is not None:
             message = f"job {job.name!r} can never run here: it {refusal.message}"
             faults.append(Fault(places[job.name], message, refusal.change or ""))
     if faults and not skip_invalid:
         raise InputError(faults)
-    jobs = [job for job in jobs if never_fits(job, cluster, local_free=True) is None]
+    jobs = [job for job in jobs if never_fits(job, cluster) is None]
     if not jobs:
         raise InputError(Fault(place, "holds no valid job" if faults else "holds no job"))
     return jobs

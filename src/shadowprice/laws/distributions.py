@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtri
 
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.cloning.curves import KNOT_STEP, PARETO, TABLE, WEIBULL
@@ -388,11 +389,9 @@ class LogNormal(Distribution):
     def log_survival(self, time: Floats | float) -> Floats:
         past = np.maximum(np.asarray(time, float) - self.minimum, 0.0)
         with np.errstate(divide="ignore"):
-            return _log_normal_tail(np.log(past / self.median) / self.sigma)
+            return np.asarray(log_ndtr(-np.log(past / self.median) / self.sigma))
 
     def inverse_survival(self, probability: Floats | float) -> Floats:
-        from scipy.special import ndtri  # noqa: PLC0415 - as `_log_normal_tail`
-
         normal = -ndtri(np.asarray(probability, float))
         return np.asarray(self.minimum + self.median * np.exp(self.sigma * normal))
 
@@ -404,17 +403,9 @@ class LogNormal(Distribution):
         time = np.exp(self.sigma * normal)
         body = math.exp(-9.0 * self.sigma)
         return (
-            np.concatenate([[0.0], _log_normal_tail(normal)]),
+            np.concatenate([[0.0], log_ndtr(-normal)]),
             np.concatenate([[body], weight * self.sigma * time]),
         )
-
-
-def _log_normal_tail(normal: Floats) -> Floats:
-    """Return the logarithm of the probability that a standard normal is larger."""
-    # scipy takes a while to import, and no other law needs it.
-    from scipy.special import log_ndtr  # noqa: PLC0415
-
-    return np.asarray(log_ndtr(-normal))
 
 
 def _check_mean(mean: float, minimum: float) -> None:

@@ -19,6 +19,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.core.specs import Bounded, validate
 from shadowprice.core.wording import closest, shown
+from shadowprice.kernels.manifest import manifest
 
 
 class Settings(Bounded):
@@ -108,6 +109,20 @@ def policy_info(name: str) -> PolicyInfo:
     return known[name]
 
 
+def policy_parameters(name: str, settings: Mapping[str, Any]) -> Parameters:
+    """Return the validated parameters of a policy.
+
+    Raises
+    ------
+    InputError
+        If the policy or a parameter is unknown, or a value is out of range.
+    """
+    parameters, faults = validate(policy_info(name).parameters, dict(settings), f"policy {name}")
+    if parameters is None:
+        raise InputError(faults)
+    return parameters
+
+
 def make_policy(name: str, context: PolicyContext, settings: Mapping[str, Any]) -> Policy:
     """Build a policy.
 
@@ -126,11 +141,12 @@ def make_policy(name: str, context: PolicyContext, settings: Mapping[str, Any]) 
         If the policy or a parameter is unknown, or a value is out of range.
     """
     info = policy_info(name)
-    parameters, faults = validate(info.parameters, dict(settings), f"policy {name}")
-    if parameters is None:
-        raise InputError(faults)
+    parameters = policy_parameters(name, settings)
     module, _, function = info.build.partition(":")
     build = getattr(importlib.import_module(module), function)
+    if name in manifest():
+        # The compiler is loaded only for policies that have kernels.
+        importlib.import_module("shadowprice.kernels.warming").prepare([name])
     return cast(Policy, build(context, parameters))
 
 

@@ -92,6 +92,7 @@ def collect(
     policy: Policy,
     circumstances: Circumstances,
     wall: float,
+    preparing: float = 0.0,
     *,
     partial: bool,
 ) -> Run:
@@ -106,7 +107,9 @@ def collect(
     circumstances : Circumstances
         What the run was of.
     wall : float
-        Seconds that the run took.
+        Seconds that the run took, less what follows.
+    preparing : float
+        Seconds that compiling and loading kernels took meanwhile.
     partial : bool
         Whether it was stopped before its end.
 
@@ -137,7 +140,11 @@ def collect(
         "incidents": [_incident(recorder.cluster, event) for event in recorder.incidents],
         "summary": summary,
         "state_digest": recorder.engine.state_digest() if recorder.engine else None,
-        "timing": {"wall_seconds": wall, "decision_latency": latency(recorder.latencies)},
+        "timing": {
+            "wall_seconds": wall,
+            "preparing_seconds": preparing,
+            "decision_latency": latency(recorder.latencies),
+        },
     }
 
     def decisions(plans: bool) -> Iterator[Record]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -27,6 +26,7 @@ from shadowprice.core.policy import Capabilities, Policy, QuotingPolicy, View
 from shadowprice.core.quote import Quote
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
+from shadowprice.kernels.stopwatch import working_time
 from shadowprice.results.observer import Observer
 from shadowprice.results.restarts import Restarts
 from shadowprice.simulator.bags import BagExecution
@@ -187,9 +187,9 @@ class _Timed:
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         decisions = iter(self._policy.decide(view, event))
         while True:
-            began = time.perf_counter()
+            began = working_time()
             decision = next(decisions, None)
-            seconds = time.perf_counter() - began
+            seconds = working_time() - began
             if decision is None:
                 return
             for observer in self._observers:

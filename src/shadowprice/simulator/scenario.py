@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext
+from shadowprice.kernels.stopwatch import preparing, working_time
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.collect import Circumstances, Input, collect
 from shadowprice.results.files import Run
@@ -111,12 +111,12 @@ def record_run(
         seed=scenario.seed,
     )
     partial = False
-    began = time.perf_counter()
+    before, began = preparing.seconds, working_time()
     with stop_sign() if stop is None else nullcontext(stop) as sign:
         try:
             simulation.run((recorder, *observers, sign), progress)
         except KeyboardInterrupt:
             partial = True
-    wall = time.perf_counter() - began
+    wall, prepared = working_time() - began, preparing.seconds - before
     circumstances = Circumstances(name, scenario.seed, scenario.until, scenario.inputs)
-    return collect(recorder, policy, circumstances, wall, partial=partial)
+    return collect(recorder, policy, circumstances, wall, prepared, partial=partial)

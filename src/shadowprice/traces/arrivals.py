@@ -13,11 +13,11 @@ process is a doubly stochastic one with batches, its parameters fitted to that t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
 from shadowprice.core.errors import InputError
 
@@ -153,8 +153,7 @@ def _autoregressive(count: int, persistence: float, rng: np.random.Generator) ->
     """Return a stationary Gaussian series of unit variance with geometric autocorrelation."""
     shocks = rng.standard_normal(count) * np.sqrt(1 - persistence**2)
     shocks[0] /= np.sqrt(1 - persistence**2)
-    series = accumulate(shocks.tolist(), lambda before, shock: shock + persistence * before)
-    return np.fromiter(series, dtype=np.float64, count=count)
+    return np.asarray(lfilter([1.0], [1.0, -persistence], shocks), dtype=np.float64)
 
 
 def _silent(hours: int, shape: Burstiness, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shadowprice.kernels.cloning.continuous import answer
 from shadowprice.kernels.cloning.curves import curve, miss
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.order import stable_order
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -139,7 +140,7 @@ def break_step(
             fall[n] = drop
             owner[n] = j
             n += 1
-    order = np.argsort(price, kind="mergesort")
+    order = stable_order(price)
     k = high
     machines = float(used)
     for i in range(steps):

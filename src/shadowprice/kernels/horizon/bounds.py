@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.order import stable_order
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -125,7 +126,7 @@ def slot_options(
     """
     classes = len(first)
     choices = len(gain)
-    order = np.argsort(gain, kind="mergesort")
+    order = stable_order(gain)
     width = choices + 1
     option_gain = np.empty((classes, width), np.int64)
     option_cost = np.empty((classes, width))

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from shadowprice.kernels.horizon.lists import combine
 from shadowprice.kernels.horizon.residues import MODULUS_LIMIT, drop_hopeless, residue_costs
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.order import stable_order
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -206,7 +207,7 @@ def _deviation_below(
             rank[k] = nearest[k] / (gap + nearest[k])
             if copies[k] > 1:
                 rank[k] += float(copies[k])
-    order = np.argsort(rank, kind="mergesort")[:open_classes]
+    order = stable_order(rank)[:open_classes]
     x = 0
     y = 0
     for k in order:

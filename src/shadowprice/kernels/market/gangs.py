@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.order import stable_order
 
 Integers = npt.NDArray[np.int64]
 Ends = npt.NDArray[np.int32]
@@ -213,7 +214,7 @@ def best_gang(
 
     longest = np.empty((kinds, most_workers + 1), np.int64)
     joint = np.empty(slots + 2, np.int64)
-    for start in np.argsort(-bound, kind="mergesort"):
+    for start in stable_order(-bound):
         if bound[start] <= 0 or bound[start] < best:
             break
         if bound[start] == best and start > best_start:
@@ -333,8 +334,8 @@ def place_gang(
         for server in range(servers):
             if worker_ends[start, places, server] >= end:
                 free[server] += 1
-    by_precedence = np.argsort(precedence, kind="mergesort")
-    order = by_precedence[np.argsort(free[by_precedence], kind="mergesort")]
+    by_precedence = stable_order(precedence)
+    order = by_precedence[stable_order(free[by_precedence])]
 
     workers_on = np.zeros(servers, np.int64)
     ps_on = np.zeros(servers, np.int64)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.reactive.dominant_share import LESS, MORE, SAME, fits, grant
 
 Integers = NDArray[np.int64]
@@ -94,7 +95,7 @@ def appraise(
         utility[j] = worth(family[row], a, b, c, duration)
         decay[j] = max(0.0, utility[j] - worth(family[row], a, b, c, duration + 1.0))
         expiry[j] = utility[j] / decay[j] if decay[j] > 0.0 else np.inf
-    order = np.argsort(expiry, kind="mergesort")
+    order = stable_order(expiry)
     # Of a delay x: jobs that expire before lose all, the others x times their decay.
     lost = np.zeros(jobs + 1)
     fading = np.zeros(jobs + 1)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.order import stable_order
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -85,14 +86,14 @@ def best_pattern(
     for r in range(resources):
         for i in range(items):
             density[i] = -1e300 if demand[i, r] == 0 else -float(weight[i]) / demand[i, r]
-        orders[r] = np.argsort(density, kind="mergesort")
+        orders[r] = stable_order(density)
     for i in range(items):
         share = 1e-12
         for r in range(resources):
             if demand[i, r] > 0:
                 share = max(share, demand[i, r] / max(1.0, float(capacity[r])))
         density[i] = -weight[i] / share
-    sequence = np.argsort(density, kind="mergesort")
+    sequence = stable_order(density)
     depth_of = np.zeros(items, dtype=np.int64)
     for k in range(items):
         depth_of[sequence[k]] = k

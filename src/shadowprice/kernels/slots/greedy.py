@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.slots.polygons import most_servers, room_for
 from shadowprice.kernels.slots.rounding import WHOLE
 
@@ -40,7 +41,7 @@ def machines_by_price(
     price: NDArray[np.float64], other_price: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Return the machines where both prices are finite by rising `price`, lower ones first."""
-    order = np.argsort(price, kind="mergesort")
+    order = stable_order(price)
     kept = 0
     for h in order:
         if np.isfinite(price[h]) and np.isfinite(other_price[h]):

@@ -1,0 +1,206 @@
+"""Write down which kernels each policy calls, and with which types, for compiling them beforehand.
+
+Runs small workloads under every policy twice over: once in one process with an empty cache, to see
+which kernels call which, and once in a process for each policy, to see what it calls itself.
+`shadowprice.kernels.warming` reads what this writes.
+
+Run after changing a kernel's arguments: ``python -m benchmarks.record_kernels``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+EXAMPLES: Final = Path(__file__).parents[1] / "examples"
+MANIFEST: Final = Path(__file__).parents[1] / "src/shadowprice/kernels/manifest.json"
+PLACES: Final = """\
+slot: 20min
+horizon: 40
+servers: [{name: s, count: 4, capacity: {worker: 4, ps: 2}}]
+tenants: [{name: one, share: {worker: 8, ps: 4}}, {name: two, share: {worker: 8, ps: 4}}]
+"""
+TENANTS: Final = frozenset({"astraea", "batchsche", "gandiva_fair", "hived"})
+"""Policies of clusters that count places."""
+
+SETTINGS: Final = {"oasis": (("lower=clearing",), ("prices=online",)), "dorm": (("window=4",),)}
+"""Parameters with which a policy runs besides its defaults."""
+
+Calls = dict[str, list[str]]
+
+
+def workloads(policy: str, folder: Path) -> Iterable[list[str]]:
+    """Yield calls of the command line that run a policy on different kinds of jobs."""
+    if policy in TENANTS:
+        (folder / "places.yaml").write_text(PLACES, encoding="utf-8")
+        jobs = [
+            {
+                "name": f"{tenant}-{at}",
+                "tenant": tenant,
+                "arrival": f"{at} slots",
+                "chunks": 4,
+                "minibatches": 60,
+                "minibatch_time": "60s",
+                "worker": {"worker": 1},
+                "ps": {"ps": 1},
+                "utility": {"kind": "linear", "value": 50, "slope": -2},
+            }
+            for at in range(4)
+            for tenant in ("one", "two")
+        ]
+        (folder / "tenants.jsonl").write_text("\n".join(map(json.dumps, jobs)), encoding="utf-8")
+        files = ["-c", str(folder / "places.yaml"), "-j", str(folder / "tenants.jsonl")]
+        yield [*files, "--until", "40 slots"]
+        return
+    base = ["-c", str(EXAMPLES / "cluster.yaml"), "-j", str(EXAMPLES / "jobs.yaml")]
+    yield [*base, "--until", "20 slots", "--incidents", str(EXAMPLES / "incidents.yaml")]
+    drawn = folder / "drawn"
+    if not drawn.exists():
+        _command(
+            *("generate", "--preset", "calibrated", "--jobs", "20", "--slots", "40"),
+            *("--seed", "3", "--out", str(drawn)),
+        )
+    files = ["-c", str(drawn / "cluster.yaml"), "-j", str(drawn / "jobs.jsonl")]
+    for pairs in ((), *SETTINGS.get(policy, ())):
+        yield [*files, "--until", "40 slots", *(word for pair in pairs for word in ("-s", pair))]
+
+
+def run(policy: str, folder: Path) -> None:
+    """Run all workloads of a policy."""
+    for words in workloads(policy, folder):
+        _command("simulate", "-p", policy, "-q", "-o", "json", *words)
+
+
+def _command(*words: str) -> None:
+    from shadowprice.cli.main import main
+
+    stdout, sys.stdout = sys.stdout, open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    try:
+        status = main(words)
+    finally:
+        sys.stdout.close()
+        sys.stdout = stdout
+    if status:
+        sys.exit(f"{' '.join(words)} ended with {status}")
+
+
+def called(policies: Iterable[str], folder: Path) -> Calls:
+    """Return what the code of policies itself calls, after running them."""
+    for policy in policies:
+        run(policy, folder)
+    from shadowprice.kernels import jit
+
+    return {
+        name: sorted(_text(types) for types in compiled.overloads)
+        for name, compiled in sorted(jit.kernels.items())
+        if compiled.overloads
+    }
+
+
+def _text(types: Iterable[object]) -> str:
+    from shadowprice.kernels.warming import described
+
+    return described(types)
+
+
+def edges(policies: Iterable[str], folder: Path) -> dict[str, list[list[str]]]:
+    """Return the overloads that each overload calls, as ``name(types)``."""
+    import importlib
+    import pkgutil
+
+    from numba.core import event
+
+    import shadowprice.kernels
+    from shadowprice.kernels import jit
+
+    for module in pkgutil.walk_packages(shadowprice.kernels.__path__, "shadowprice.kernels."):
+        importlib.import_module(module.name)
+    names = {id(compiled): name for name, compiled in jit.kernels.items()}
+    stack: list[str] = []
+    found: dict[str, list[list[str]]] = {}
+
+    class Nesting(event.Listener):
+        def on_start(self, event: Any) -> None:
+            name = names.get(id(event.data["dispatcher"]))
+            stack.append(f"{name}({_text(event.data['args'])})" if name else stack[-1])
+
+        def on_end(self, event: Any) -> None:  # noqa: ARG002 - the protocol's
+            stack.pop()
+
+    event.register("numba:compile", Nesting())
+
+    def observe(name: str, compiled: Any) -> None:
+        template = compiled.get_call_template
+
+        def noted(args: Any, kws: Any) -> Any:
+            result = template(args, kws)
+            if stack:
+                found.setdefault(stack[-1], []).append([name, _text(result[2])])
+            return result
+
+        compiled.get_call_template = noted
+
+    for name, compiled in jit.kernels.items():
+        observe(name, compiled)
+    for policy in policies:
+        run(policy, folder)
+    return found
+
+
+def main() -> None:
+    """Record, or do a part of it in a process of its own."""
+    if sys.argv[1:]:
+        what, folder, *policies = sys.argv[1:]
+        place = Path(folder)
+        answer: object = edges(policies, place) if what == "edges" else called(policies, place)
+        print(json.dumps(answer))
+        return
+    from shadowprice.policies.registry import policies as registered
+
+    names = [name for name in registered() if name != "optimum"]  # it has no kernels of its own
+    with tempfile.TemporaryDirectory() as folder:
+
+        def part(*words: str, **environment: str) -> Any:
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.record_kernels", *words],
+                env=os.environ | environment,
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+            return json.loads(done.stdout)
+
+        calls = part("edges", folder, *names, NUMBA_CACHE_DIR=f"{folder}/cache")
+        manifest: dict[str, Calls] = {}
+        for name in names:
+            own = part("called", folder, name, NUMBA_CACHE_DIR=f"{folder}/cache")
+            manifest[name] = _closed(own, calls)
+    text = json.dumps({name: value for name, value in manifest.items() if value}, indent=1)
+    MANIFEST.write_text(text + "\n", encoding="utf-8")
+    for name, needed in manifest.items():
+        print(f"{name}: {sum(map(len, needed.values()))} kernels")
+
+
+def _closed(own: Calls, calls: dict[str, list[list[str]]]) -> Calls:
+    """Return what is called together with all that this calls in turn."""
+    waiting = [(name, text) for name, texts in own.items() for text in texts]
+    seen = set(waiting)
+    while waiting:
+        name, text = waiting.pop()
+        for callee, types in calls.get(f"{name}({text})", ()):
+            if (callee, types) not in seen:
+                seen.add((callee, types))
+                waiting.append((callee, types))
+    closed: Calls = {}
+    for name, text in sorted(seen):
+        closed.setdefault(name, []).append(text)
+    return closed
+
+
+if __name__ == "__main__":
+    main()

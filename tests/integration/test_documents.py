@@ -1,0 +1,120 @@
+"""What README and tutorial show is what their commands print, in a clone and nothing else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from shadowprice.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "docs/tutorial.md")
+TIMED = ("decision, ", "wall time")
+"""Rows whose numbers are times, which no two machines share."""
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A block between fences: commands with what they print, or a file."""
+
+    language: str
+    lines: list[str]
+
+
+def fences(document: str) -> list[Fence]:
+    found: list[Fence] = []
+    lines: list[str] | None = None
+    language = ""
+    for line in (ROOT / document).read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            if lines is None:
+                lines, language = [], line[3:].strip()
+            else:
+                found.append(Fence(language, lines))
+                lines = None
+        elif lines is not None:
+            lines.append(line)
+    assert lines is None, f"{document}: a fence is not closed"
+    return found
+
+
+def commands(fence: Fence) -> list[tuple[str, list[str]]]:
+    """Return the commands of a block with the lines that follow each."""
+    found: list[tuple[str, list[str]]] = []
+    for line in fence.lines:
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        elif found:
+            found[-1][1].append(line)
+    return found
+
+
+def without_times(lines: list[str]) -> list[str]:
+    """Return lines as they compare: rows of times keep their name and how many there are."""
+    told = []
+    for line in lines:
+        row = " ".join(line.split())
+        if row.startswith(TIMED):
+            name = next(name for name in TIMED if row.startswith(name))
+            cells = re.findall(r"[\d.,]+ (?:ns|µs|ms|s|min|h)\b", line)
+            row = f"{name} {len(cells)} times"
+        if row:
+            told.append(row)
+    return told
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand where a newcomer stands: a folder with the examples of a clone."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_prints_what_the_document_shows(
+    document: str, clone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ran = 0
+    for fence in fences(document):
+        named = re.match(r"# (\S+\.yaml)$", fence.lines[0]) if fence.lines else None
+        if fence.language == "yaml" and named:
+            (clone / named[1]).write_text("\n".join(fence.lines), encoding="utf-8")
+        for command, expected in commands(fence):
+            words = shlex.split(command)
+            assert words[0] == "shadowprice", command
+            capfd.readouterr()
+            assert main(words[1:]) == 0, command
+            out, _ = capfd.readouterr()
+            if expected:
+                assert without_times(out.splitlines()) == without_times(expected), command
+            ran += 1
+    assert ran >= 2
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_make_is_asked_for_can_be_made(document: str) -> None:
+    for fence in fences(document):
+        for line in fence.lines:
+            if line.startswith("make "):
+                target = line.split()[1]
+                done = subprocess.run(
+                    ["make", "--dry-run", "--directory", ROOT, target],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                assert done.returncode == 0, done.stderr
+
+
+def test_times_alone_may_differ() -> None:
+    one = ["finished      4    5", "wall time  11 ms  2 s"]
+    assert without_times(one) == without_times(["finished 4 5", "wall time 3 µs 40 ms"])
+    assert without_times(one) != without_times(["finished 4 6", "wall time 3 µs 40 ms"])
+    assert without_times(one) != without_times(["finished 4 5", "wall time 3 µs"])

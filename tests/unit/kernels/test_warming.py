@@ -1,0 +1,154 @@
+"""Kernels are compiled beforehand, together, kept apart from what is measured, and never needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.kernels.manifest import Overload, manifest, overloads_of
+from shadowprice.kernels.order import stable_order
+from shadowprice.kernels.stopwatch import Stopwatch, working_time
+
+ROOT = Path(__file__).parents[3]
+compiled = pytest.mark.skipif(
+    os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled"
+)
+FIFO = textwrap.dedent(
+    """
+    import sys
+    from numba.core import event
+    from shadowprice.cli.main import main
+    seen = []
+    class Seen(event.Listener):
+        def on_start(self, event):
+            seen.append(event.data["dispatcher"].py_func.__module__)
+        def on_end(self, event):
+            pass
+    event.register("numba:compile", Seen())
+    status = main(["simulate", "-c", sys.argv[1], "-j", sys.argv[2], "-p", "fifo"])
+    print("compiled", sum(name.startswith("shadowprice") for name in seen))
+    sys.exit(status)
+    """
+)
+
+
+def python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    return subprocess.run(
+        [sys.executable, "-B", *words],
+        env=kept | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def files(folder: Path) -> tuple[str, str]:
+    (folder / "c.yaml").write_text("slot: 20min\nservers: [{name: g, capacity: {gpu: 2}}]\n")
+    (folder / "j.jsonl").write_text(
+        '{"name": "a", "minibatches": 3, "minibatch_time": "20min", "worker": {"gpu": 1}, '
+        '"utility": {"kind": "constant", "value": 1}}\n'
+    )
+    return str(folder / "c.yaml"), str(folder / "j.jsonl")
+
+
+@compiled
+def test_a_policy_that_was_warmed_compiles_nothing_more(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    warm = "from shadowprice.cli.main import main; import sys; sys.exit(main(['warm', 'fifo']))"
+    first = python("-c", warm, NUMBA_CACHE_DIR=cache)
+    assert first.returncode == 0, first.stderr
+    assert first.stderr == f"compiling kernels, once only: they are kept in {cache}\n"
+    assert f"{len(overloads_of(['fifo']))} kernels in" in first.stdout
+    ran = python("-c", FIFO, *files(tmp_path), NUMBA_CACHE_DIR=cache)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.endswith("compiled 0\n")
+    assert "compiling" not in ran.stderr
+    again = python("-c", warm, NUMBA_CACHE_DIR=cache)
+    assert again.stdout == f"nothing to compile: everything is kept in {cache}\n"
+
+
+@compiled
+def test_an_install_that_nobody_can_write_to_runs(tmp_path: Path) -> None:
+    package = ROOT / "src" / "shadowprice"
+    for source in package.rglob("*"):
+        if source.is_file() and source.parent.name != "__pycache__":
+            copy = tmp_path / "read-only" / source.relative_to(package.parent)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.symlink_to(source)
+            # No folder of this name can be made, whoever asks.
+            (copy.parent / "__pycache__").touch()
+    # Symbolic links are followed to the sources; kernels are what is looked for beside them.
+    for copy in (tmp_path / "read-only" / "shadowprice" / "kernels").rglob("*.py"):
+        text = copy.read_text()
+        copy.unlink()
+        copy.write_text(text)
+    ran = python(
+        *("-c", FIFO, *files(tmp_path)),
+        PYTHONPATH=str(tmp_path / "read-only"),
+        HOME="/dev/null",
+        XDG_CACHE_HOME="/dev/null/cache",
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "total utility" in ran.stdout
+    assert "no cache folder can be written" in ran.stderr
+    assert "NUMBA_CACHE_DIR" in ran.stderr
+
+
+def test_the_manifest_names_what_policies_call(tmp_path: Path) -> None:
+    policies = ("fifo", "drf", "rrh", "oasis")
+    ran = python("-m", "benchmarks.record_kernels", "called", str(tmp_path), *policies)
+    assert ran.returncode == 0, ran.stderr
+    known = set(overloads_of(policies))
+    called = {
+        Overload(name, text)
+        for name, texts in json.loads(ran.stdout.splitlines()[-1]).items()
+        for text in texts
+    }
+    missing = sorted(called - known)
+    assert called or os.environ.get("NUMBA_DISABLE_JIT") == "1"
+    assert not missing, f"run `python -m benchmarks.record_kernels`: {missing}"
+
+
+@compiled
+def test_every_signature_of_the_manifest_is_read_back() -> None:
+    from shadowprice.kernels.warming import callees, described, load, types_of
+
+    wanted = overloads_of(manifest())
+    names = {overload.name for overload in wanted}
+    for overload in wanted:
+        assert described(types_of(overload)) == overload.signature
+        assert load(overload.name) is not None, overload.name
+        # What a kernel calls is compiled before it, so it has to be there.
+        assert callees(overload.name) <= names, overload.name
+
+
+def test_preparation_counts_once_and_stops_the_clock() -> None:
+    watch = Stopwatch()
+    with watch.measuring(), watch.measuring():
+        pass
+    once = watch.seconds
+    assert once >= 0.0
+    with watch.measuring():
+        pass
+    assert watch.seconds >= once
+    assert working_time() <= working_time()
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.5, -1.0, float("inf"), float("nan")])))
+def test_the_order_is_numpy_s_stable_one(values: list[float]) -> None:
+    array = np.array(values, dtype=np.float64)
+    assert stable_order(array).tolist() == np.argsort(array, kind="stable").tolist()
+    whole = np.array([int(v) for v in values if abs(v) < 9], dtype=np.int64)
+    assert stable_order(whole).tolist() == np.argsort(whole, kind="stable").tolist()
