@@ -20,6 +20,7 @@ from shadowprice.simulator.scenario import Scenario, record_run
 from tests.planners import Wanderer
 from tests.priced import FlatRate
 from tests.unit.results.test_page_stories import flat_run, planned_run
+from tests.unit.results.test_report import trials
 from tests.workloads import cluster, job
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def comparison() -> str:
         record_run(Scenario(on, work, until=30), name, policy)
         for name, policy in zip(names, (FlatRate(), Wanderer(1)), strict=True)
     ]
-    return render_comparison(runs, [("total utility", ["60", "<5"], frozenset({0}))])
+    table = [("total utility", ["60", "<5"], frozenset({0}))]
+    return render_comparison(runs, table, trials().record())
 
 
 @pytest.fixture(scope="module")
@@ -256,6 +258,19 @@ def test_every_story_draws_where_the_job_stood(browser: Browser, pages: dict[str
             assert servers <= {row[0] for row in told} or len(told) == 10
             assert page.evaluate(OVERFLOWING) == []
             page.goto("about:blank")
+        assert visit.faults == []
+
+
+def test_a_story_tells_the_prices_paid(browser: Browser, pages: dict[str, Path]) -> None:
+    run = flat_run(45)
+    paid = {r["job"]: r["cost"] for r in run.decisions(False) if r["outcome"] == "admitted"}
+    name = next(iter(paid))
+    with Visit(browser) as visit:
+        page = visit.open(pages["flat"], f"#job={name}")
+        box = page.locator("dialog[open] .table", has_text="for its plan")
+        rows = [line.split("\t") for line in box.locator("tbody tr").all_inner_texts()]
+        ran = run.jobs.row(run.jobs["job"].to_list().index(name), named=True)["worker_slots"]
+        assert [row[1] for row in rows] == [number(paid[name]), number(paid[name] / ran)]
         assert visit.faults == []
 
 

@@ -185,7 +185,8 @@ def _keep_comparison(runs: list[Run], folder: Path, trials: Trials | None) -> No
         values = [row.value(run) for run in runs]
         texts = ["-" if value is None else row.text(value) for value in values]
         table.append((row.name, texts, frozenset(best_of(values, row.better))))
-    write_comparison(runs, table, folder / PAGE)
+    record = None if trials is None else trials.record()
+    write_comparison(runs, table, folder / PAGE, record)
     write_json(folder / NUMBERS, _record(runs, trials))
 
 

@@ -28,6 +28,7 @@ from shadowprice.results.report.page import render_report
 from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.tables import Column, data_table
 from shadowprice.simulator.scenario import Scenario, record_run
+from shadowprice.simulator.trials import Trials, trials_of
 from tests.planners import Wanderer
 from tests.priced import FlatRate
 from tests.workloads import cluster, job
@@ -171,6 +172,45 @@ def test_comparison_shows_every_policy() -> None:
     linked = re.findall(r'href="wanderer/report\.html#job=([\w-]+)"', text)
     assert set(linked) == apart
     assert apart
+
+
+def trials() -> Trials:
+    """Two policies from six seeds, one of which draws."""
+    on = cluster(3, 2)
+    work = [job(on, f"job-{at}", arrival=at, utility=Sigmoid(5.0, 0.5, 2.0)) for at in range(6)]
+    measured: list[tuple[str, int, Any]] = []
+    for seed in range(6):
+        for name, policy in (("flat-rate", FlatRate()), ("wanderer <b>", Wanderer(seed))):
+            run = record_run(Scenario(on, work, until=30, seed=seed), name, policy)
+            measured.append((name, seed, run.info))
+    return trials_of(measured)
+
+
+def test_a_comparison_shows_what_seeds_say() -> None:
+    on = cluster(2, 1)
+    runs = [
+        record_run(Scenario(on, [job(on, "a")]), name, FlatRate())
+        for name in ("flat-rate", "wanderer <b>")
+    ]
+    several = trials()
+    text = render_comparison(runs, [], several.record())
+    check_page(text)
+    told = text.partition('<section id="seeds">')[2].partition("</section>")[0]
+    assert "<h2>Over 6 seeds</h2>" in told
+    drawn = {chart["x_label"]: chart for chart in data_of(told)}
+    row = drawn["total utility"]["rows"][1]
+    values = several.values("wanderer <b>", "total_utility")
+    mean = several.interval("wanderer <b>", "total_utility")
+    assert mean is not None
+    assert row["name"] == "wanderer <b>"
+    assert row["dots"] == pytest.approx(values, rel=1e-4)
+    assert row["five"] == pytest.approx(
+        [mean.low, mean.low, mean.mean, mean.high, mean.high], rel=1e-4
+    )
+    test = several.against_first("total_utility")["wanderer <b>"]
+    assert f"p {test.adjusted:.2g}" in told
+    assert "in time, of all with a target, %" in drawn
+    assert '<section id="seeds">' not in render_comparison(runs, [])
 
 
 def test_dates_are_those_of_the_trace() -> None:

@@ -239,6 +239,42 @@ def box_plot(boxes: Sequence[Box], *, x_label: str, zero: str) -> str:
     )
 
 
+def interval_plot(
+    rows: Sequence[tuple[str, Floats, tuple[float, float, float], int]], *, x_label: str
+) -> str:
+    """Return means with their intervals, and the values that they are of as dots.
+
+    Parameters
+    ----------
+    rows : sequence of (name, values, (low, mean, high), colour)
+        From the top.
+    x_label : str
+        What the axis counts.
+    """
+    lows = [min(ends[0], float(values.min())) for _, values, ends, _ in rows]
+    highs = [max(ends[2], float(values.max())) for _, values, ends, _ in rows]
+    return chart(
+        {
+            "kind": "boxes",
+            "intervals": True,
+            "rows": [
+                {
+                    "name": name,
+                    "count": len(values),
+                    "colour": colour,
+                    "five": rounded(np.array([low, low, mean, high, high])),
+                    "dots": rounded(values),
+                }
+                for name, values, (low, mean, high), colour in rows
+            ],
+            "x_label": x_label,
+            "zero": "",
+            "low": min(lows, default=0.0),
+            "high": max(highs, default=1.0),
+        }
+    )
+
+
 def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
     """Return horizontal bars from 0.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -27,6 +28,7 @@ from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure
+from shadowprice.results.report.seeds import seeds_section
 from shadowprice.results.report.tables import Cell, Column, data_table
 
 MOST_DIFFERENT = 20
@@ -35,7 +37,9 @@ MOST_DIFFERENT = 20
 Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
 
-def write_comparison(runs: Sequence[Run], metrics: Table, path: Path) -> None:
+def write_comparison(
+    runs: Sequence[Run], metrics: Table, path: Path, trials: Mapping[str, Any] | None = None
+) -> None:
     """Write the page of a comparison.
 
     Parameters
@@ -46,11 +50,15 @@ def write_comparison(runs: Sequence[Run], metrics: Table, path: Path) -> None:
         The table of metrics.
     path : Path
         The file, such as ``compare.html``.
+    trials : mapping, optional
+        Measures of the same policies from several seeds, see `seeds_section`.
     """
-    path.write_text(render_comparison(runs, metrics), encoding="utf-8")
+    path.write_text(render_comparison(runs, metrics, trials), encoding="utf-8")
 
 
-def render_comparison(runs: Sequence[Run], metrics: Table) -> str:
+def render_comparison(
+    runs: Sequence[Run], metrics: Table, trials: Mapping[str, Any] | None = None
+) -> str:
     """Return the page of a comparison."""
     first = runs[0]
     drawn: list[tuple[str, Callable[[Sequence[Run]], str | None]]] = [
@@ -65,6 +73,9 @@ def render_comparison(runs: Sequence[Run], metrics: Table) -> str:
         ("Jobs that fared differently", _different),
     ]
     bodies = [("Metrics", "metrics", _table(runs, metrics))]
+    if trials is not None and len(trials["seeds"]) > 1:
+        title = f"Over {len(trials['seeds'])} seeds"
+        bodies.append((title, "seeds", seeds_section(trials)))
     for title, draw in drawn:
         body = draw(runs)
         if body:

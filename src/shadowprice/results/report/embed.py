@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 MODULES: Final = (
     "dom.mjs",
     "format.mjs",
+    "axes.mjs",
     "tables.mjs",
+    "heat.mjs",
     "kinds.mjs",
     "charts.mjs",
     "stories.mjs",

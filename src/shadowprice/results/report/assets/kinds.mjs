@@ -2,9 +2,10 @@
 
 import { tip } from "./dom.mjs";
 import { number, percent, tick, written } from "./format.mjs";
+import { GRID, nameAxis, plainAxis, tooltipOf, zoom } from "./axes.mjs";
+import { heat } from "./heat.mjs";
 
 const DASHES = ["solid", "solid", "solid", "solid", "dashed", "dashed", "dotted", "dotted"];
-const GRID = { left: 8, right: 16, top: 10, bottom: 26, outerBoundsMode: "same", outerBoundsContain: "axisLabel" };
 
 /** Return the positions of a regular or a listed axis. */
 export function positions(axis) {
@@ -95,50 +96,6 @@ const lines = {
 /** Lines over slots: the same, on the time axis that all such charts share. */
 const slotLines = { ...lines, extent: (d) => [positions(d.x)[0] ?? 0, endOf(d)] };
 
-function plainAxis(d, chart, low, high) {
-  const { colours } = chart.page;
-  return {
-    type: "value", min: low, max: Math.max(high, low + 1), name: d.x_label, nameLocation: "end", nameGap: 0, splitLine: { show: false },
-    nameTextStyle: { align: "right", verticalAlign: "top", padding: [22, 0, 0, 0], color: colours.soft, fontSize: 11 },
-    axisLine: { show: true, lineStyle: { color: colours.line } }, axisTick: { show: false }, splitNumber: chart.small ? 4 : 8,
-    axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, formatter: tick },
-  };
-}
-
-function zoom() {
-  const mouse = matchMedia("(pointer: fine)").matches;
-  // A wheel scrolls the page and a finger moves it; only with Ctrl does the wheel zoom.
-  return { type: "inside", xAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: mouse ? "ctrl" : false, moveOnMouseMove: mouse, moveOnMouseWheel: false };
-}
-
-function tooltipOf(chart) {
-  return {
-    confine: true, className: "tip", padding: 0, borderWidth: 0, backgroundColor: "transparent", extraCssText: "box-shadow:none", transitionDuration: 0,
-    axisPointer: { type: "line", lineStyle: { color: chart.page.colours.soft, type: "dashed" }, label: { show: false } },
-  };
-}
-
-// ---------------------------------------------------------------- rows of names
-
-/** Return how wide the widest of some names is, in pixels. */
-function widest(names, size, font) {
-  const context = (widest.canvas ??= document.createElement("canvas")).getContext("2d");
-  context.font = `${size}px ${font}`;
-  return Math.ceil(names.reduce((most, name) => Math.max(most, context.measureText(name).width), 0)) + 2;
-}
-
-function nameAxis(names, chart, { most = 0.34, ...more } = {}) {
-  const { colours } = chart.page;
-  return {
-    type: "category", data: names.map((_, at) => at), inverse: true, axisLine: { show: false }, axisTick: { show: false },
-    axisLabel: {
-      color: colours.text, fontSize: 12, interval: 0, overflow: "truncate",
-      width: Math.min(200, chart.width * most, widest(names, more.fontSize ?? 12, colours.font)),
-      formatter: (at) => names[at], ...more,
-    },
-  };
-}
-
 // ---------------------------------------------------------------- bars
 
 const bars = {
@@ -216,11 +173,13 @@ const boxes = {
   toggles: false,
   height: (d) => d.rows.length * 48 + 50,
   legend: () => [],
-  says: (d) => `${d.x_label}. ${d.rows.map((row) => boxes.words(row)).join(". ")}`,
-  words(row) {
+  says: (d) => `${d.x_label}. ${d.rows.map((row) => boxes.words(d, row)).join(". ")}`,
+  noun: (d, row) => `${row.count.toLocaleString("en")} ${d.intervals ? "seed" : "job"}${row.count === 1 ? "" : "s"}`,
+  words(d, row) {
     if (!row.five) return `${row.name}: no jobs`;
+    if (d.intervals) return `${row.name}, ${boxes.noun(d, row)}: mean ${number(row.five[2])}, between ${number(row.five[0])} and ${number(row.five[4])} with a confidence of 95 %`;
     const [low, first, middle, third, high] = row.five.map(number);
-    return `${row.name}, ${row.count.toLocaleString("en")} jobs: median ${middle}, half between ${first} and ${third}, nine in ten between ${low} and ${high}`;
+    return `${row.name}, ${boxes.noun(d, row)}: median ${middle}, half between ${first} and ${third}, nine in ten between ${low} and ${high}`;
   },
   option(d, chart) {
     const { colours } = chart.page;
@@ -229,31 +188,34 @@ const boxes = {
       grid: { ...GRID, top: 22, right: 20 },
       xAxis: { ...plainAxis(d, chart, d.low - pad, d.high + pad), splitNumber: chart.small ? 3 : 7, splitLine: { lineStyle: { color: colours.line } },
         axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, showMinLabel: false, showMaxLabel: false, formatter: tick } },
-      yAxis: nameAxis(d.rows.map((row) => row.name), chart, { formatter: (at) => `${d.rows[at].name}\n{n|${d.rows[at].count.toLocaleString("en")} jobs}`,
+      yAxis: nameAxis(d.rows.map((row) => row.name), chart, { also: d.rows.map((row) => boxes.noun(d, row)), formatter: (at) => `${d.rows[at].name}\n{n|${boxes.noun(d, d.rows[at])}}`,
         rich: { n: { color: colours.soft, fontSize: 11, lineHeight: 15 } } }),
-      tooltip: { ...tooltipOf(chart), trigger: "item", formatter: (p) => boxes.tip(d.rows[p.dataIndex]) },
+      tooltip: { ...tooltipOf(chart), trigger: "item", formatter: (p) => boxes.tip(d, d.rows[p.dataIndex]) },
       series: [{
         type: "custom", clip: true, data: d.rows.map((_, at) => [d.low, at]), encode: { x: 0, y: 1 },
         renderItem: (params, api) => drawBox(d.rows[params.dataIndex], params.dataIndex, api, colours),
         markLine: {
-          silent: true, symbol: "none", data: [{ xAxis: 0 }], lineStyle: { color: colours.text, type: "dashed", opacity: 0.6 },
+          silent: true, symbol: "none", data: d.zero ? [{ xAxis: 0 }] : [], lineStyle: { color: colours.text, type: "dashed", opacity: 0.6 },
           label: { formatter: d.zero, color: colours.soft, fontSize: 11, position: "start", distance: 4 },
         },
       }],
     };
   },
-  tip(row) {
+  tip(d, row) {
     if (!row.five) return tip(row.name, []);
+    if (d.intervals) return tip(`${row.name}: ${boxes.noun(d, row)}`, [[row.colour, "mean", number(row.five[2])], [null, "95 % interval", `${number(row.five[0])} to ${number(row.five[4])}`]]);
     const [low, first, middle, third, high] = row.five.map(number);
-    return tip(`${row.name}: ${row.count.toLocaleString("en")} jobs`, [[row.colour, "median", middle], [null, "middle half", `${first} to ${third}`], [null, "nine in ten", `${low} to ${high}`]]);
+    return tip(`${row.name}: ${boxes.noun(d, row)}`, [[row.colour, "median", middle], [null, "middle half", `${first} to ${third}`], [null, "nine in ten", `${low} to ${high}`]]);
   },
   count: (d) => d.rows.length,
   point: (chart, index) => chart.drawing.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex: index }),
-  read: (d, index) => boxes.words(d.rows[index]),
-  numbers: (d) => ({
-    columns: ["", "jobs", "5 %", "25 %", "median", "75 %", "95 %"].map((heading, at) => ({ heading, numeric: at > 0 })),
-    rows: d.rows.map((row) => [row.name, row.count, ...(row.five ?? [null, null, null, null, null])]),
-  }),
+  read: (d, index) => boxes.words(d, d.rows[index]),
+  numbers(d) {
+    const heads = d.intervals ? ["", "seeds", "low", "mean", "high"] : ["", "jobs", "5 %", "25 %", "median", "75 %", "95 %"];
+    const shown = (five) => (d.intervals ? [five[0], five[2], five[4]] : five);
+    const rows = d.rows.map((row) => [row.name, row.count, ...shown(row.five ?? [null, null, null, null, null])]);
+    return { columns: heads.map((heading, at) => ({ heading, numeric: at > 0 })), rows };
+  },
 };
 
 function drawBox(row, at, api, colours) {
@@ -352,149 +314,6 @@ function drawBar(bar, style, params, api, colours, thick) {
       style: { text: bar.label, x: left + 5, y, fill: colours.on, fontSize: 11, verticalAlign: "middle", width: wide - 8, overflow: "truncate", ellipsis: "…", truncateMinChar: 2 },
     }],
   };
-}
-
-// ---------------------------------------------------------------- heat
-
-const heat = {
-  toggles: false,
-  extent: (d) => [d.first, d.first + d.slots],
-  height: (d, width) => Math.round(Math.min(Math.max(d.rows * 18, 54), width < 520 ? 300 : 380)) + 42,
-  legend: () => [],
-  ramp: (d) => ({ low: d.log ? `${number(d.low)} or less` : d.percent ? "idle" : number(d.low), high: d.percent ? "full" : number(d.high), colours: d.ramp, name: `${d.what}${d.log ? ", logarithmic" : ""}` }),
-  says: (d) => `${d.what} over ${d.rows} ${d.group > 1 ? "groups of servers" : "servers"} and ${d.slots.toLocaleString("en")} slots. Arrow keys read the cells, Enter opens the server.`,
-  value(d, level) {
-    if (!level) return d.log ? null : 0;
-    const share = level / 255;
-    return d.log ? d.low * (d.high / d.low) ** share : d.low + share * (d.high - d.low);
-  },
-  option(d, chart) {
-    const { colours, clock } = chart.page;
-    const { names } = d, every = Math.ceil(14 * d.rows / (chart.height - 42));
-    return {
-      grid: { ...GRID, top: 4 },
-      xAxis: chart.timeAxis(d.first, d.first + d.slots),
-      yAxis: nameAxis(names, chart, { interval: (at) => at % every === 0, fontSize: 11, most: 0.24, color: colours.soft }),
-      tooltip: { show: false },
-      dataZoom: [zoom()],
-      series: [{
-        type: "custom", clip: true, silent: true, encode: { x: [0, 1] },
-        data: [[clock.position(d.first), clock.position(d.first + d.bins * d.bin)]],
-        renderItem: (params, api) => drawHeat(d, chart, params, api),
-      }],
-    };
-  },
-  cell(chart, px, py) {
-    const d = chart.description, clock = chart.page.clock;
-    if (!chart.area || px < chart.area.x || px >= chart.area.x + chart.area.width || py < chart.area.y || py >= chart.area.y + chart.area.height) return null;
-    const slot = clock.slotAt(chart.drawing.convertFromPixel({ xAxisIndex: 0 }, px));
-    const column = Math.floor((slot - d.first) / d.bin);
-    const row = Math.floor((py - chart.area.y) / chart.area.height * d.rows);
-    return column < 0 || column >= d.bins || row < 0 || row >= d.rows ? null : { row, column };
-  },
-  words(d, { row, column }, chart) {
-    const { clock } = chart.page;
-    const from = d.first + column * d.bin, to = Math.min(from + d.bin, d.first + d.slots) - 1;
-    const level = d.levels[row * d.bins + column];
-    const when = to > from ? `slots ${from.toLocaleString("en")} to ${to.toLocaleString("en")} · ${clock.time(from)}` : clock.moment(from);
-    const value = heat.value(d, level);
-    const where = d.group > 1 ? `${d.names[row]} and ${d.group - 1} after it` : d.names[row];
-    return [where, [[null, when, ""], [null, d.what, value === null ? "none" : d.percent ? percent(value) : number(Number(value.toPrecision(3)))]]];
-  },
-  hover(chart, px, py) {
-    const cell = heat.cell(chart, px, py);
-    chart.canvas.style.cursor = cell ? "pointer" : "default";
-    if (cell) float(chart, px, py, tip(...heat.words(chart.description, cell, chart)));
-    else heat.leave(chart);
-  },
-  leave(chart) {
-    chart.floating?.remove();
-    chart.floating = null;
-  },
-  click(chart, px, py) {
-    const cell = heat.cell(chart, px, py);
-    if (cell) chart.page.pickServer?.(cell.row * chart.description.group);
-  },
-  key(chart, event) {
-    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-    const d = chart.description;
-    if (event.key === "Enter" && chart.at) {
-      chart.page.pickServer?.(chart.at.row * d.group);
-      return true;
-    }
-    if (!(event.key in moves)) return false;
-    const [down, right] = moves[event.key], at = chart.at ?? { row: 0, column: -1 };
-    chart.at = { row: clamp(at.row + down, d.rows), column: clamp(at.column + right, d.bins) };
-    const [heading, rows] = heat.words(d, chart.at, chart);
-    const x = chart.drawing.convertToPixel({ xAxisIndex: 0 }, chart.page.clock.position(d.first + (chart.at.column + 0.5) * d.bin));
-    float(chart, x, chart.area.y + (chart.at.row + 0.5) / d.rows * chart.area.height, tip(heading, rows));
-    chart.page.say(`${heading}: ${rows.map(([, name, value]) => `${name} ${value}`).join(", ")}`);
-    return true;
-  },
-  count: () => 0,
-  numbers(d) {
-    // A row's mean and most: the cells themselves are more than a table can show.
-    const rows = d.names.map((name, row) => {
-      const cells = Array.from(d.levels.subarray(row * d.bins, (row + 1) * d.bins), (level) => heat.value(d, level)).filter((v) => v !== null);
-      const scale = d.percent ? 100 : 1;
-      return [name, cells.length ? scale * cells.reduce((a, b) => a + b, 0) / cells.length : null, cells.length ? scale * Math.max(...cells) : null];
-    });
-    const unit = d.percent ? ", %" : "";
-    return { columns: [{ heading: "server" }, { heading: `mean${unit}`, numeric: true }, { heading: `most${unit}`, numeric: true }], rows };
-  },
-};
-
-const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
-
-function float(chart, px, py, content) {
-  chart.floating ??= chart.canvas.appendChild(Object.assign(document.createElement("div"), { className: "tip floating" }));
-  chart.floating.replaceChildren(content);
-  const { offsetWidth: wide, offsetHeight: high } = chart.floating;
-  const left = px + 14 + wide > chart.canvas.clientWidth ? Math.max(0, px - wide - 10) : px + 14;
-  chart.floating.style.left = `${left}px`;
-  chart.floating.style.top = `${Math.max(0, Math.min(py + 14, chart.canvas.clientHeight - high))}px`;
-}
-
-/** Draw the cells as one image, at the pixels of the screen: crisp where they are larger, means where smaller. */
-function drawHeat(d, chart, params, api) {
-  const area = params.coordSys, [x0] = api.coord([api.value(0), 0]), [x1] = api.coord([api.value(1), 0]);
-  chart.area = area;
-  const source = heatSource(d, chart.page.colours);
-  const ratio = devicePixelRatio || 1;
-  const canvas = document.createElement("canvas");
-  canvas.width = Math.max(1, Math.round(area.width * ratio));
-  canvas.height = Math.max(1, Math.round(area.height * ratio));
-  const context = canvas.getContext("2d");
-  const each = (x1 - x0) / d.bins * ratio;
-  context.imageSmoothingEnabled = each < 1 || canvas.height < d.rows;
-  context.drawImage(source, (x0 - area.x) * ratio, 0, (x1 - x0) * ratio, canvas.height);
-  return {
-    type: "group",
-    children: [
-      { type: "rect", shape: { x: area.x, y: area.y, width: area.width, height: area.height }, style: { fill: chart.page.colours.panel } },
-      { type: "image", style: { image: canvas, x: area.x, y: area.y, width: area.width, height: area.height } },
-    ],
-  };
-}
-
-function heatSource(d, colours) {
-  const [low, high] = colours[d.ramp].map(rgb);
-  const canvas = document.createElement("canvas");
-  canvas.width = d.bins;
-  canvas.height = d.rows;
-  const context = canvas.getContext("2d"), image = context.createImageData(d.bins, d.rows);
-  const ramp = Array.from({ length: 256 }, (_, level) => low.map((from, at) => Math.round(from + (high[at] - from) * level / 255)));
-  d.levels.forEach((level, at) => {
-    const [r, g, b] = ramp[level];
-    image.data.set([r, g, b, level ? 255 : 0], 4 * at);
-  });
-  context.putImageData(image, 0, 0);
-  return canvas;
-}
-
-function rgb(colour) {
-  const digits = colour.replace("#", "");
-  return [0, 2, 4].map((at) => parseInt(digits.slice(at, at + 2), 16));
 }
 
 export const KINDS = { lines, slotLines, bars, boxes, shares, gantt, heat };

@@ -209,7 +209,7 @@ export class StoryDialog {
     }, `Bars carry workers (w) and parameter servers (ps). ${how}${left}`);
     figure("Workers", this.#workers(at, extent, marks, planned));
     const price = this.#prices(extent, marks);
-    if (price) figure("Posted prices meanwhile", price, "The mean over servers, when each slot began; what the job paid was settled when it was decided.");
+    if (price) figure("Posted prices meanwhile", price, "The mean over servers, when each slot began.");
     const paid = this.#payments(at);
     if (paid) parts.push(paid);
     return parts;
@@ -237,13 +237,19 @@ export class StoryDialog {
     return { ...d, x: shown, end: last, height: 150, marks, series: d.series.map((line) => ({ ...line, values: cut(line.values) })), remark: undefined };
   }
 
+  /** What it paid: its plan's price, settled when it was admitted, or payments to whom. */
   #payments(at) {
     const { job, payee, amount } = this.stories.data.payments ?? { job: [] };
-    const rows = job.flatMap((each, row) => (each === at ? [[payee[row] ?? "the cluster", amount[row]]] : []));
+    const rows = job.flatMap((each, row) => (each === at ? [[`to ${payee[row] ?? "the cluster"}`, amount[row]]] : []));
+    const cost = this.stories.of("cost", at), ran = this.stories.of("worker_slots", at);
+    if (!rows.length && cost !== null && this.stories.of("planned", at)) {
+      rows.push(["for its plan, at the prices of its admission", cost]);
+      if (ran) rows.push(["for each worker-slot of it, on average", cost / ran]);
+    }
     if (!rows.length) return null;
     const box = element("div", { class: "table" });
-    liveTable(box, [{ heading: "paid to" }, { heading: "utility", numeric: true }], rows, { size: 10, page: this.page });
-    return element("div", {}, element("h3", {}, "Paid"), box);
+    liveTable(box, [{ heading: "paid" }, { heading: "utility", numeric: true }], rows, { size: 10, page: this.page });
+    return element("div", {}, element("h3", {}, "Prices paid"), box);
   }
 
   #clear() {

@@ -1,0 +1,125 @@
+"""What several seeds say of policies: means with intervals, and whether they really differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from shadowprice.results.measures import MEASURES, Measure
+from shadowprice.results.report.charts import interval_plot
+from shadowprice.results.report.embed import text
+from shadowprice.results.report.scales import number, span
+from shadowprice.results.report.sections import figure
+
+DRAWN: Final = ("total_utility", "in_time", "restricted_mean_jct", "utility_per_cost")
+"""Measures that are drawn as well."""
+
+SIGNIFICANT: Final = 0.05
+
+TESTED: Final = (
+    "p: paired permutation test over the seeds, with Holm's correction for the policies of a row; "
+    "set apart where it is below 0.05."
+)
+
+Entry = Mapping[str, Any]
+
+
+def seeds_section(trials: Mapping[str, Any]) -> str:
+    """Return the measures of policies over several seeds.
+
+    Parameters
+    ----------
+    trials : mapping
+        As ``compare.json`` keeps it: ``seeds``, and ``policies`` by name with the ``values``,
+        ``mean``, ``low`` and ``high`` of every measure, and of the others than the first what they
+        have ``against_first``.
+    """
+    policies: Mapping[str, Mapping[str, Entry]] = trials["policies"]
+    count = len(trials["seeds"])
+    measures = [one for one in MEASURES if any(one.key in entry for entry in policies.values())]
+    means = _table(
+        f"mean of {count} seeds, ± half of its 95 % interval",
+        list(policies),
+        [
+            (one.name, [_mean(one, policies[name].get(one.key)) for name in policies])
+            for one in measures
+        ],
+    )
+    charts = [_chart(one, policies) for one in measures if one.key in DRAWN]
+    parts = [f'<div class="grid2">{"".join(chart for chart in charts if chart)}</div>', means]
+    first, *others = policies
+    rows = [
+        (one.name, [_against(one, policies[name].get(one.key)) for name in others])
+        for one in measures
+        if one.better and any("against_first" in policies[name].get(one.key, {}) for name in others)
+    ]
+    if rows:
+        parts.append(f"<h3>Beyond {text(first)}, seed by seed</h3>")
+        parts.append(_table("", others, rows))
+        parts.append(f'<p class="remark">{TESTED}</p>')
+    return "".join(parts)
+
+
+def _chart(measure: Measure, policies: Mapping[str, Mapping[str, Entry]]) -> str:
+    """Return a measure's intervals and its runs, nothing where all runs gave the same."""
+    rows = []
+    for at, (name, entries) in enumerate(policies.items()):
+        entry = entries.get(measure.key, {})
+        known = np.array([v for v in entry.get("values", ()) if v is not None], dtype=np.float64)
+        if len(known) and entry.get("low") is not None:
+            scale = 100.0 if measure.share else 1.0
+            ends = [scale * entry[end] for end in ("low", "mean", "high")]
+            rows.append((name, scale * known, (ends[0], ends[1], ends[2]), at % 8))
+    if len({float(value) for _, values, _, _ in rows for value in values}) < 2:
+        return ""
+    label = f"{measure.name}, %" if measure.share else measure.name
+    remark = "Box: the 95 % interval of the mean, with the mean; a dot is the run of one seed."
+    return figure(measure.name, interval_plot(rows, x_label=label), remark)
+
+
+def _written(measure: Measure, value: float) -> str:
+    if measure.share:
+        return f"{value:.1%}"
+    return span(value) if measure.key.startswith("decision") else number(value)
+
+
+def _mean(measure: Measure, entry: Entry | None) -> tuple[str, str]:
+    if entry is None or "mean" not in entry:
+        return "-", ""
+    return _with_reach(measure, entry), ""
+
+
+def _with_reach(measure: Measure, entry: Entry) -> str:
+    told = _written(measure, entry["mean"])
+    if entry["low"] is None:
+        return told
+    return f"{told} ± {_written(measure, (entry['high'] - entry['low']) / 2)}"
+
+
+def _against(measure: Measure, entry: Entry | None) -> tuple[str, str]:
+    test = (entry or {}).get("against_first")
+    if test is None:
+        return "-", ""
+    sign = "+" if test["mean"] >= 0 else ""
+    told = f"{sign}{_with_reach(measure, test)}, p {test['p_holm']:.2g}"
+    if test["p_holm"] >= SIGNIFICANT:
+        return told, ""
+    return told, " best" if test["mean"] * measure.better > 0 else " worse"
+
+
+def _table(
+    corner: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[tuple[str, str]]]]
+) -> str:
+    columns = "".join(f"<th class=num>{text(head)}</th>" for head in heads)
+    body = "".join(
+        f"<tr><td>{text(name)}</td>"
+        + "".join(f'<td class="num{how}">{text(told)}</td>' for told, how in cells)
+        + "</tr>"
+        for name, cells in rows
+    )
+    return (
+        '<div class="table metrics"><div class="scroll"><table>'
+        f"<thead><tr><th>{text(corner)}</th>{columns}</tr></thead><tbody>{body}</tbody></table></div></div>"
+    )
