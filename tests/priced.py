@@ -68,7 +68,6 @@ class FlatRate(EarliestPlanner):
                     cost=cost,
                     completion=plan.completion,
                     bottleneck=f"gpu of worker servers in slots {plan.start}-{plan.completion}",
-                    change=f"a value of {cost / max(worth, 1e-9):.3g} times as much",
                 ),
             )
         return Commit(name, plan, worth - cost, worth, cost)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import yaml
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
@@ -499,3 +500,38 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     assert run.allocations["slot"].max() < int(told[1])  # type: ignore[operator]  # an integer
     assert "Partial result" in (tmp_path / "run" / "report.html").read_text()
     assert {entry.name for entry in tmp_path.iterdir()} == {"c.yaml", "j.jsonl", "run"}
+
+
+def test_advice_holds_when_the_file_is_changed(call: Call) -> None:
+    call(*SIMULATE, "--out", "run", "-q")
+    counsel = json.loads(call("explain", "run", "third", "-o", "json").out)["advice"]
+    assert counsel["advice"]
+    text = Path("j.yaml").read_text()
+    for advice in counsel["advice"]:
+        entries = yaml.safe_load(text)["jobs"]
+        place = next(entry for entry in entries if entry["name"] == "third")
+        *parents, last = advice["key"].split(".")
+        for part in parents:
+            place = place[part]
+        place[last] = yaml.safe_load(advice["after"])
+        Path("j.yaml").write_text(yaml.safe_dump({"jobs": entries}))
+        call(*SIMULATE, "--out", "again", "-q")
+        told = json.loads(call("explain", "again", "third", "-o", "json").out)
+        assert told["job"]["outcome"] != "refused", advice
+        Path("j.yaml").write_text(text)
+    told = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
+    assert f"would do {counsel['advice'][0]['key']}: " in told
+    assert "held fixed" in told
+    assert "would do" not in call("explain", "run", "third", "--no-advice").out
+
+
+def test_advice_needs_the_files_as_they_were(call: Call) -> None:
+    call(*SIMULATE, "--out", "run", "-q")
+    Path("j.yaml").write_text(Path("j.yaml").read_text() + "\n")
+    told = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
+    assert "would do cannot be told: j.yaml: has changed since the run" in told
+    refused = call("explain", "run", "third", "--advice")
+    assert refused.status == 2
+    assert "j.yaml: has changed since the run; run it again" in refused.err
+    Path("j.yaml").unlink()
+    assert "is not there any more" in call("explain", "run", "third", "--advice").err

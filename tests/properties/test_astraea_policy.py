@@ -63,7 +63,7 @@ def test_every_job_ends_and_nothing_is_overbooked(
     for record in engine.jobs.values():
         if record.status in {Status.REFUSED, Status.DROPPED}:
             assert record.refusal is not None
-            assert record.refusal.change
+            assert record.refusal.message
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -174,7 +174,7 @@ def refusal_of(engine: Engine, name: str) -> tuple[Reason, str]:
     return refusal.reason, refusal.message
 
 
-def test_refusals_name_the_reason_and_the_change() -> None:
+def test_refusals_name_the_reason() -> None:
     cluster = shared_cluster(4, TENANTS, horizon=16)
     jobs = [
         shared_job(cluster, "wide", "a", chunks=9, workers={"min": 9}),
@@ -194,11 +194,10 @@ def test_refusals_name_the_reason_and_the_change() -> None:
     reason, message = refusal_of(engine, "long")
     assert reason is Reason.TOO_LATE
     assert "40 slots at best" in message
-    assert engine.jobs["long"].refusal.change == "a horizon of 64 slots"  # type: ignore[union-attr]
     assert refusal_of(engine, "vain")[0] is Reason.NO_VALUE
     assert refusal_of(engine, "greedy")[0] is Reason.POLICY
     assert engine.jobs["fine"].status is Status.FINISHED
-    # With the horizon that the refusal names, the long job runs.
+    # With a horizon that holds a round so long, the job runs.
     wider = shared_cluster(4, TENANTS, horizon=64)
     again = simulate(wider, [shared_job(wider, "long", "a", chunks=2, epochs=40)], "astraea")
     assert again.jobs["long"].status is Status.FINISHED

@@ -51,6 +51,9 @@ SERVERS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("fifo", {"backfill": "3"}),
     ("drf", {}),
     ("dorm", {}),
+    ("backfill", {}),
+    ("srtf", {}),
+    ("las", {}),
     ("rrh", {}),
     ("rrh", {"threshold": "5"}),
 )

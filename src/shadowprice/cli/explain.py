@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from shadowprice.cli.options import OutputOption
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from shadowprice.results.advice import Counsel
     from shadowprice.results.story import Story
 
 MOST_STAYS = 12
@@ -26,9 +27,21 @@ def explain(
     full: Annotated[
         bool, typer.Option("--full", help="Show every placement of a long plan.")
     ] = False,
+    advice: Annotated[
+        bool | None,
+        typer.Option(
+            "--advice/--no-advice",
+            help="Work out what would have had a refused job admitted. Without either: if it "
+            "takes seconds only.",
+            show_default=False,
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Tell a job's story: what it asked, what was decided and why, where and when it ran.
+
+    For a refused job, also the smallest changes of its entry in the job file with which it would
+    have been admitted, each verified by asking the policy, or running, again.
 
     [bold]Example[/bold]
 
@@ -37,22 +50,50 @@ def explain(
     from shadowprice.results.story import read_story
 
     story = read_story(run, job)
+    counsel, remark = _advice(run, story, advice)
     if output is Output.JSON:
-        print_json(story.record())
+        record = story.record()
+        if counsel is not None:
+            record["advice"] = counsel.record()
+        print_json(record)
     else:
-        _print(story, None if full else MOST_STAYS)
+        _print(story, None if full else MOST_STAYS, counsel, remark)
 
 
-def _print(story: Story, most: int | None) -> None:
+def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None, str]:
+    """Return advice on a refused job, or why there is none; an empty text where none is due."""
+    from shadowprice.cli.advising import PATIENCE, counsel_on, expected_seconds, wanted
+    from shadowprice.core.amounts import format_seconds
+    from shadowprice.core.errors import InputError
+
+    if asked is False or not wanted(story):
+        return None, ""
+    seconds = expected_seconds(story)
+    if asked is None and seconds > PATIENCE:
+        return None, f"--advice works it out by running again, in about {format_seconds(seconds)}"
+    try:
+        return counsel_on(run, story), ""
+    except InputError as error:
+        if asked:
+            raise
+        return None, f"cannot be told: {error}"
+
+
+def _print(story: Story, most: int | None, counsel: Counsel | None, remark: str) -> None:
     from rich.panel import Panel
     from rich.text import Text
 
-    from shadowprice.results.telling import story_lines
+    from shadowprice.results.telling import counsel_lines, story_lines
 
     console = stdout()
     colour, verdict = _verdict(story.job)
     title = Text.assemble((story.job["job"], "bold"), "  ", (verdict, f"bold {colour}"))
-    group = _facts(story_lines(story, most))
+    lines = [*story_lines(story, most)]
+    if counsel is not None:
+        lines += [("", ""), *counsel_lines(counsel)]
+    elif remark:
+        lines += [("", ""), ("would do", remark)]
+    group = _facts(lines)
     subtitle = f"under {story.info['policy']}"
     if story.info["partial"]:
         subtitle += ", in a run interrupted in slot " + str(story.info["interrupted_in_slot"])
@@ -69,7 +110,7 @@ def _print(story: Story, most: int | None) -> None:
     )
 
 
-def _facts(rows: Iterator[tuple[str, str]]) -> Table:
+def _facts(rows: Iterable[tuple[str, str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

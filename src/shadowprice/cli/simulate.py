@@ -98,7 +98,13 @@ def simulate(
         with progress_bar(policy, quiet) as progress, writer as observer:
             observers = () if observer is None else (observer,)
             run = record_run(
-                scenario, policy, built, observers=observers, progress=progress, stop=stop
+                scenario,
+                policy,
+                built,
+                settings=settings,
+                observers=observers,
+                progress=progress,
+                stop=stop,
             )
         if pending is not None:
             _keep(run, pending)

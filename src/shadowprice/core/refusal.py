@@ -1,4 +1,4 @@
-"""Why a job was not admitted: one dominant reason, its numbers, and what would have changed it."""
+"""Why a job was not admitted: one dominant reason and the numbers behind it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,6 @@ class Refusal:
         That completion slot.
     bottleneck : str, optional
         The first thing in the way, such as ``gpu of worker servers from slot 3 to 9``.
-    change : str, optional
-        The smallest change that would have been admitted.
     numbers : mapping of str to float
         Anything else worth showing.
     """
@@ -60,13 +58,12 @@ class Refusal:
     cost: float | None = None
     completion: int | None = None
     bottleneck: str | None = None
-    change: str | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def record(self) -> dict[str, object]:
         """Return the refusal as plain values, without what is unknown."""
         record: dict[str, object] = {"code": self.reason.value, "message": self.message}
-        for name in ("value", "cost", "completion", "bottleneck", "change"):
+        for name in ("value", "cost", "completion", "bottleneck"):
             if getattr(self, name) is not None:
                 record[name] = getattr(self, name)
         if self.numbers:

@@ -342,8 +342,8 @@ class Engine:
             return None
         return Refusal(
             Reason.POLICY,
-            "a bag of tasks needs a policy that plans copies, and this one runs training jobs only",
-            change="a policy that runs bags; `shadowprice policies` tells which do",
+            "a bag of tasks needs a policy that plans copies, and this one runs training jobs "
+            "only; `shadowprice policies` tells which do",
         )
 
     def _lose(self, slot: int, server: int) -> list[Command]:

@@ -137,7 +137,6 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
                 f"needs room for {count} {kind}{'s' if count > 1 else ''}, "
                 f"the empty cluster has room for {found}",
                 bottleneck=f"{short} of {kind} servers",
-                change=f"ask for less {short} per {kind}" + (", or fewer" if count > 1 else ""),
             )
     return None
 

@@ -129,13 +129,29 @@ def resolve_records(
         refusal = never_fits(job, cluster)
         if refusal is not None:
             message = f"job {job.name!r} can never run here: it {refusal.message}"
-            faults.append(Fault(places[job.name], message, refusal.change or ""))
+            mend = f"ask for less of what is short: {refusal.bottleneck}"
+            faults.append(Fault(places[job.name], message, mend))
     if faults and not skip_invalid:
         raise InputError(faults)
     jobs = [job for job in jobs if never_fits(job, cluster) is None]
     if not jobs:
         raise InputError(Fault(place, "holds no valid job" if faults else "holds no job"))
     return jobs
+
+
+def read_entry(path: Path, name: str) -> Mapping[str, Any]:
+    """Return a job of a job file as the file writes it.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or holds no such job.
+    """
+    records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
+    for _, record in records:
+        if isinstance(record, Mapping) and record.get("name") == name:
+            return record
+    raise InputError(Fault(str(path), f"holds no job {name!r}"))
 
 
 def read_parameters(path: Path) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -79,12 +79,18 @@ class Circumstances:
         End of the timespan T.
     inputs : sequence of Input
         Where its parts came from.
+    settings : mapping or None
+        The policy's settings as they were given, None where they are not known.
+    options : mapping
+        How the inputs were read, by the name of the option.
     """
 
     policy: str
     seed: int
     until: int | None
     inputs: Sequence[Input]
+    settings: Mapping[str, object] | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def collect(
@@ -130,11 +136,13 @@ def collect(
         "partial": partial,
         "interrupted_in_slot": recorder.next_slot if partial else None,
         "policy": circumstances.policy,
+        "settings": None if circumstances.settings is None else plain(circumstances.settings),
         "parameters": plain(policy.parameters_in_force()),
         "capabilities": asdict(policy.capabilities),
         "seed": circumstances.seed,
         "until": circumstances.until,
         "inputs": [asdict(part) for part in circumstances.inputs],
+        "options": dict(circumstances.options),
         "versions": _versions(),
         "cluster": _cluster_record(recorder.cluster),
         "incidents": [_incident(recorder.cluster, event) for event in recorder.incidents],

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shadowprice.core.amounts import format_seconds
+from shadowprice.results.advice import Advice, Counsel, Hopeless
 from shadowprice.results.files import outcome_word
 from shadowprice.results.story import Stay, Story
 
@@ -32,6 +33,50 @@ def story_lines(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
         yield from _decided(story, decision, number, most)
     yield "", ""
     yield from _happened(story, most)
+
+
+def counsel_lines(counsel: Counsel) -> Iterator[tuple[str, str]]:
+    """Yield advice on a refused job as (label, text), one change a line.
+
+    Parameters
+    ----------
+    counsel : Counsel
+        What was found.
+    """
+    label = "would do"
+    shown = [*_gentlest(counsel.advice)]
+    for advice in shown:
+        told = f"{advice.key}: {advice.after} instead of {advice.before} ({advice.change})"
+        if advice.completion is not None:
+            told += f"; done in slot {advice.completion}"
+        if advice.at_those_prices is not None:
+            told += f"; at the prices of this run {advice.at_those_prices} would"
+        yield label, told
+        label = ""
+    if not counsel.advice:
+        yield label, "nothing of what follows" if counsel.hopeless else "nothing that was tried"
+    elif len(shown) > 1:
+        yield "", "each on its own, and as little of it as suffices to 1 %"
+    if counsel.hopeless:
+        tried = ", ".join(_up_to(way) for way in counsel.hopeless)
+        yield "would not", tried
+    if counsel.left_out:
+        keys = ", ".join(counsel.left_out)
+        yield "not tried", f"{keys}: each change asks for another run of everything"
+    yield "held fixed", counsel.held
+
+
+def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
+    """Yield what changes least of several numbers that make the same work."""
+    work = [one for one in advice if one.way == "work"]
+    least = min(work, key=lambda one: 1 - int(one.after) / int(one.before), default=None)
+    for one in advice:
+        if one.way != "work" or one is least:
+            yield one
+
+
+def _up_to(way: Hopeless) -> str:
+    return f"{way.key} as far as {way.up_to}"
 
 
 def _asked(story: Story) -> Iterator[tuple[str, str]]:
@@ -112,8 +157,6 @@ def _decided(
     if why is not None:
         if why.get("bottleneck"):
             yield "bottleneck", why["bottleneck"]
-        if why.get("change"):
-            yield "would do", why["change"]
         for name, value in why.get("numbers", {}).items():
             yield name.replace("_", " "), f"{value:.6g}"
     for row, (group, tasks, copies) in enumerate(decision.get("copies", ())):

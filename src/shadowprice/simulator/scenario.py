@@ -41,6 +41,10 @@ class Scenario:
         Where it came from.
     execution : ExecutionModel
         How fast placed jobs run.
+    options : mapping
+        How the inputs were read, by the name of the option.
+    entry : callable or None
+        Returns a job as its file writes it, by its position; None where there is no file.
     """
 
     cluster: Cluster
@@ -50,6 +54,8 @@ class Scenario:
     incidents: Sequence[Incident] = ()
     inputs: Sequence[Input] = ()
     execution: ExecutionModel = field(default_factory=ExactExecution)
+    options: Mapping[str, object] = field(default_factory=dict)
+    entry: Callable[[int], Mapping[str, Any]] | None = None
 
 
 def build_policy(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> Policy:
@@ -74,6 +80,7 @@ def record_run(
     name: str,
     policy: Policy,
     *,
+    settings: Mapping[str, Any] | None = None,
     observers: Sequence[Observer] = (),
     progress: Callable[[int, int], None] | None = None,
     stop: StopSign | None = None,
@@ -88,6 +95,8 @@ def record_run(
         Name of the policy.
     policy : Policy
         The policy, freshly built.
+    settings : mapping, optional
+        The settings that it was built with.
     observers : sequence of Observer
         Who else looks on.
     progress : callable, optional
@@ -118,5 +127,7 @@ def record_run(
         except KeyboardInterrupt:
             partial = True
     wall, prepared = working_time() - began, preparing.seconds - before
-    circumstances = Circumstances(name, scenario.seed, scenario.until, scenario.inputs)
+    circumstances = Circumstances(
+        name, scenario.seed, scenario.until, scenario.inputs, settings, scenario.options
+    )
     return collect(recorder, policy, circumstances, wall, prepared, partial=partial)

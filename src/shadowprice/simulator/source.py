@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.wording import closest
 from shadowprice.inputs import read_jobs
-from shadowprice.inputs.files import resolve_cluster, resolve_records
+from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_records
 from shadowprice.inputs.incidents import read_incidents
 from shadowprice.inputs.text import load_yaml
 from shadowprice.results.collect import Input
@@ -104,7 +105,7 @@ class Source:
             document, place = self._document()
             inputs.append(_input("cluster", self.cluster))
         if self.jobs is None:
-            servers, workload, remarks = self._read_trace(document, seed, added)
+            servers, workload, remarks, entry = self._read_trace(document, seed, added)
             assert self.trace is not None
             parsed, traced = self._traced()
             inputs.append(Input.of("trace", parsed.path, self.trace, traced.start))
@@ -112,6 +113,7 @@ class Source:
             assert document is not None
             servers = resolve_cluster(altered(document, added or {}, place), place)
             workload, remarks = self._read_jobs(servers), []
+            entry = partial(_entry, self.jobs, workload)
             inputs.append(_input("jobs", self.jobs))
         happenings = (
             [] if self.incidents is None else read_incidents(self.incidents, servers, workload)
@@ -126,6 +128,8 @@ class Source:
             seed=seed,
             incidents=happenings,
             inputs=inputs,
+            options={"slot": self.slot, "load": self.load, "skip_invalid": self.skip_invalid},
+            entry=entry,
         )
         return scenario, remarks
 
@@ -168,7 +172,7 @@ class Source:
 
     def _read_trace(
         self, document: Document | None, seed: int, added: Mapping[str, int] | None
-    ) -> tuple[Cluster, list[Job], list[str]]:
+    ) -> tuple[Cluster, list[Job], list[str], Callable[[int], Document]]:
         parsed, traced = self._traced()
         options = SynthesisOptions.from_text(dict(parsed.synthesis))
         place = SIZED if self.cluster is None else self._document()[1]
@@ -184,7 +188,15 @@ class Source:
         cluster = resolve_cluster(altered(document, added or {}, place), place)
         workload = workload.fitted_to(cluster)
         jobs = workload.to_jobs(cluster)
-        return cluster, jobs, [*remarks, *workload.notes]
+        return cluster, jobs, [*remarks, *workload.notes], workload.to_record
+
+
+def _entry(jobs: Path | Sequence[Document], workload: Sequence[Job], at: int) -> Document:
+    """Return a job as it was given; some may have been left out."""
+    name = workload[at].name
+    if isinstance(jobs, Path):
+        return read_entry(jobs, name)
+    return next(record for record in jobs if record["name"] == name)
 
 
 def altered(document: Document, added: Mapping[str, int], place: str) -> Document:

@@ -160,7 +160,14 @@ def run_all(
     for variant in variants:
         with bar(variant.label) as progress:
             policy = built.pop()
-            run = record_run(scenario, variant.label, policy, progress=progress, stop=stop)
+            run = record_run(
+                scenario,
+                variant.label,
+                policy,
+                settings=variant.settings,
+                progress=progress,
+                stop=stop,
+            )
         runs.append(run)
         each(run)
         if run.info["partial"]:

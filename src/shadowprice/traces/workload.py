@@ -212,34 +212,39 @@ class Workload:
 
     def to_records(self) -> Iterator[dict[str, object]]:
         """Yield each job as a job file writes it."""
-        for at, name in enumerate(self.names):
-            profile = self.profiles[at]
-            record: dict[str, object] = {"name": name}
-            if self.tenants[at] is not None:
-                record["tenant"] = self.tenants[at]
-            record["arrival"] = _seconds(int(self.arrival[at]))
-            record["epochs"] = int(self.epochs[at])
-            record["chunks"] = int(self.chunks[at])
-            record["minibatches"] = int(self.minibatches[at])
-            if profile.curve is None:
-                record["minibatch_time"] = _seconds(int(self.minibatch_time[at]))
-                if profile.gradient:
-                    record["gradient"] = _amount("memory", profile.gradient)
-            else:
-                record["throughput"] = {
-                    count: rate
-                    for count, rate in profile.curve.items()
-                    if self.fewest[at] <= count <= self.most[at]
-                }
-            record["worker"] = {k: _amount(k, v) for k, v in profile.worker.items()}
-            if profile.ps is not None:
-                record["ps"] = {k: _amount(k, v) for k, v in profile.ps.items()}
-            record["workers"] = {"min": int(self.fewest[at]), "max": int(self.most[at])}
-            if profile.internal:
-                record["internal_bandwidth"] = _amount(BANDWIDTH, profile.internal)
-            record["utility"] = self._utility_record(at)
-            record["labels"] = dict(self.labels[at])
-            yield record
+        for at in range(len(self)):
+            yield self.to_record(at)
+
+    def to_record(self, at: int) -> dict[str, object]:
+        """Return a job, by its position, as a job file writes it."""
+        name = self.names[at]
+        profile = self.profiles[at]
+        record: dict[str, object] = {"name": name}
+        if self.tenants[at] is not None:
+            record["tenant"] = self.tenants[at]
+        record["arrival"] = _seconds(int(self.arrival[at]))
+        record["epochs"] = int(self.epochs[at])
+        record["chunks"] = int(self.chunks[at])
+        record["minibatches"] = int(self.minibatches[at])
+        if profile.curve is None:
+            record["minibatch_time"] = _seconds(int(self.minibatch_time[at]))
+            if profile.gradient:
+                record["gradient"] = _amount("memory", profile.gradient)
+        else:
+            record["throughput"] = {
+                count: rate
+                for count, rate in profile.curve.items()
+                if self.fewest[at] <= count <= self.most[at]
+            }
+        record["worker"] = {k: _amount(k, v) for k, v in profile.worker.items()}
+        if profile.ps is not None:
+            record["ps"] = {k: _amount(k, v) for k, v in profile.ps.items()}
+        record["workers"] = {"min": int(self.fewest[at]), "max": int(self.most[at])}
+        if profile.internal:
+            record["internal_bandwidth"] = _amount(BANDWIDTH, profile.internal)
+        record["utility"] = self._utility_record(at)
+        record["labels"] = dict(self.labels[at])
+        return record
 
     def _utility_record(self, at: int) -> dict[str, object]:
         value, target = float(self.value[at]), f"{float(self.target[at])!r} slots"

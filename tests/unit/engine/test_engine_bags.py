@@ -182,4 +182,4 @@ def test_a_policy_without_bags_is_not_asked() -> None:
     assert record.status is Status.REFUSED
     assert record.refusal is not None
     assert record.refusal.reason is Reason.POLICY
-    assert "shadowprice policies" in str(record.refusal.change)
+    assert "shadowprice policies" in record.refusal.message

@@ -177,7 +177,7 @@ def scaled(utility: Utility, factor: float) -> Utility:
     return replace(utility, value=utility.value * factor)  # type: ignore[attr-defined, type-var]
 
 
-def test_the_stated_factor_is_the_least_that_would_have_been_admitted() -> None:
+def test_cost_over_value_is_the_least_factor_that_would_have_been_admitted() -> None:
     tried = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -190,12 +190,10 @@ def test_the_stated_factor_is_the_least_that_would_have_been_admitted() -> None:
             if refusal is None or refusal.reason is not Reason.PRICE:
                 continue
             tried += 1
-            factor = refusal.numbers["utility_factor"]
-            assert factor >= 1.0
             assert refusal.value is not None
             assert refusal.cost is not None
-            assert refusal.cost / refusal.value == pytest.approx(factor, rel=1e-6)
-            assert f"{factor:.4g}" in str(refusal.change)
+            factor = refusal.cost / refusal.value
+            assert factor >= 1.0
             for nudge, admitted in ((1 + 1e-5, True), (1 - 1e-5, False)):
                 again = [*crowd[:at], replace(one, utility=scaled(one.utility, factor * nudge))]
                 status = run(on, again, GIVEN, until=10).jobs[one.name].status
@@ -228,7 +226,6 @@ def test_a_job_too_long_for_the_window_is_told_by_how_much() -> None:
     assert refusal.reason is Reason.TOO_LATE
     assert "needs 20 slots at full width, 5 are left in the planning horizon" in refusal.message
     assert refusal.numbers == {"slots_needed": 20, "slots_left": 5}
-    assert "15 more slots" in str(refusal.change)
     refusal = refusal_of(run(on, [job(on, epochs=3, arrival=2)], {}, until=4))
     assert refusal.reason is Reason.TOO_LATE
     assert "timespan" in refusal.message
@@ -267,7 +264,6 @@ def test_a_job_that_others_keep_past_its_deadline_finds_no_room() -> None:
     assert refusal.reason is Reason.NO_ROOM
     assert "no room to complete by slot 1" in refusal.message
     assert refusal.completion == 3
-    assert refusal.change == "a deadline or target past slot 3"
 
 
 def test_a_job_that_no_server_can_hold_never_reaches_the_prices() -> None:

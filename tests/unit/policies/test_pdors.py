@@ -349,7 +349,7 @@ def test_prices_learnt_online_are_the_offline_ones_once_all_are_seen() -> None:
     assert online.parameters_in_force()["ln_U"] == offline.parameters_in_force()["ln_U"]
 
 
-def test_a_refusal_names_the_least_factor_that_admits() -> None:
+def test_cost_over_value_is_the_least_factor_that_admits() -> None:
     on = pool([(4, 8, 8), (2, 4, 8)])
     arena = Arena.of(on)
     arena.arrive(two_rates(on, "first", work=60))
@@ -361,7 +361,9 @@ def test_a_refusal_names_the_least_factor_that_admits() -> None:
     refusal = refused.refusal
     assert refusal.bottleneck is not None
     assert "of the cost over slots" in refusal.bottleneck
-    factor = refusal.numbers["utility_factor"]
+    assert refusal.cost is not None
+    assert refusal.value is not None
+    factor = refusal.cost / refusal.value
     less = Reciprocal(0.01 * factor * 0.999)
     assert isinstance(arena.arrive(two_rates(on, "less", utility=less)), Reject)
     more = Reciprocal(0.01 * factor * 1.001)
@@ -383,7 +385,6 @@ def test_other_refusals_say_why() -> None:
     assert isinstance(full, Reject)
     assert full.refusal.reason is Reason.NO_ROOM
     assert full.refusal.bottleneck in {f"{name} of servers" for name in on.resources}
-    assert full.refusal.change is not None
     nothing = Arena.of(on).arrive(two_rates(on, work=100, utility=Deadline(1.0, 0.0)))
     assert isinstance(nothing, Reject)
     assert nothing.refusal.reason is Reason.NO_VALUE

@@ -40,7 +40,6 @@ def why_not(
         Reason.NO_ROOM,
         f"no gang fits what is left of {where}",
         bottleneck=_bottleneck(tenancy, market, gang, where),
-        change="fewer workers at least, less work, or a later round with fewer jobs",
     )
 
 
@@ -55,7 +54,6 @@ def _too_dear(gang: Gang, turn: Round) -> Refusal:
         cost=cost,
         completion=last,
         bottleneck=f"price of places in slots {first} to {last}",
-        change=f"a utility higher by more than {missing:.6g}",
         numbers={"missing": missing},
     )
 

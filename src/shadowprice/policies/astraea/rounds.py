@@ -234,14 +234,12 @@ class RoundPolicy:
             return Reject(job.name, refusal)
         turn = self._turn_of(max(job.arrival, view.slot))
         if view.until is not None and turn.start >= view.until:
-            late = turn.start + 1
             return Reject(
                 job.name,
                 Refusal(
                     Reason.TOO_LATE,
                     f"its batch begins in slot {turn.start}, the timespan ends at {view.until}",
                     bottleneck="end of the timespan",
-                    change=f"a timespan of {late} slots or more",
                 ),
             )
         return Queue(job.name, f"joins batch {turn.batch}, decided in slot {turn.start}")
@@ -359,7 +357,6 @@ class RoundPolicy:
                 value=0.0,
                 cost=0.0,
                 bottleneck="its utility",
-                change="a utility that lasts longer, or an earlier arrival",
             )
             yield self._give_up(gang.name, refusal)
         if turn.number < self.rounds - 1:

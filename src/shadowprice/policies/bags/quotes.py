@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.cloning.feasible import (
-    MOST_MACHINES,
-    SLACK,
     fewest_machines,
     smallest_deadline,
 )
@@ -119,7 +117,6 @@ class BagQuote:
             return Refusal(
                 Reason.DEADLINE,
                 f"its deadline passed in slot {last} with {left} of {bag.tasks} tasks unfinished",
-                change="a later deadline or a smaller miss probability",
                 numbers={"tasks_unfinished": left},
             )
         limit = "timespan" if view.until == view.end else "planning horizon"
@@ -136,7 +133,6 @@ class BagQuote:
             f"needs {need} places in one slot or more of them later, and places for what still "
             f"runs after it{cut}; until its deadline no slot has room for more than {open_now}",
             bottleneck=f"{scarce.resource} of {scarce.where}",
-            change=f"less {scarce.resource} per worker, a later deadline or a later arrival",
             numbers={"places_needed": need, "most_room": open_now},
         )
 
@@ -230,30 +226,17 @@ class BagQuote:
         share = 1.0 - RESERVE_SHARE
         problem = CloningProblem(groups, places, time, bag.miss_probability * share)
         decays = problem.decays(time)
-        ways, best = [], 1.0
+        best = 1.0
         if decays.min() > 0.0:
             late, _ = fewest_machines(problem, Constraint.EXACT, places, decays)
             best = -math.expm1(-late) / share
-            reached, machines = fewest_machines(problem, Constraint.EXACT, MOST_MACHINES, decays)
-            if reached <= problem.budget * SLACK:
-                ways.append(f"{machines} places for copies")
-            if best <= 0.5:
-                ways.append(f"a miss probability of {_up(best):.4g}")
         # On the clock a deadline runs from the submission.
         since = passed + self.job.before_arrival
         soonest = smallest_deadline(problem) + since * bag.slot_seconds
-        ways.insert(0, f"a deadline of {_up(soonest):.10g}s")
         return Refusal(
             Reason.TOO_LATE if cut else Reason.DEADLINE,
             f"no number of copies on {places} places ends {tasks} tasks within "
             f"{format_seconds(time)} with a miss probability of {bag.miss_probability:g}{cut}; "
             f"the best misses with {min(best, 1.0):.3g}",
-            change=" or ".join(ways),
             numbers={"best_miss_probability": min(best, 1.0), "smallest_deadline_s": soonest},
         )
-
-
-def _up(value: float) -> float:
-    """Round up to three digits, so that what is advised suffices."""
-    digits = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return math.ceil(value / digits) * digits

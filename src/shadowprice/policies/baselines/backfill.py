@@ -27,6 +27,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.backfill import backfill, fitting_now
@@ -99,7 +100,7 @@ class Backfill:
     as the estimates and priorities are.
     """
 
-    capabilities: Final = Capabilities(wakes_every_slot=True)
+    capabilities: Final = Capabilities(wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: BackfillParameters) -> None:
         self._parameters = parameters
@@ -147,6 +148,11 @@ class Backfill:
                 self._room.restore(server)
         self._changed = True
 
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would be queued."""
+        del explained  # there is one reason
+        return self._empty.quote(job, self._workers_of(job), view.slot)
+
     def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
         for job in jobs:
             workers = self._empty.workers(job, self._workers_of(job))
@@ -184,7 +190,6 @@ class Backfill:
                 Reason.POLICY,
                 f"it ran for the wall time that it states, {running.entry.job.walltime} slots, "
                 "without being done",
-                change="a longer `walltime`",
             )
             self._leave(name)
             self._changed = True

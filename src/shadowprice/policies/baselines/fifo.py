@@ -88,9 +88,7 @@ class Fifo:
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
         del explained  # there is one reason
-        carried = self._empty.workers(job, self._workers_of(job))
-        answer = Queue(job.name) if carried else Reject(job.name, NO_PLACEMENT)
-        return Quote.of(answer, view.slot)
+        return self._empty.quote(job, self._workers_of(job), view.slot)
 
     def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
         for job in jobs:

@@ -23,6 +23,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.kernels.reactive.risk_reward import run_in_order
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FixedWorkers
@@ -53,7 +54,7 @@ class Ranked:
     A slot in which neither the jobs nor their order changed costs the ordering alone.
     """
 
-    capabilities: Final = Capabilities(wakes_every_slot=True)
+    capabilities: Final = Capabilities(wakes_every_slot=True, quotes=True)
 
     def __init__(
         self, context: PolicyContext, parameters: Parameters, workers: FixedWorkers
@@ -96,6 +97,11 @@ class Ranked:
             case ServerBack(_, server):
                 self._table.restore(server)
         self._changed = True
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would be queued."""
+        del explained  # there is one reason
+        return self._empty.quote(job, self._workers_of(job), view.slot)
 
     # ------------------------------------------------------------ for subclasses
 

@@ -176,7 +176,6 @@ class Rrh:
             value=value,
             cost=cost,
             completion=int(view.slot + wait) - 1,
-            change=f"a utility larger by {short:.4g} at that time" if short else None,
             numbers={"threshold": self._parameters.threshold},
         )
 

@@ -38,11 +38,8 @@ from shadowprice.policies.offline.solver import solve
 REFUSED: Final = Refusal(
     Reason.NO_ROOM,
     "not in the set of jobs that together are worth most",
-    change="add servers, or raise its utility",
 )
-LATE: Final = Refusal(
-    Reason.TOO_LATE, "cannot complete before the end, whatever the others do", change="a later end"
-)
+LATE: Final = Refusal(Reason.TOO_LATE, "cannot complete before the end, whatever the others do")
 LOST: Final = Refusal(
     Reason.SERVER_LOST, "what remains of it is not worth the jobs that would have to give way"
 )

@@ -1,4 +1,4 @@
-"""Why a priced planner refused a job, and the smallest change that would have been admitted."""
+"""Why a priced planner refused a job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
     """
     if offer is None:
         return quote.hopeless() or _no_schedule(quote, view, remaining)
-    factor, nearest = least_factor(quote, job, offer)
+    _, nearest = least_factor(quote, job, offer)
     if nearest is None:
         return _no_value(quote, view, job, offer, remaining)
     return Refusal(
@@ -46,8 +46,7 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
         cost=nearest.cost,
         completion=nearest.completion,
         bottleneck=_dearest(quote, nearest),
-        change=f"a utility more than {factor:.4g} times as large",
-        numbers={"payoff": offer.payoff, "utility_factor": factor},
+        numbers={"payoff": offer.payoff},
     )
 
 
@@ -57,7 +56,6 @@ def _no_value(quote: Quote, view: View, job: Job, offer: Offer, work: int) -> Re
     useful = int(np.count_nonzero(job.utility.values(durations) > 0))
     shortest = -(-work // max(quote.fastest(), 1))
     numbers = {"slots_needed": shortest, "slots_with_value": useful}
-    change = f"a deadline or target past slot {offer.completion}"
     if shortest > useful:
         return Refusal(
             Reason.NO_VALUE,
@@ -66,7 +64,6 @@ def _no_value(quote: Quote, view: View, job: Job, offer: Offer, work: int) -> Re
             value=0.0,
             cost=offer.cost,
             completion=offer.completion,
-            change=f"{change}, or less work",
             numbers=numbers,
         )
     scarce = quote.scarcest()
@@ -78,7 +75,6 @@ def _no_value(quote: Quote, view: View, job: Job, offer: Offer, work: int) -> Re
         cost=offer.cost,
         completion=offer.completion,
         bottleneck=f"{scarce.resource} of {scarce.where}",
-        change=change,
         numbers=numbers,
     )
 
@@ -92,7 +88,6 @@ def _no_schedule(quote: Quote, view: View, work: int) -> Refusal:
             Reason.TOO_LATE,
             f"needs {shortest} slots at full width, {max(slots, 0)} are left in the {limit}",
             bottleneck=f"{limit} ending at slot {view.end}",
-            change=f"less work, more workers at once, or {shortest - max(slots, 0)} more slots",
             numbers={"slots_needed": shortest, "slots_left": max(slots, 0)},
         )
     scarce = quote.scarcest()
@@ -101,7 +96,6 @@ def _no_schedule(quote: Quote, view: View, work: int) -> Refusal:
         f"no room: {scarce.resource} leaves place for {scarce.room:.3g} {scarce.kind} a slot on "
         f"average until slot {view.end}",
         bottleneck=f"{scarce.resource} of {scarce.where}",
-        change=f"less {scarce.resource} per {scarce.kind[:-1]}, fewer epochs, or a later arrival",
         numbers={"mean_room": scarce.room},
     )
 

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Queue, Reject
 from shadowprice.core.job import Job
+from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.round_robin import place
@@ -21,7 +23,6 @@ from shadowprice.kernels.reactive.round_robin import place
 NO_PLACEMENT: Final = Refusal(
     Reason.NEVER_FITS,
     "round-robin placement finds no room for it even in the empty cluster",
-    change="add a server, or ask for less per worker or parameter server",
 )
 
 
@@ -156,6 +157,12 @@ class EmptyCluster:
             if count < wanted and self._carries(job, int(count))
         )
         return next(fitting, 0)
+
+    def quote(self, job: Job, wanted: int, slot: int) -> Quote:
+        """Return the quote of a policy that queues whatever an empty cluster can carry."""
+        carried = self.workers(job, wanted)
+        answer = Queue(job.name) if carried else Reject(job.name, NO_PLACEMENT)
+        return Quote.of(answer, slot)
 
     def _carries(self, job: Job, workers: int) -> bool:
         servers = job.ps_needed(workers)

@@ -65,7 +65,6 @@ def fixed_gang(
             Reason.NEVER_FITS,
             f"no gang of {int(gang.counts[0])} workers or more fits the empty cluster",
             bottleneck="places of workers and of parameter servers",
-            change="fewer workers at least, or more ps.bandwidth for each worker.bandwidth",
         )
     wished = int(possible[-1]) if size == "most" else int(possible[0])
     if isinstance(size, int):

@@ -232,10 +232,7 @@ def hopeless(
         if least > workers.sum():
             message = f"needs {least} workers at once, {where} have room for {int(workers.sum())}"
             message = message.replace("cluster have", "cluster has")
-            change = f"run with {int(workers.sum())} workers or fewer"
-            return Refusal(
-                Reason.NEVER_FITS, message, bottleneck="places of workers", change=change
-            )
+            return Refusal(Reason.NEVER_FITS, message, bottleneck="places of workers")
         message = (
             f"needs a server whose parameter servers carry its workers elsewhere, with {least} "
             f"workers; {where.replace('the empty cluster', 'no server of the empty cluster')} can"
@@ -246,15 +243,12 @@ def hopeless(
             Reason.NEVER_FITS,
             message,
             bottleneck="places and bandwidth of parameter servers",
-            change="fewer workers at least, or more ps.bandwidth for each worker.bandwidth",
         )
     if fewest > longest:
-        horizon = 1 << (fewest - 1).bit_length()
         return Refusal(
             Reason.TOO_LATE,
             f"takes {fewest} slots at best, with {count} workers; the longest round has {longest}",
             bottleneck="length of the longest round",
-            change=f"a horizon of {horizon} slots",
             numbers={"slots": float(fewest), "longest_round": float(longest)},
         )
     if gang.values(fewest)[fewest] <= 0:
@@ -264,6 +258,5 @@ def hopeless(
             value=utility_value(job.utility, fewest),
             cost=0.0,
             bottleneck="its utility",
-            change=f"a utility above 0 after {fewest} slots",
         )
     return None

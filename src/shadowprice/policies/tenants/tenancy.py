@@ -95,8 +95,7 @@ class Tenancy:
         elif job.tenant is None:
             return Refusal(
                 Reason.POLICY,
-                "it names no tenant, and places belong to tenants here",
-                change=f"give it a tenant: {', '.join(self.tenants)}",
+                f"it names no tenant, and places belong to tenants here: {', '.join(self.tenants)}",
             )
         else:
             tenant = self.cluster.tenant_index[job.tenant]
@@ -122,8 +121,8 @@ class Tenancy:
         found = ", ".join(cluster.resources[column] for column in asked) or "nothing"
         return Refusal(
             Reason.POLICY,
-            f"a {kind} takes one place here, and this one asks for {found}",
-            change=f"ask for 1 of {names} and nothing else that servers limit",
+            f"a {kind} takes one place of {names} here and nothing else that servers limit, and "
+            f"this one asks for {found}",
         )
 
 

@@ -83,7 +83,6 @@ def refusals(run: Run) -> str | None:
         Column("price", numeric=True),
         Column("reason", long=True, minor=True),
         Column("first bottleneck", long=True, minor=True),
-        Column("smallest change that would do", long=True),
     ]
     rows: list[list[Cell]] = []
     for record in refused[:MOST_ROWS]:
@@ -96,7 +95,6 @@ def refusals(run: Run) -> str | None:
                 why.get("cost"),
                 why["message"],
                 why.get("bottleneck"),
-                why.get("change"),
             ]
         )
     table = data_table(columns, rows, total=len(refused), remark="those worth most.")

@@ -1,0 +1,96 @@
+"""Reading a run's files again to work out advice on a refused job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from shadowprice.cli.options import load_scenario
+from shadowprice.core.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from shadowprice.results.advice import Counsel
+    from shadowprice.results.story import Story
+    from shadowprice.simulator.scenario import Scenario
+
+PATIENCE: Final = 10.0
+"""Seconds that working out advice may take without being asked for."""
+_EACH: Final = 0.0003
+"""Seconds that a job costs beside its decision."""
+_RUNS: Final = 60
+"""Runs that advice takes where every change is run."""
+
+
+def wanted(story: Story) -> bool:
+    """Whether there is something to advise: the job was refused and never admitted."""
+    return bool(story.job["outcome"] == "refused")
+
+
+def expected_seconds(story: Story) -> float:
+    """Return about how long advice takes: runs up to the job's arrival, at the run's own pace."""
+    info = story.info
+    latency = info["timing"]["decision_latency"] or {}
+    jobs = int(info["summary"]["jobs"])
+    # Medians, because first decisions compile; solving beforehand shows in the wall time only.
+    seconds = jobs * (float(latency.get("p50") or 0.0) + _EACH)
+    can = info["capabilities"]
+    if can.get("quotes", False) and can.get("answers_at_once", False):
+        return seconds
+    return _RUNS * max(seconds, float(info["timing"]["wall_seconds"]))
+
+
+def counsel_on(folder: Path, story: Story) -> Counsel:
+    """Work out what would have had a run's refused job admitted.
+
+    Raises
+    ------
+    InputError
+        If the files of the run are gone or changed, or were not named.
+    """
+    from shadowprice.simulator.advice import advise
+
+    info = story.info
+    if info.get("settings") is None or "options" not in info:
+        raise InputError(Fault(str(folder), "does not say how it was made", "run it again"))
+    scenario = _scenario(folder, info)
+    name = story.job["job"]
+    position = next(at for at, job in enumerate(scenario.jobs) if job.name == name)
+    assert scenario.entry is not None
+    policy = info["policy"].split()[0]
+    return advise(scenario, policy, info["settings"], position, scenario.entry(position))
+
+
+def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
+    """Read the inputs of a run once more, and make sure that they are what they were."""
+    named = {part["kind"]: part for part in info["inputs"]}
+    options = info["options"]
+    until = info["until"]
+    found = {kind: _found(folder, part["name"]) for kind, part in named.items() if kind != "trace"}
+    trace = named["trace"]["name"] if "trace" in named else None
+    if "jobs" not in found and trace is None:
+        raise InputError(Fault(str(folder), "names no job file", "advice needs one to change"))
+    scenario, _ = load_scenario(
+        cluster=found.get("cluster"),
+        jobs=found.get("jobs"),
+        trace=trace,
+        incidents=found.get("incidents"),
+        params=None,
+        until=None if until is None else f"{until} slots",
+        slot=options["slot"],
+        load=options["load"],
+        seed=info["seed"],
+        skip_invalid=options["skip_invalid"],
+    )
+    for part in scenario.inputs:
+        if part.sha256 != named[part.kind]["sha256"]:
+            raise InputError(Fault(part.name, "has changed since the run", "run it again"))
+    return scenario
+
+
+def _found(folder: Path, name: str) -> Path:
+    """Return where a file is: as it was named, from here or from a folder above the run."""
+    candidates = [Path(name), *(parent / name for parent in folder.resolve().parents)]
+    found = next((path for path in candidates if path.exists()), None)
+    if found is None:
+        raise InputError(Fault(name, "is not there any more", "go to where the run was made"))
+    return found

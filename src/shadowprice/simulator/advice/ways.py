@@ -1,0 +1,294 @@
+"""The ways in which the owner of a job can change it, each as steps from small to large.
+
+A way changes one key of the job's entry in its file. Its steps are values as a file writes them,
+about 1 % apart, or whole units where the key counts in units, so that the smallest step that is
+admitted is the smallest change to 1 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from shadowprice.core.amounts import Dimension, parse_amount, parse_duration
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+
+Key = tuple[str | int, ...]
+Entry = Mapping[str, Any]
+"""A job as its file writes it."""
+
+STEP: Final = 1.009
+"""Ratio of neighbouring steps: below 1 %, so that digits may be rounded."""
+MOST_WORTH: Final = 1000.0
+"""Largest factor on what a job is worth."""
+LEAST_SIZE: Final = 100
+"""Part of what a job asks for, 1 in so many, that is the least it is cut down to."""
+
+_BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_DECIMAL: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
+_RATES: Final = (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1))
+_FINE: Final = 1000
+"""A size is written in a unit of which it has so many at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One key of a job's entry and the values that it could have instead.
+
+    Parameters
+    ----------
+    name : str
+        ``value``, ``work``, ``size``, ``workers``, ``arrival`` or ``deadline``.
+    key : tuple of str or int
+        Where the value stands in the entry.
+    before : str
+        What stands there.
+    values : sequence
+        What could stand there, from the smallest change to the largest.
+    change : callable
+        Tells how much a change is, for a person.
+    """
+
+    name: str
+    key: Key
+    before: str
+    values: Sequence[Any]
+    change: Callable[[Any], str]
+
+    @property
+    def label(self) -> str:
+        """The key as a path: ``utility.value``, ``tasks[0].count``."""
+        return "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.key
+        ).removeprefix(".")
+
+
+def changed(entry: Entry, key: Key, value: Any) -> dict[str, Any]:
+    """Return a job's entry with another value in one place."""
+    result: Any = deepcopy(dict(entry))
+    inner = result
+    for part in key[:-1]:
+        inner = inner.setdefault(part, {}) if isinstance(inner, dict) else inner[part]
+    inner[key[-1]] = value
+    return dict(result)
+
+
+def ways_of(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Way]:
+    """Yield the ways to change a job, but for its arrival.
+
+    Parameters
+    ----------
+    entry : mapping
+        The job as its file writes it.
+    job : Job
+        The same, resolved.
+    cluster : Cluster
+        The servers.
+    end : int
+        First slot that no plan may use.
+    """
+    yield from _worth(entry)
+    yield from _patience(entry, job, cluster, end)
+    if job.bag is None:
+        for name in ("epochs", "minibatches"):
+            yield from _fewer("work", (name,), int(entry.get(name, 1)))
+        yield from _workers(entry, job)
+    else:
+        for at, group in enumerate(entry["tasks"]):
+            yield from _fewer("work", ("tasks", at, "count"), int(group.get("count", 1)))
+        yield from _chances(entry)
+    for part in ("worker", "ps"):
+        for resource, amount in (entry.get(part) or {}).items():
+            yield from _smaller((part, resource), amount)
+
+
+def later(job: Job, last: int) -> Way:
+    """Return the way of arriving later, up to a slot."""
+    delays = _up(0, last - job.arrival)
+
+    def told(text: str) -> str:
+        return f"{_count(int(text.split(maxsplit=1)[0]) - job.arrival, 'slot')} later"
+
+    values = [_slots(job.arrival + delay) for delay in delays]
+    return Way("arrival", ("arrival",), _slots(job.arrival), values, told)
+
+
+# ---------------------------------------------------------------- the ways
+
+
+def _worth(entry: Entry) -> Iterator[Way]:
+    utility = entry["utility"]
+    name = next((name for name in ("value", "scale") if name in utility), None)
+    if name is None:
+        return
+    now = float(utility[name])
+    # What is worth nothing has no size: begin at a thousandth.
+    steps = _grid(now, now * MOST_WORTH) if now > 0 else _grid(1e-3, MOST_WORTH)
+
+    def told(value: float) -> str:
+        return f"{_digits(value / now)} times as much" if now > 0 else "more than nothing"
+
+    yield Way("value", ("utility", name), plain(utility[name]), steps, told)
+
+
+def _patience(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Way]:
+    """Later deadlines and targets, and a gentler slope."""
+    utility = entry["utility"]
+    # Later than the last slot of any plan, nothing changes any more.
+    most = max(end - job.arrival, cluster.horizon) + 1
+    keys: tuple[Key, ...] = (("utility", "by"), ("utility", "target"), ("deadline",))
+    for key in keys:
+        text = entry.get("deadline") if len(key) == 1 else utility.get(key[1])
+        if text is None:
+            continue
+        # Counted in slots, whatever the unit of the file: that is what they are compared in.
+        now = job.bag.deadline if len(key) == 1 and job.bag else getattr(job.utility, str(key[-1]))
+        if key[-1] == "target":
+            # Worth falls over some slots around a target: so much later it makes no difference.
+            spread = 40.0 / max(float(utility.get("decay", 1.0)), 40.0 / most)
+            steps = [f"{value!r} slots" for value in _grid(max(float(now), 0.1), most + spread)]
+        else:
+            # A deadline falls at the end of a slot.
+            steps = [_slots(value) for value in _up(math.floor(now), most)]
+
+        def told(value: str, now: float = float(now)) -> str:
+            more = float(parse_duration(value).slots) - now
+            return f"{_digits(more)} slots later" if more != 1 else "1 slot later"
+
+        yield Way("deadline", key, str(text), steps, told)
+    slope = float(utility.get("slope", 0.0))
+    if slope < 0:
+        steps_ = [slope * (100 - part) / 100 for part in range(1, 100)]
+        values = [float(f"{value:.4g}") for value in steps_] + [0.0]
+
+        def gentler(value: float) -> str:
+            return f"{_digits(100 * (1 - value / slope))} % less steep"
+
+        yield Way("deadline", ("utility", "slope"), plain(utility["slope"]), values, gentler)
+
+
+def _fewer(name: str, key: Key, now: int) -> Iterator[Way]:
+    """Smaller whole numbers, down to 1."""
+    values = _down(now, 1)
+    if values:
+
+        def told(value: int) -> str:
+            return f"{_digits(100 * (1 - value / now))} % less"
+
+        yield Way(name, key, str(now), values, told)
+
+
+def _workers(entry: Entry, job: Job) -> Iterator[Way]:
+    fewest, most = int(job.worker_counts[0]), job.most_workers
+    given = entry.get("workers") or {}
+    for bound, now, values in (
+        ("min", fewest, _down(fewest, 1)),
+        ("max", most, _up(most, job.chunks)),
+        ("max", most, _down(most, fewest)),
+    ):
+        if values:
+            before = str(given[bound]) if given.get(bound) is not None else f"{now} (default)"
+
+            def told(value: int, bound: str = bound, now: int = now) -> str:
+                noun = _count(abs(value - now), "worker")
+                most_or_least = "at least" if bound == "min" else "at most"
+                return f"{noun} {'more' if value > now else 'fewer'} {most_or_least}"
+
+            yield Way("workers", ("workers", bound), before, values, told)
+
+
+def _chances(entry: Entry) -> Iterator[Way]:
+    now = float(entry["miss_probability"])
+    steps = [value for value in _grid(now, 0.999) if value < 1.0]
+
+    def told(value: float) -> str:
+        return f"missed {_digits(value / now)} times as often"
+
+    yield Way("deadline", ("miss_probability",), plain(entry["miss_probability"]), steps, told)
+
+
+def _smaller(key: Key, amount: object) -> Iterator[Way]:
+    """Less of one resource for each worker or parameter server."""
+    parsed = parse_amount(amount)
+    if parsed.dimension is Dimension.COUNT:
+        whole, rest = divmod(parsed.value, 1000)
+        # Parts of a GPU are for those to use who use them already.
+        values: list[Any] = [*_down(whole, 1)]
+        if rest:
+            values = [value / 1000 for value in _down(parsed.value, 1)]
+        number = parsed.value / 1000
+        sizes = {value: float(value) for value in values}
+    else:
+        units = _RATES if parsed.dimension is Dimension.RATE else _DECIMAL
+        if parsed.dimension is Dimension.BYTES and "i" in str(amount):
+            units = _BINARY
+        unit, size = next((pair for pair in units if parsed.value >= _FINE * pair[1]), units[-1])
+        counts = _down(parsed.value // size, 1)
+        number = parsed.value / size
+        values = [f"{count}{unit}" for count in counts]
+        sizes = {text: float(count) for text, count in zip(values, counts, strict=True)}
+    values = [value for value in values if sizes[value] * LEAST_SIZE >= number]
+    if values:
+
+        def told(value: Any) -> str:
+            return f"{_digits(100 * (1 - sizes[value] / number))} % less"
+
+        yield Way("size", key, str(amount), values, told)
+
+
+# ---------------------------------------------------------------- steps
+
+
+def _grid(now: float, most: float) -> list[float]:
+    """Return numbers above one, each about 1 % above the one before, of four digits."""
+    if most <= now:
+        return []
+    count = math.ceil(math.log(most / now) / math.log(STEP))
+    steps = (float(f"{now * STEP**at:.4g}") for at in range(1, count + 1))
+    return [step for step in steps if step > now]
+
+
+def _up(now: int, most: int) -> list[int]:
+    """Return whole numbers above one, at most 1 % apart where that is more than 1."""
+    values = []
+    while now < most:
+        now += max(1, now // 100)
+        values.append(now)
+    return values
+
+
+def _down(now: int, least: int) -> list[int]:
+    """Return whole numbers below one, at most 1 % apart where that is more than 1."""
+    values = []
+    while now > least:
+        now -= max(1, now // 100)
+        values.append(max(now, least))
+    return values
+
+
+# ---------------------------------------------------------------- words
+
+
+def _slots(number: int) -> str:
+    return _count(number, "slot")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def plain(value: object) -> str:
+    """Return a value as one would type it into a file."""
+    if isinstance(value, float):
+        return np.format_float_positional(value, trim="-")
+    return str(value)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

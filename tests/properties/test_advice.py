@@ -1,0 +1,189 @@
+"""Advice is true: with it in the job file, running again admits the job; with 1 % less, not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from shadowprice.core.errors import InputError
+from shadowprice.engine.validation import never_fits
+from shadowprice.results.advice import Advice
+from shadowprice.simulator.advice import advise
+from tests.advice_cases import Case, check, entry, refused, resolved, servers
+from tests.astraea_cases import shared_cluster
+
+SEEDS = st.integers(0, 2**32 - 1)
+SETTINGS: list[tuple[str, Mapping[str, Any]]] = [
+    ("oasis", {"prices": "offline"}),
+    ("oasis", {"prices": "online"}),
+    ("oasis", {"prices": "online", "lower": "clearing"}),
+    ("pdors", {"prices": "online"}),
+    ("pdors", {"prices": "offline", "lower": "clearing"}),
+    ("rrh", {}),
+    ("rrh", {"threshold": "3"}),
+]
+TENANTS = {"a": {"worker": 4, "ps": 2}, "b": {"worker": 2, "ps": 1}}
+
+
+def case_of(policy: str, settings: Mapping[str, Any], seed: int) -> Case:
+    """Return a policy with up to ten jobs on a small cluster."""
+    rng = np.random.default_rng(seed)
+    on = servers(rng)
+    drawn = [entry(rng, f"job-{at}") for at in range(int(rng.integers(2, 11)))]
+    entries = [one for one in drawn if never_fits(resolved(on, [one])[0], on) is None]
+    return Case(policy, settings, on, entries, seed=seed)
+
+
+def hold(case: Case, most: int = 2) -> list[Advice]:
+    """Check all advice on the first refused jobs of a case; return it."""
+    given: list[Advice] = []
+    for position in refused(case.run(), case.entries)[:most]:
+        counsel = case.counsel(position)
+        for advice, admitted, minimal in check(case, position, counsel):
+            assert admitted, (position, advice)
+            assert minimal, (position, advice)
+            given.append(advice)
+        for way in counsel.hopeless[:3]:
+            assert not case.admitted(position, way.key, way.up_to)
+    return given
+
+
+@pytest.mark.parametrize(("policy", "settings"), SETTINGS, ids=str)
+@given(seed=SEEDS)
+@hypothesis_settings(max_examples=2, deadline=None)
+def test_advice_admits_when_the_file_is_changed_and_run_again(
+    policy: str, settings: Mapping[str, Any], seed: int
+) -> None:
+    hold(case_of(policy, settings, seed))
+
+
+def shared_entry(rng: np.random.Generator, name: str) -> dict[str, Any]:
+    """Return a job that takes places, of one of two tenants."""
+    value = float(np.round(10 ** rng.uniform(0, 2), 2))
+    return {
+        "name": name,
+        "tenant": "a" if rng.random() < 0.6 else "b",
+        "arrival": f"{int(rng.integers(0, 5))} slots",
+        "epochs": int(rng.integers(1, 14)),
+        "chunks": int(rng.integers(1, 5)),
+        "minibatch_time": "1h",
+        "gradient": "225GB",
+        "worker": {"worker": 1, "bandwidth": "1Gbps"},
+        "ps": {"ps": 1, "bandwidth": f"{int(rng.integers(1, 4))}Gbps"},
+        "internal_bandwidth": "unlimited",
+        "utility": [
+            {"kind": "linear", "value": value, "slope": -round(value / 12, 3)},
+            {"kind": "deadline", "value": value, "by": f"{int(rng.integers(2, 9))} slots"},
+        ][int(rng.integers(2))],
+    }
+
+
+@pytest.mark.parametrize("policy", ["astraea", "batchsche", "gandiva_fair", "hived"])
+@given(seed=SEEDS)
+@hypothesis_settings(max_examples=2, deadline=None)
+def test_advice_where_places_are_shared(policy: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    entries = [shared_entry(rng, f"job-{at}") for at in range(7)]
+    on = shared_cluster(3, TENANTS, horizon=8)
+    entries = [one for one in entries if never_fits(resolved(on, [one])[0], on) is None]
+    until = 20 if policy in ("astraea", "batchsche") else None
+    hold(Case(policy, {}, on, entries, until=until), most=1)
+
+
+@pytest.mark.parametrize("prices", ["online", "offline"])
+@given(seed=SEEDS)
+@hypothesis_settings(max_examples=2, deadline=None)
+def test_advice_on_bags(prices: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = servers(rng)
+    entries = [
+        {
+            "name": f"bag-{at}",
+            "arrival": f"{int(rng.integers(0, 4))} slots",
+            "worker": {"gpu": 1},
+            "utility": {"kind": "constant", "value": round(float(rng.uniform(0.001, 10)), 4)},
+            "deadline": f"{int(rng.integers(1, 6))} slots",
+            "miss_probability": 0.05,
+            "tasks": [
+                {
+                    "count": int(rng.integers(1, 9)),
+                    "duration": {
+                        "kind": "pareto",
+                        "shape": 2.5,
+                        "mean": f"{int(rng.integers(5, 30))}min",
+                    },
+                }
+            ],
+        }
+        for at in range(5)
+    ]
+    hold(Case("oasis", {"prices": prices}, on, entries), most=1)
+
+
+def crowded(policy: str, settings: Mapping[str, Any] | None = None) -> Case:
+    """Return two jobs that both want all of one server, the second for less."""
+    on = servers(np.random.default_rng(3), horizon=6)
+    wide = {
+        "epochs": 20,
+        "chunks": 4,
+        "minibatches": 30,
+        "minibatch_time": "2s",
+        "worker": {"gpu": 1, "cpu": 2, "memory": "8GiB"},
+        "workers": {"min": 4, "max": 4},
+    }
+    at_once = {"kind": "deadline", "by": "0 slots"}
+    places = on.servers - 1
+    first = [
+        {**wide, "name": f"first-{at}", "utility": {**at_once, "value": 50}} for at in range(places)
+    ]
+    second = {**wide, "name": "second", "utility": {**at_once, "value": 5}}
+    return Case(policy, settings or {}, on, [*first, second])
+
+
+def test_the_optimum_is_solved_again_for_every_change() -> None:
+    case = crowded("optimum")
+    position = len(case.entries) - 1
+    assert refused(case.run(), case.entries) == [position]
+    counsel = case.counsel(position)
+    assert counsel.advice
+    for advice, admitted, minimal in check(case, position, counsel):
+        assert admitted, advice
+        assert minimal, advice
+        assert advice.verified == "run"
+
+
+def test_a_later_deadline_and_a_later_arrival_are_told_in_slots() -> None:
+    case = crowded("oasis", {"prices": "online"})
+    position = len(case.entries) - 1
+    assert refused(case.run(), case.entries) == [position]
+    found = {advice.key: advice for advice in case.counsel(position).advice}
+    # One slot at full width beside it; three slots are taken by the first ones.
+    assert found["arrival"].before == "0 slots"
+    assert found["arrival"].verified == "asked"
+    assert found["utility.by"].completion == int(found["utility.by"].after.split()[0])
+    assert found["utility.by"].change.endswith("later")
+    record = case.counsel(position).record()
+    assert {one["key"] for one in record["advice"]} == found.keys()
+
+
+def test_ways_that_cost_too_many_runs_are_left_out_and_named() -> None:
+    case = crowded("oasis", {"prices": "offline"})
+    position = len(case.entries) - 1
+    counsel = case.counsel(position, most_arrivals=0)
+    assert not counsel.advice
+    assert "utility.value" in counsel.left_out
+
+
+def test_a_job_that_is_admitted_needs_no_advice() -> None:
+    case = crowded("oasis", {"prices": "online"})
+    with pytest.raises(InputError, match="is admitted when the run is repeated"):
+        case.counsel(0)
+    scenario = replace(case.scenario(), cluster=servers(np.random.default_rng(3), horizon=9))
+    assert advise(scenario, "oasis", {"prices": "online"}, len(case.entries) - 1, case.entries[-1])
