@@ -449,6 +449,61 @@ document.documentElement.dataset.ready = "true";
 </script></body></html>"""
 
 
+def served(visit: Visit, first: dict[str, Any]) -> Page:
+    """Open a page of a service that serves the modules as they are, with one chart."""
+    page = visit.page
+
+    def answer(route: Any) -> None:
+        name = route.request.url.rpartition("/")[2]
+        if name:
+            route.fulfill(body=embed.asset(name), content_type="text/javascript")
+        else:
+            body = SERVED.format(style=embed.asset("page.css"), first=json.dumps(first))
+            route.fulfill(body=body, content_type="text/html")
+
+    page.route("http://dashboard.test/**", answer)
+    page.goto("http://dashboard.test/")
+    page.wait_for_selector("html[data-ready]")
+    return page
+
+
+LEVELS = """() => {
+  const canvas = chart.canvas.querySelector("canvas"), copy = document.createElement("canvas");
+  [copy.width, copy.height] = [canvas.width, canvas.height];
+  const context = copy.getContext("2d", {willReadFrequently: true});
+  context.drawImage(canvas, 0, 0);
+  const top = (slot) => {
+    const at = chart.page.clock.position(slot);
+    const x = Math.round(chart.drawing.convertToPixel({xAxisIndex: 0}, at));
+    const {data} = context.getImageData(x, 0, 1, copy.height);
+    for (let y = 0; y < copy.height; y += 1) {
+      if (data[4 * y + 2] > 150 && data[4 * y] < 90) return y;
+    }
+    return null;
+  };
+  return Array.from({length: 16}, (_, at) => [top(at + 2.2), top(at + 2.8)]);
+}"""
+
+
+def test_small_steps_are_steps(browser: Browser) -> None:
+    """Of less than two pixels they were drawn as a slope."""
+    steps = {
+        "kind": "slotLines",
+        "slots": True,
+        "steps": True,
+        "x": {"first": 0, "step": 1, "count": 20},
+        "end": 20,
+        "x_label": "slot",
+        "y_label": "jobs",
+        "y_high": 130,
+        "series": [{"name": "running", "colour": 0, "values": list(range(20))}],
+    }
+    with Visit(browser) as visit:
+        levels = served(visit, steps).evaluate(LEVELS)
+        assert all(first == last for first, last in levels)
+        assert len({first for first, _ in levels}) > 12
+
+
 def test_a_service_can_serve_the_modules_and_send_news(browser: Browser) -> None:
     """The same files, unbundled, as the live dashboard will use them."""
     first: dict[str, Any] = {
@@ -461,20 +516,7 @@ def test_a_service_can_serve_the_modules_and_send_news(browser: Browser) -> None
         "series": [{"name": "running", "colour": 0, "values": [1, 2]}],
     }
     with Visit(browser) as visit:
-        page = visit.page
-
-        def answer(route: Any) -> None:
-            name = route.request.url.rpartition("/")[2]
-            if name:
-                kind = "text/javascript"
-                route.fulfill(body=embed.asset(name), content_type=kind)
-            else:
-                body = SERVED.format(style=embed.asset("page.css"), first=json.dumps(first))
-                route.fulfill(body=body, content_type="text/html")
-
-        page.route("http://dashboard.test/**", answer)
-        page.goto("http://dashboard.test/")
-        page.wait_for_selector("html[data-ready]")
+        page = served(visit, first)
         assert len(numbers_of(page.locator(".numbers"))) == 2
         news = json.loads(json.dumps(first))
         news["x"].append(2)

@@ -45,7 +45,7 @@ export function plainAxis(d, chart, low, high) {
   return {
     type: "value", min: low, max: high > low ? high : low + 1, name: d.x_label, nameLocation: "end", nameGap: 0, splitLine: { show: false },
     nameTextStyle: { align: "right", verticalAlign: "top", padding: [22, 0, 0, 0], color: colours.soft, fontSize: 11 },
-    axisLine: { show: true, lineStyle: { color: colours.line } }, axisTick: { show: false }, splitNumber: chart.small ? 4 : 8,
+    axisLine: { show: true, onZero: false, lineStyle: { color: colours.line } }, axisTick: { show: false }, splitNumber: chart.small ? 4 : 8,
     axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, formatter: tick },
   };
 }

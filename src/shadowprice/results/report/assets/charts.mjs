@@ -122,6 +122,18 @@ export class Chart {
     this.#fillLegend();
     this.drawing.setOption(this.option(), { notMerge: true });
     this.#zoomed(true);
+    this.#exactly();
+  }
+
+  /** Keep the small steps of lines: ECharts leaves out segments below two pixels, which makes slopes of stairs. */
+  #exactly() {
+    const painter = this.drawing.getZr();
+    for (const shape of painter.storage.getDisplayList(true)) {
+      if (!(shape.segmentIgnoreThreshold > 0.01)) continue;
+      shape.segmentIgnoreThreshold = 0.01; // of nothing it would keep what it had
+      shape.dirtyShape();
+    }
+    painter.refresh();
   }
 
   dispose() {
@@ -239,7 +251,7 @@ export class Chart {
     return {
       type: "value", min: low, max: high, name: clock.title, nameLocation: "end", nameGap: 0,
       nameTextStyle: { align: "right", verticalAlign: "top", padding: [22, 0, 0, 0], color: colours.soft, fontSize: 11 },
-      axisLine: { show: true, lineStyle: { color: colours.line } },
+      axisLine: { show: true, onZero: false, lineStyle: { color: colours.line } },
       axisTick: { show: true, customValues: ticks, lineStyle: { color: colours.line } },
       splitLine: { show: Boolean(this.kind.ruled), customValues: ticks, lineStyle: { color: colours.line } },
       axisLabel: { color: colours.soft, fontSize: 11, hideOverlap: true, customValues: ticks, formatter: (value) => clock.label(value) },
