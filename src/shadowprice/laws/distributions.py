@@ -7,16 +7,16 @@ S^r, which is ``minimum * r + scale * K(r)`` with K depending on the shape alone
 
 from __future__ import annotations
 
+import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtri
 
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.cloning.curves import KNOT_STEP, PARETO, TABLE, WEIBULL
@@ -389,10 +389,10 @@ class LogNormal(Distribution):
     def log_survival(self, time: Floats | float) -> Floats:
         past = np.maximum(np.asarray(time, float) - self.minimum, 0.0)
         with np.errstate(divide="ignore"):
-            return np.asarray(log_ndtr(-np.log(past / self.median) / self.sigma))
+            return np.asarray(_special().log_ndtr(-np.log(past / self.median) / self.sigma))
 
     def inverse_survival(self, probability: Floats | float) -> Floats:
-        normal = -ndtri(np.asarray(probability, float))
+        normal = -_special().ndtri(np.asarray(probability, float))
         return np.asarray(self.minimum + self.median * np.exp(self.sigma * normal))
 
     def quadrature(self, most: float) -> tuple[Floats, Floats]:  # noqa: ARG002
@@ -403,7 +403,7 @@ class LogNormal(Distribution):
         time = np.exp(self.sigma * normal)
         body = math.exp(-9.0 * self.sigma)
         return (
-            np.concatenate([[0.0], log_ndtr(-normal)]),
+            np.concatenate([[0.0], _special().log_ndtr(-normal)]),
             np.concatenate([[body], weight * self.sigma * time]),
         )
 
@@ -415,3 +415,8 @@ def _check_mean(mean: float, minimum: float) -> None:
         raise InputError(
             f"the mean duration ({mean:g}s) must be longer than the shortest ({minimum:g}s)"
         )
+
+
+def _special() -> Any:
+    """Return scipy's special functions, which take longer to load than a small run does."""
+    return importlib.import_module("scipy.special")

@@ -17,7 +17,6 @@ from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from shadowprice.core.errors import InputError
 
@@ -153,6 +152,8 @@ def _autoregressive(count: int, persistence: float, rng: np.random.Generator) ->
     """Return a stationary Gaussian series of unit variance with geometric autocorrelation."""
     shocks = rng.standard_normal(count) * np.sqrt(1 - persistence**2)
     shocks[0] /= np.sqrt(1 - persistence**2)
+    from scipy.signal import lfilter  # noqa: PLC0415 - half a second that few commands need
+
     return np.asarray(lfilter([1.0], [1.0, -persistence], shocks), dtype=np.float64)
 
 
