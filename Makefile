@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-nojit lint docs charts bench clean
+.PHONY: help demo test test-nojit smoke lint docs charts bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -30,6 +30,9 @@ test: $(STAMP) ## Run the tests
 
 test-nojit: $(STAMP) ## Run the kernel tests interpreted, without the compiler
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 tests/unit/kernels
+
+smoke: ## Build the wheel, install it into a clean environment, and use it there
+	@PYTHON=$(PYTHON) tools/smoke.sh
 
 lint: $(STAMP) ## Check style, types and the arrows between packages
 	@$(BIN)/ruff check .
