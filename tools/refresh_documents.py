@@ -1,0 +1,63 @@
+"""Put into README and tutorial what their commands print now; a test holds the two to it.
+
+Run, from the root of a clone: ``python tools/refresh_documents.py``
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "docs/tutorial.md")
+
+
+def refreshed(text: str, folder: Path) -> str:
+    """Return a document with what its commands print, run one after the other in a folder."""
+    parts = re.split(r"^(```.*\n)", text, flags=re.MULTILINE)
+    inside = False
+    for at, part in enumerate(parts):
+        if part.startswith("```"):
+            inside = not inside
+        elif inside:
+            named = re.match(r"# (\S+\.yaml)\n", part)
+            if named:
+                (folder / named[1]).write_text(part, encoding="utf-8")
+            parts[at] = _block(part, folder)
+    return "".join(parts)
+
+
+def _block(block: str, folder: Path) -> str:
+    lines = block.splitlines()
+    if not any(line.startswith("$ ") for line in lines):
+        return block
+    told: list[str] = []
+    for at, line in enumerate(lines):
+        if line.startswith("$ "):
+            told.append(line)
+            # The first call may have kernels to load from a cold disk.
+            for _ in range(2):
+                done = subprocess.run(
+                    shlex.split(line[2:]), cwd=folder, capture_output=True, text=True, check=True
+                )
+            if at + 1 < len(lines) and not lines[at + 1].startswith("$ "):
+                told += [row.rstrip() for row in done.stdout.splitlines()]
+    return "\n".join(told) + "\n"
+
+
+def main() -> None:
+    """Refresh every document."""
+    for document in DOCUMENTS:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            shutil.copytree(ROOT / "examples", folder / "examples")
+            path = ROOT / document
+            path.write_text(refreshed(path.read_text(encoding="utf-8"), folder), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
