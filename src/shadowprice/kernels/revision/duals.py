@@ -1,0 +1,76 @@
+"""Shadow prices of a sample of demand: the dual of the linear program that a sample scales to.
+
+Agrawal, Wang, Ye ("A dynamic near-optimal algorithm for online linear programming", Operations
+Research 2014) price what is to come by the dual of the program over what came, scaled to the
+capacity that there is: accept as much as fits, what is worth most first. Here
+
+    min over p >= 0 of  sum_r budget_r p_r + sum_j weight_j max(0, value_j - sum_r use_jr p_r).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+
+
+@kernel
+def shadow_prices(
+    value: Floats, use: Floats, weight: Floats, budget: Floats, sweeps: int
+) -> Floats:
+    """Minimise the dual coordinate by coordinate.
+
+    Parameters
+    ----------
+    value : float64[jobs]
+        What each job is worth.
+    use : float64[jobs, resources]
+        What it takes of each resource.
+    weight : float64[jobs]
+        How much each counts.
+    budget : float64[resources]
+        What there is of each.
+    sweeps : int
+        Rounds over all resources; one is exact where one resource is short.
+
+    Returns
+    -------
+    float64[resources]
+        Value of one more unit of each resource; 0 where there is enough for all.
+    """
+    jobs, resources = use.shape
+    price = np.zeros(resources)
+    spent = np.zeros(jobs)  # sum_r use_jr p_r
+    load = np.zeros(resources)
+    for r in range(resources):
+        for j in range(jobs):
+            load[r] += weight[j] * use[j, r]
+        load[r] = load[r] / budget[r] if budget[r] > 0.0 else 0.0
+    order = np.argsort(-load, kind="mergesort")
+    for _ in range(sweeps):
+        moved = False
+        for r in order:
+            if load[r] <= 1.0:
+                continue
+            ratio = np.full(jobs, -1.0)
+            for j in range(jobs):
+                if use[j, r] > 0.0:
+                    ratio[j] = (value[j] - spent[j] + use[j, r] * price[r]) / use[j, r]
+            best = 0.0
+            filled = 0.0
+            for j in np.argsort(-ratio, kind="mergesort"):
+                if ratio[j] <= 0.0:
+                    break
+                filled += weight[j] * use[j, r]
+                if filled > budget[r]:
+                    best = ratio[j]
+                    break
+            if best != price[r]:
+                moved = True
+                for j in range(jobs):
+                    spent[j] += use[j, r] * (best - price[r])
+                price[r] = best
+        if not moved:
+            break
+    return price

@@ -1,0 +1,528 @@
+"""Plans of single jobs in a timeline: the fewest workers that still complete in time.
+
+A job's *ceiling* is the most workers it takes in any slot; where fewer find room it runs with
+fewer. The least ceiling with which it completes by a slot is ElasticFlow's minimum satisfactory
+share (Gu et al., ASPLOS 2023), here over several resources, kinds of servers, parameter servers,
+and curves of any shape: ceilings lie on the upper hull of the curve, so that a job never runs
+with a number of workers that wastes them while a better one has room.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.reactive.risk_reward import worth
+from shadowprice.kernels.revision.timeline import (
+    SERVERS,
+    WORKERS,
+    Timeline,
+    copy_state,
+    put,
+    split,
+    total_fit,
+)
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Jobs(NamedTuple):
+    """Open jobs as rows.
+
+    Attributes
+    ----------
+    worker, ps : int64[rows, resources]
+        Demands; zeros for the parameter servers of all-reduce jobs.
+    levels : int64[rows]
+        Useful numbers of workers: each gains more than all smaller ones.
+    workers, servers, gains : int64[rows, width]
+        Workers, parameter servers and progress units of each level, ascending.
+    hulls : int64[rows]
+        Levels on the upper hull of the curve through the origin.
+    hull : int64[rows, width]
+        Those levels, ascending.
+    left : int64[rows]
+        Progress units that remain.
+    margin : int64[rows]
+        Progress units that a change of placement may cost, to be planned for.
+    arrival : int64[rows]
+        Arrival slot.
+    family : int64[rows]
+        Family of the utility.
+    shape : float64[rows, 3]
+        Its parameters.
+    last : int64[rows]
+        Last slot in which completing is worth anything that counts.
+    """
+
+    worker: Ints
+    ps: Ints
+    levels: Ints
+    workers: Ints
+    servers: Ints
+    gains: Ints
+    hulls: Ints
+    hull: Ints
+    left: Ints
+    margin: Ints
+    arrival: Ints
+    family: Ints
+    shape: Floats
+    last: Ints
+
+
+class Steps(NamedTuple):
+    """Planned levels by row, as runs of equal slots, from the slot on in which they were planned.
+
+    Attributes
+    ----------
+    runs : int64[rows]
+        Runs of each row; -1 for no plan.
+    until : int64[rows, width]
+        First slot after each run.
+    level : int64[rows, width]
+        Level of each run, -1 for standing still.
+    """
+
+    runs: Ints
+    until: Ints
+    level: Ints
+
+
+class Log(NamedTuple):
+    """What was packed into the first slot, in order, so that it can be packed again.
+
+    Attributes
+    ----------
+    used : int64[1]
+        Entries.
+    row, workers, servers : int64[most]
+        Job, workers and parameter servers of each.
+    level : int64[rows]
+        Level that each job has reached in the first slot, -1 for none.
+    """
+
+    used: Ints
+    row: Ints
+    workers: Ints
+    servers: Ints
+    level: Ints
+
+
+@kernel
+def utility(jobs: Jobs, row: int, slot: int) -> float:
+    """Return what completing in a slot is worth."""
+    a, b, c = jobs.shape[row, 0], jobs.shape[row, 1], jobs.shape[row, 2]
+    return worth(jobs.family[row], a, b, c, float(slot - jobs.arrival[row]))
+
+
+@kernel
+def last_worth(jobs: Jobs, row: int, least: float, low: int, high: int) -> int:
+    """Return the last slot in ``[low, high]`` in which completing is worth ``least``; or low - 1.
+
+    Utilities never rise.
+    """
+    if utility(jobs, row, low) < least:
+        return low - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if utility(jobs, row, middle) >= least:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@kernel
+def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> int:
+    """Return the highest level of a job that a state has room for, -1 for none.
+
+    Parameters
+    ----------
+    shared : bool
+        Whether some servers carry both workers and parameter servers; the packing is then tried.
+    """
+    top = jobs.levels[row] - 1
+    worker = jobs.worker[row]
+    most = total_fit(line, state, WORKERS, worker, jobs.workers[row, top])
+    level = _at_most(jobs.workers[row], top + 1, most)
+    if level < 0 or jobs.servers[row, top] == 0:
+        return level
+    ps = jobs.ps[row]
+    if not shared:
+        most = total_fit(line, state, SERVERS, ps, jobs.servers[row, level])
+        while level >= 0 and jobs.servers[row, level] > most:
+            level -= 1
+        return level
+    scratch = len(line.state) - 1
+    low, high = -1, level
+    probe = level  # most often everything fits
+    while low < high:
+        copy_state(line, state, scratch)
+        if put(line, scratch, WORKERS, worker, jobs.workers[row, probe]) and put(
+            line, scratch, SERVERS, ps, jobs.servers[row, probe]
+        ):
+            low = probe
+        else:
+            high = probe - 1
+        probe = (low + high + 1) // 2
+    return low
+
+
+@kernel
+def _at_most(numbers: Ints, count: int, most: int) -> int:
+    """Return the position of the last of ascending numbers that is no more than ``most``."""
+    low, high = -1, count - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if numbers[middle] <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@kernel
+def rooms(line: Timeline, jobs: Jobs, row: int, end: int, shared: bool, room: Ints) -> int:
+    """Write the level there is room for in each interval that begins before ``end``; count them."""
+    intervals = line.used[0]
+    k = 0
+    while k < intervals and line.start[k] < end:
+        room[k] = room_for(line, line.state[k], jobs, row, shared)
+        k += 1
+    return k
+
+
+@kernel
+def completes(
+    line: Timeline, jobs: Jobs, row: int, ceiling: int, left: int, end: int, room: Ints
+) -> int:
+    """Return the slot in which a job completes under a ceiling, -1 if not before ``end``."""
+    top = jobs.hull[row, ceiling]
+    k = 0
+    while line.start[k] < end:
+        level = min(top, room[k])
+        if level >= 0:
+            gain = jobs.gains[row, level]
+            slots = min(line.start[k + 1], end) - line.start[k]
+            needed = (left + gain - 1) // gain
+            if needed <= slots:
+                return line.start[k] + needed - 1
+            left -= slots * gain
+        k += 1
+        if k == line.used[0]:
+            break
+    return -1
+
+
+@kernel
+def least_ceiling(
+    line: Timeline, jobs: Jobs, row: int, left: int, end: int, room: Ints
+) -> tuple[int, int]:
+    """Return the least ceiling that completes before ``end`` and that slot; -1, -1 for none."""
+    high = jobs.hulls[row] - 1
+    done = completes(line, jobs, row, high, left, end, room)
+    if done < 0:
+        return -1, -1
+    low = 0
+    while low < high:
+        middle = (low + high) // 2
+        slot = completes(line, jobs, row, middle, left, end, room)
+        if slot >= 0:
+            high = middle
+            done = slot
+        else:
+            low = middle + 1
+    return high, done
+
+
+@kernel
+def cost_of(
+    line: Timeline,
+    jobs: Jobs,
+    row: int,
+    ceiling: int,
+    done: int,
+    room: Ints,
+    price: Floats,
+    ramp: float,
+) -> float:
+    """Return what a plan under a ceiling costs up to its completion.
+
+    Parameters
+    ----------
+    price : float64[2]
+        Price of a worker and of a parameter server of the job in a slot far ahead.
+    ramp : float
+        Slots over which the price rises from nothing: what is about to begin can hardly be
+        used by anybody who is still to come. A slot ``h`` ahead costs
+        ``1 - exp(-(h + 1) / ramp)`` of the price; 0 for the whole price everywhere.
+    """
+    top = jobs.hull[row, ceiling]
+    now = line.start[0]
+    total = 0.0
+    for k in range(line.used[0]):
+        if line.start[k] > done:
+            break
+        level = min(top, room[k])
+        if level < 0:
+            continue
+        begin = line.start[k] - now
+        end = min(line.start[k + 1], done + 1) - now
+        slots = float(end - begin)
+        if ramp > 0.0:
+            # Sum of exp(-(h + 1) / ramp) over the slots [begin, end).
+            decay = np.exp(-1.0 / ramp)
+            slots -= (
+                decay * (np.exp(-begin / ramp) - np.exp(-end / ramp)) / max(1.0 - decay, 1e-300)
+            )
+        total += slots * (price[0] * jobs.workers[row, level] + price[1] * jobs.servers[row, level])
+    return total
+
+
+@kernel
+def enter(
+    line: Timeline,
+    jobs: Jobs,
+    row: int,
+    ceiling: int,
+    done: int,
+    room: Ints,
+    steps: Steps,
+    log: Log,
+) -> bool:
+    """Take a plan into the timeline and write it down; False where there is no space to.
+
+    Nothing has to be taken back on failure: the timeline is then thrown away.
+    """
+    if split(line, done + 1) < 0:
+        return False
+    top = jobs.hull[row, ceiling]
+    runs = 0
+    for k in range(line.used[0]):
+        if line.start[k] > done:
+            break
+        level = min(top, room[k])
+        if level >= 0 and not pack(line, line.state[k], jobs, row, level, k == 0, log):
+            return False
+        if runs > 0 and steps.level[row, runs - 1] == level:
+            steps.until[row, runs - 1] = line.start[k + 1]
+            continue
+        if runs == steps.until.shape[1]:
+            return False
+        steps.until[row, runs] = line.start[k + 1]
+        steps.level[row, runs] = level
+        runs += 1
+    steps.runs[row] = runs
+    return True
+
+
+@kernel
+def pack(
+    line: Timeline, state: int, jobs: Jobs, row: int, level: int, first: bool, log: Log
+) -> bool:
+    """Put a level of a job into a state; note it where the state is that of the first slot."""
+    workers, servers = jobs.workers[row, level], jobs.servers[row, level]
+    if not put(line, state, WORKERS, jobs.worker[row], workers):
+        return False
+    if servers > 0 and not put(line, state, SERVERS, jobs.ps[row], servers):
+        return False
+    if first:
+        at = log.used[0]
+        if at == len(log.row):
+            return False
+        log.row[at] = row
+        log.workers[at] = workers
+        log.servers[at] = servers
+        log.used[0] = at + 1
+        log.level[row] = level
+    return True
+
+
+@kernel
+def enter_again(line: Timeline, jobs: Jobs, row: int, old: Steps, steps: Steps, log: Log) -> bool:
+    """Take the part of an earlier plan that is not over into the timeline, as it stands.
+
+    Returns
+    -------
+    bool
+        False where it does not complete the work any more, or finds no room.
+    """
+    now = line.start[0]
+    left = jobs.left[row]
+    begin = now
+    runs = 0
+    for n in range(old.runs[row]):
+        until = old.until[row, n]
+        if until <= now:
+            continue
+        level = old.level[row, n]
+        if level >= 0:
+            gain = jobs.gains[row, level]
+            needed = (left + gain - 1) // gain
+            until = min(until, begin + needed)
+            left -= (until - begin) * gain
+            if split(line, until) < 0:
+                return False
+            k = split(line, begin)
+            if k < 0:
+                return False
+            while line.start[k] < until:
+                if not pack(line, line.state[k], jobs, row, level, k == 0, log):
+                    return False
+                k += 1
+        steps.until[row, runs] = until
+        steps.level[row, runs] = level
+        runs += 1
+        begin = until
+        if left <= 0:
+            steps.runs[row] = runs
+            return True
+    return False
+
+
+@kernel
+def lay_out(
+    line: Timeline,
+    jobs: Jobs,
+    order: Ints,
+    promise: Ints,
+    shared: bool,
+    room: Ints,
+    steps: Steps,
+    log: Log,
+) -> int:
+    """Lay jobs out in order, each with the least ceiling that keeps its promise.
+
+    Parameters
+    ----------
+    line : Timeline
+        What is free; what they take is taken off.
+    order : int64[jobs]
+        Rows in the order in which they choose.
+    promise : int64[rows]
+        Slot by the end of which each has to be complete.
+    room : int64[intervals]
+        Scratch space.
+    steps, log : Steps, Log
+        Where plans are written.
+
+    Returns
+    -------
+    int
+        Jobs laid out: fewer than there are where one finds no plan.
+    """
+    for n in range(len(order)):
+        row = order[n]
+        end = promise[row] + 1
+        rooms(line, jobs, row, end, shared, room)
+        ceiling, done = least_ceiling(line, jobs, row, jobs.left[row] + jobs.margin[row], end, room)
+        if ceiling < 0:
+            ceiling, done = least_ceiling(line, jobs, row, jobs.left[row], end, room)
+        if ceiling < 0 or not enter(line, jobs, row, ceiling, done, room, steps, log):
+            return n
+    return len(order)
+
+
+@kernel
+def lay_out_again(
+    line: Timeline, jobs: Jobs, order: Ints, old: Steps, steps: Steps, log: Log
+) -> int:
+    """Lay jobs out in order as they were planned before; see `lay_out`."""
+    for n in range(len(order)):
+        if not enter_again(line, jobs, order[n], old, steps, log):
+            return n
+    return len(order)
+
+
+@kernel
+def offer(
+    line: Timeline,
+    jobs: Jobs,
+    row: int,
+    price: Floats,
+    ramp: float,
+    shared: bool,
+    room: Ints,
+) -> tuple[int, int, int, float, float]:
+    """Return the plan of largest payoff that the room of a timeline leaves to a job.
+
+    Completions are tried from the earliest on: multiples of the shortest duration, and where the
+    utility has lost a part of its worth. Each is planned with its least ceiling.
+
+    Returns
+    -------
+    (int, int, int, float, float)
+        Completion slot tried, ceiling, slot in which the plan completes, utility then, cost;
+        the first -1 where nothing completes in time.
+    """
+    now = line.start[0]
+    last = jobs.last[row]
+    best = (-1, -1, -1, 0.0, 0.0)
+    if last < now:
+        return best
+    left = jobs.left[row] + jobs.margin[row]
+    rooms(line, jobs, row, last + 1, shared, room)
+    top = jobs.hulls[row] - 1
+    earliest = completes(line, jobs, row, top, left, last + 1, room)
+    if earliest < 0:
+        return best
+    first_worth = utility(jobs, row, earliest)
+    if first_worth <= 0.0:
+        return best
+    duration = earliest - now + 1
+    tried = -1
+    best_payoff = -np.inf
+    for n in range(2 * len(_STRETCH)):
+        if n < len(_STRETCH):
+            end = now + int(np.ceil(duration * _STRETCH[n])) - 1
+        else:
+            end = last_worth(jobs, row, first_worth * _PARTS[n - len(_STRETCH)], earliest, last)
+        end = min(end, last)
+        if end == tried:
+            continue
+        tried = end
+        ceiling, done = least_ceiling(line, jobs, row, left, end + 1, room)
+        if ceiling < 0:
+            continue
+        value = utility(jobs, row, done)
+        cost = cost_of(line, jobs, row, ceiling, done, room, price, ramp)
+        if value - cost > best_payoff + 1e-9 * first_worth:
+            best_payoff = value - cost
+            best = (end, ceiling, done, value, cost)
+    return best
+
+
+_STRETCH = (1.0, 1.15, 1.35, 1.6, 2.0, 2.5, 3.2, 4.0, 6.0, 9.0)
+_PARTS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.3, 0.1, 0.02)
+
+
+@kernel
+def density(jobs: Jobs, row: int, now: int, price: Floats) -> float:
+    """Return the most that a job can earn by a unit of price, were nobody else there.
+
+    Parameters
+    ----------
+    price : float64[2]
+        Weight of a worker and of a parameter server of the job.
+
+    Returns
+    -------
+    float
+        Utility over weighted worker-slots, over all levels; 0 where nothing completes in time.
+    """
+    best = 0.0
+    for n in range(jobs.hulls[row]):
+        level = jobs.hull[row, n]
+        gain = jobs.gains[row, level]
+        slots = (jobs.left[row] + gain - 1) // gain
+        if now + slots - 1 > jobs.last[row]:
+            continue
+        weight = price[0] * jobs.workers[row, level] + price[1] * jobs.servers[row, level]
+        value = utility(jobs, row, now + slots - 1)
+        used = max(weight, 1e-300) * slots
+        if value > best * used:
+            best = value / used
+    return best

@@ -1,0 +1,287 @@
+"""Room over time: intervals of equal slots, each with groups of servers that have equal room.
+
+A plan changes where jobs begin and end, not from slot to slot, and of servers of one kind all that
+matters is how many have how much room. So the room of a whole horizon is a few intervals, each with
+a few groups, whatever the number of slots and of servers. Everything that enters an interval is
+packed server by server: what the timeline holds can be placed, never just by sum.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Ints = NDArray[np.int64]
+
+WORKERS, SERVERS = 1, 2
+"""Bits of a group's role: what its servers may carry, workers and parameter servers."""
+
+FOR_EVER = np.iinfo(np.int64).max // 4
+"""End of the last interval."""
+
+
+class Timeline(NamedTuple):
+    """Room over time.
+
+    Attributes
+    ----------
+    used : int64[2]
+        Intervals, and states taken.
+    start : int64[most + 1]
+        First slot of each interval, ascending; the next one's is its end.
+    state : int64[most]
+        State of each interval.
+    groups : int64[most]
+        Groups of each state.
+    count : int64[most, width]
+        Servers of each group.
+    role : int64[most, width]
+        What they may carry.
+    free : int64[most, width, resources]
+        What each of them has left.
+    """
+
+    used: Ints
+    start: Ints
+    state: Ints
+    groups: Ints
+    count: Ints
+    role: Ints
+    free: Ints
+
+
+def new_timeline(most: int, width: int, resources: int) -> Timeline:
+    """Allocate a timeline of at most so many intervals and groups.
+
+    Parameters
+    ----------
+    most : int
+        Intervals; the last state is scratch space.
+    width : int
+        Groups in an interval.
+    resources : int
+        Resources of a server.
+    """
+    return Timeline(
+        np.zeros(2, np.int64),
+        np.zeros(most + 1, np.int64),
+        np.zeros(most, np.int64),
+        np.zeros(most, np.int64),
+        np.zeros((most, width), np.int64),
+        np.zeros((most, width), np.int64),
+        np.zeros((most, width, resources), np.int64),
+    )
+
+
+@kernel
+def clear(line: Timeline, now: int, count: Ints, role: Ints, free: Ints) -> None:
+    """Make it one interval from ``now`` on, in which everything is free.
+
+    Parameters
+    ----------
+    line : Timeline
+        What is written.
+    now : int
+        First slot.
+    count, role : int64[kinds]
+        Servers of each kind, and what they may carry.
+    free : int64[kinds, resources]
+        What each of them holds.
+    """
+    line.used[0] = 1
+    line.used[1] = 1
+    line.start[0] = now
+    line.start[1] = FOR_EVER
+    line.state[0] = 0
+    groups = 0
+    for k in range(len(count)):
+        if count[k] > 0:
+            line.count[0, groups] = count[k]
+            line.role[0, groups] = role[k]
+            line.free[0, groups] = free[k]
+            groups += 1
+    line.groups[0] = groups
+
+
+@kernel
+def copy_state(line: Timeline, source: int, target: int) -> None:
+    """Copy the groups of one state over another."""
+    groups = line.groups[source]
+    line.groups[target] = groups
+    resources = line.free.shape[2]
+    for g in range(groups):
+        line.count[target, g] = line.count[source, g]
+        line.role[target, g] = line.role[source, g]
+        for r in range(resources):
+            line.free[target, g, r] = line.free[source, g, r]
+
+
+@kernel
+def split(line: Timeline, slot: int) -> int:
+    """Make an interval begin at a slot; return its position, -1 where no interval is left.
+
+    The slot lies in or after the first interval.
+    """
+    intervals = line.used[0]
+    low, high = 0, intervals - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if line.start[middle] <= slot:
+            low = middle
+        else:
+            high = middle - 1
+    if line.start[low] == slot:
+        return low
+    if line.used[1] >= len(line.state) - 1:
+        return -1
+    fresh = line.used[1]
+    line.used[1] += 1
+    copy_state(line, line.state[low], fresh)
+    for k in range(intervals, low + 1, -1):
+        line.start[k + 1] = line.start[k]
+        line.state[k] = line.state[k - 1]
+    line.start[intervals + 1] = FOR_EVER
+    line.start[low + 1] = slot
+    line.state[low + 1] = fresh
+    line.used[0] += 1
+    return low + 1
+
+
+@kernel
+def fit(line: Timeline, state: int, group: int, demand: Ints, most: int) -> int:
+    """Return how many of a demand one server of a group holds, at most ``most``."""
+    free = line.free[state, group]
+    room = most
+    for r in range(len(demand)):
+        asked = demand[r]
+        if asked > 0:
+            if free[r] < asked:
+                return 0
+            # A product is far cheaper than a division, where it cannot overflow.
+            if room >= 1 << 16 or asked >= 1 << 46 or free[r] < asked * room:
+                room = min(room, free[r] // asked)
+    return room
+
+
+@kernel
+def total_fit(line: Timeline, state: int, role: int, demand: Ints, most: int) -> int:
+    """Return how many of a demand all servers of a role hold together, at most ``most``."""
+    total = 0
+    for g in range(line.groups[state]):
+        if line.role[state, g] & role:
+            total += line.count[state, g] * fit(line, state, g, demand, most)
+            if total >= most:
+                return most
+    return total
+
+
+@kernel
+def _before(line: Timeline, state: int, one: int, other: int) -> bool:
+    """Whether a group comes before another where both hold as many: by what they have left.
+
+    The order depends on nothing but the groups' contents, so that packing the same things in the
+    same order fills the same servers however the groups are numbered.
+    """
+    for r in range(line.free.shape[2]):
+        difference = line.free[state, one, r] - line.free[state, other, r]
+        if difference != 0:
+            return bool(difference < 0)
+    return bool(line.role[state, one] < line.role[state, other])
+
+
+@kernel
+def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, each: int) -> None:
+    """Put ``each`` of a demand on some servers of a group, which become a group of their own."""
+    resources = line.free.shape[2]
+    role = line.role[state, group]
+    same = -1
+    for g in range(line.groups[state]):
+        if line.role[state, g] != role:
+            continue
+        equal = True
+        for r in range(resources):
+            if line.free[state, g, r] != line.free[state, group, r] - each * demand[r]:
+                equal = False
+                break
+        if equal:
+            same = g
+            break
+    if line.count[state, group] == servers and same < 0:
+        for r in range(resources):
+            line.free[state, group, r] -= each * demand[r]
+        return
+    if same < 0 and line.groups[state] == line.count.shape[1]:
+        # No group is left: what stays free on these servers is given up, which is safe. They join
+        # the servers of the role that have the least, or become full in place.
+        for g in range(line.groups[state]):
+            if g != group and line.role[state, g] == role:
+                lower = True
+                for r in range(resources):
+                    if line.free[state, g, r] > line.free[state, group, r] - each * demand[r]:
+                        lower = False
+                        break
+                if lower:
+                    same = g
+                    break
+        if same < 0:
+            for r in range(resources):
+                line.free[state, group, r] -= each * demand[r]
+            return
+    if same < 0:
+        same = line.groups[state]
+        line.groups[state] += 1
+        line.count[state, same] = 0
+        line.role[state, same] = role
+        for r in range(resources):
+            line.free[state, same, r] = line.free[state, group, r] - each * demand[r]
+    line.count[state, same] += servers
+    line.count[state, group] -= servers
+    if line.count[state, group] == 0:
+        last = line.groups[state] - 1
+        if group != last:
+            line.count[state, group] = line.count[state, last]
+            line.role[state, group] = line.role[state, last]
+            for r in range(resources):
+                line.free[state, group, r] = line.free[state, last, r]
+        line.groups[state] = last
+
+
+@kernel
+def put(line: Timeline, state: int, role: int, demand: Ints, number: int) -> bool:
+    """Pack so many of a demand into a state; return whether all of them found room.
+
+    The rest goes to the server that it fills best; where it fits on no single server, the roomiest
+    servers are filled first, so that a job stands on few of them. Nothing is taken back on failure.
+    """
+    rest = number
+    while rest > 0:
+        best = -1
+        best_fit = 0
+        for g in range(line.groups[state]):
+            if not line.role[state, g] & role:
+                continue
+            room = fit(line, state, g, demand, FOR_EVER)
+            if room == 0:
+                continue
+            if best < 0:
+                better = True
+            elif room >= rest:
+                better = best_fit < rest or room < best_fit
+            else:
+                better = best_fit < rest and room > best_fit
+            if best >= 0 and room == best_fit:
+                better = _before(line, state, g, best)
+            if better:
+                best = g
+                best_fit = room
+        if best < 0:
+            return False
+        if best_fit >= rest:
+            _take(line, state, best, 1, demand, rest)
+            return True
+        servers = min(line.count[state, best], rest // best_fit)
+        _take(line, state, best, servers, demand, best_fit)
+        rest -= servers * best_fit
+    return True
