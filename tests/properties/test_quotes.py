@@ -22,6 +22,7 @@ from shadowprice.core.events import (
     DriverEvent,
     JobsArrived,
     Place,
+    Promise,
     Queue,
     Reject,
 )
@@ -54,6 +55,8 @@ SERVERS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("backfill", {}),
     ("srtf", {}),
     ("las", {}),
+    ("rolling", {}),
+    ("rolling", {"standby": "false"}),
     ("rrh", {}),
     ("rrh", {"threshold": "5"}),
 )
@@ -102,7 +105,7 @@ class Words(Observer):
             if isinstance(command, Decided):
                 decision = command.decision
                 self.all.append((command.slot, decision))
-                if isinstance(decision, Commit | Place | Queue | Reject):
+                if isinstance(decision, Commit | Promise | Place | Queue | Reject):
                     self.first.setdefault(decision.job, decision)
 
 

@@ -156,6 +156,36 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """Admit a job, or one that waits, with the slot by whose end it will be complete.
+
+    How the promise is met stays open: placements follow slot by slot. A later promise for the same
+    job takes the place of the earlier one, which is for when that cannot be kept any more.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    completion : int or None
+        Last slot that the job may need; None takes a promise back and leaves the job waiting.
+    expected : int or None
+        Slot in which the plan of the moment completes it.
+    payoff, utility, cost : float
+        What completing then is worth, what it costs others, and the difference.
+    message : str
+        Why a promise changed.
+    """
+
+    job: str
+    completion: int | None
+    expected: int | None = None
+    payoff: float = 0.0
+    utility: float = 0.0
+    cost: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Run a queued job in this placement from the coming slot on, until told otherwise."""
 
@@ -201,7 +231,7 @@ class Charge:
     amounts: Mapping[str, int]
 
 
-Decision = Commit | Reject | Queue | Place | Pause | Drop | Charge
+Decision = Commit | Reject | Queue | Promise | Place | Pause | Drop | Charge
 
 # ------------------------------------------------------------------ commands, engine -> driver
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from shadowprice.core.events import Commit, Decision, Place, Queue, Reject
+from shadowprice.core.events import Commit, Decision, Place, Promise, Queue, Reject
 from shadowprice.core.refusal import Refusal
 
 
@@ -66,7 +66,7 @@ class Quote:
 
         Parameters
         ----------
-        decision : Commit, Place, Queue or Reject
+        decision : Commit, Promise, Place, Queue or Reject
             What would be decided.
         slot : int
             First slot that could still be decided.
@@ -79,6 +79,8 @@ class Quote:
         match decision:
             case Commit(job, schedule, _, utility, cost):
                 return cls(job, slot, Answer.ADMITTED, schedule.completion, utility, cost)
+            case Promise(job, completion, _, _, utility, cost) if completion is not None:
+                return cls(job, slot, Answer.ADMITTED, completion, utility, cost)
             case Place(job, _):
                 return cls(job, slot, Answer.ADMITTED)
             case Queue(job, message):

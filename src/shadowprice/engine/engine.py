@@ -28,6 +28,7 @@ from shadowprice.core.events import (
     Pause,
     Place,
     PolicyEvent,
+    Promise,
     Queue,
     Reject,
     Resize,
@@ -195,6 +196,7 @@ class Engine:
                     r.started,
                     r.completion,
                     None if r.refusal is None else r.refusal.record(),
+                    *([r.promise] if r.promise is not None else []),
                     *([r.finished, r.left] if r.job.bag is not None else []),
                 ]
                 for name, r in sorted(self.jobs.items())
@@ -455,6 +457,25 @@ class Engine:
         if record.status is Status.ARRIVED:
             record.status = Status.QUEUED
 
+    def _promise(self, record: JobRecord, decision: Promise) -> None:
+        if record.job.bag is not None or len(record.plan):
+            raise PolicyError(f"{record.story()}: promised, although it follows a plan")
+        completion = decision.completion
+        if completion is not None and completion < self.ledger.start:
+            raise PolicyError(f"{record.story()}: promised for slot {completion}, which is over")
+        if completion is not None and self.until is not None and completion >= self.until:
+            raise PolicyError(
+                f"{record.story()}: promised for slot {completion}, but nothing runs in slot "
+                f"{self.until} or later"
+            )
+        if completion is None and record.promise is None:
+            raise PolicyError(f"{record.story()}: a promise was taken back that was never given")
+        record.promise = completion
+        if completion is not None:
+            record.status = Status.ADMITTED
+        elif record.placement is None:
+            record.status = Status.QUEUED
+
     def _reject(self, record: JobRecord, decision: Reject) -> None:
         if record.status is Status.ADMITTED:
             raise PolicyError(f"{record.story()}: refused after it was admitted; drop it instead")
@@ -501,6 +522,7 @@ class Engine:
 
 _HANDLERS: Final[Mapping[type, str]] = {
     Commit: "_commit",
+    Promise: "_promise",
     Place: "_place",
     Pause: "_pause",
     Queue: "_queue",

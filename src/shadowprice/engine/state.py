@@ -29,6 +29,8 @@ class JobRecord:
         The committed schedule in force, past slots included.
     placement : Placement or None
         Where it stands, for policies that place slot by slot.
+    promise : int or None
+        Slot by whose end its completion is promised, by a policy that plans without committing.
     refusal : Refusal or None
         Why it was refused, dropped or cancelled.
     order : int
@@ -51,6 +53,7 @@ class JobRecord:
     completion: int | None = None
     plan: Schedule = EMPTY
     placement: Placement | None = None
+    promise: int | None = None
     refusal: Refusal | None = None
     plans: int = 0
     copies: tuple[TaskCopies, ...] = ()
@@ -83,6 +86,8 @@ class JobRecord:
             parts.append(f"ran first in slot {self.started}")
         if len(self.plan):
             parts.append(f"planned for slots {self.plan.start}..{self.plan.completion}")
+        if self.promise is not None:
+            parts.append(f"promised for slot {self.promise}")
         if self.placement is not None:
             parts.append(f"standing on servers {list(self.placement.servers)}")
         return f"job {self.job.name!r} ({'; '.join(parts)})"

@@ -21,6 +21,7 @@ from shadowprice.core.events import (
     Drop,
     JobCancelled,
     JobsArrived,
+    Promise,
     Queue,
     Reject,
     Resize,
@@ -137,7 +138,7 @@ class Recorder(Observer):
     Attributes
     ----------
     decisions : list of (int, decision)
-        Commit, Reject, Queue and Drop decisions with the slot in which they were taken.
+        Commit, Promise, Reject, Queue and Drop decisions with the slot in which they were taken.
     charges : list of Charge
         Payments, in order.
     incidents : list of ServerLost, ServerBack or JobCancelled
@@ -160,7 +161,7 @@ class Recorder(Observer):
         self.cluster = cluster
         self.jobs = jobs
         self.order = {job.name: at for at, job in enumerate(jobs)}
-        self.decisions: list[tuple[int, Commit | Reject | Queue | Drop]] = []
+        self.decisions: list[tuple[int, Commit | Promise | Reject | Queue | Drop]] = []
         self.charges: list[Charge] = []
         self.incidents: list[ServerLost | ServerBack | JobCancelled] = []
         self.latencies = array("d")
@@ -212,7 +213,7 @@ class Recorder(Observer):
                 case Stop(slot, job):
                     self._close(job, slot)
                 case Decided(slot, decision):
-                    if isinstance(decision, Commit | Reject | Queue | Drop):
+                    if isinstance(decision, Commit | Promise | Reject | Queue | Drop):
                         self.decisions.append((slot, decision))
                     elif isinstance(decision, Charge):
                         self.charges.append(decision)

@@ -12,7 +12,7 @@ import polars as pl
 
 from shadowprice.core.amounts import Dimension, format_amount
 from shadowprice.core.cluster import BANDWIDTH, Cluster
-from shadowprice.core.events import Charge, Commit, Drop, Queue, Reject
+from shadowprice.core.events import Charge, Commit, Drop, Promise, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.utility import (
@@ -85,9 +85,9 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     progress, required
         Progress units made and needed.
     admitted
-        Slot in which a planner committed to it (the first time), else null.
+        Slot in which a planner committed to it or promised it (the first time), else null.
     plans
-        Times that it was committed (more than once after a server was lost).
+        Times that it was (more than once after a server was lost).
     resizes, resize_seconds
         Times that it was moved, resized or resumed after a pause, and the time lost to that.
     demand, ps_demand, worth, shape
@@ -100,7 +100,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     ps_slots = _sum_by(segments.jobs, segments.ps * spans, count)
     committed: dict[str, list[int]] = {}
     for slot, decision in recorder.decisions:
-        if isinstance(decision, Commit):
+        if isinstance(decision, Commit | Promise):
             committed.setdefault(decision.job, []).append(slot)
     describe = _Descriptions(recorder.cluster)
     known = recorder.engine.jobs if recorder.engine is not None else {}
@@ -267,12 +267,18 @@ def decision_records(recorder: Recorder, *, plans: bool = True) -> Iterator[dict
     plans : bool
         Whether to add the committed schedules.
     """
+    promised: set[str] = set()
     for slot, decision in recorder.decisions:
-        yield _decision(slot, decision, plans)
+        record = _decision(slot, decision, plans)
+        if isinstance(decision, Promise):
+            if decision.job in promised:
+                record["outcome"] = "moved"
+            promised.add(decision.job)
+        yield record
 
 
 def _decision(
-    slot: int, decision: Commit | Reject | Queue | Drop, plans: bool
+    slot: int, decision: Commit | Promise | Reject | Queue | Drop, plans: bool
 ) -> dict[str, object]:
     record: dict[str, object] = {
         "job": decision.job,
@@ -291,10 +297,19 @@ def _decision(
             record["utility"] = plain(decision.utility)
             record["cost"] = plain(decision.cost)
             record["completion"] = decision.schedule.completion
+            record["promise"] = decision.schedule.completion
             if decision.copies:
                 record["copies"] = [list(entry) for entry in decision.copies]
             if plans:
                 record["plan"] = decision.schedule.rows()
+        case Promise():
+            record["outcome"] = "admitted"
+            record["reason"] = decision.message or None
+            record["payoff"] = plain(decision.payoff)
+            record["utility"] = plain(decision.utility)
+            record["cost"] = plain(decision.cost)
+            record["completion"] = decision.expected
+            record["promise"] = decision.completion
         case Reject(refusal=refusal) | Drop(refusal=refusal):
             record["outcome"] = "rejected" if isinstance(decision, Reject) else "dropped"
             record["reason"] = refusal.reason.value

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.revision.plans import Jobs, Log, Steps, cost_of, density, enter, offer
+from shadowprice.kernels.revision.plans import Jobs, Log, Steps, density, enter, offer
 from shadowprice.kernels.revision.timeline import (
     FOR_EVER,
     SERVERS,
@@ -23,8 +23,8 @@ Flags = NDArray[np.bool_]
 
 
 @kernel
-def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> Floats:
-    """Return the density of each row; see `plans.density`.
+def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> tuple[Floats, Floats]:
+    """Return the density of each row and what it would earn; see `plans.density`.
 
     Parameters
     ----------
@@ -32,9 +32,10 @@ def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> Floats:
         Weight of a worker and of a parameter server of each job.
     """
     result = np.zeros(len(rows))
+    value = np.zeros(len(rows))
     for n in range(len(rows)):
-        result[n] = density(jobs, rows[n], now, weight[rows[n]])
-    return result
+        result[n], value[n] = density(jobs, rows[n], now, weight[rows[n]])
+    return result, value
 
 
 @kernel
@@ -42,9 +43,7 @@ def plan_waiting(
     line: Timeline,
     jobs: Jobs,
     rows: Ints,
-    planning: Floats,
-    promising: Floats,
-    ramp: float,
+    price: Floats,
     shared: bool,
     room: Ints,
     steps: Steps,
@@ -57,20 +56,17 @@ def plan_waiting(
     ----------
     rows : int64[jobs]
         Rows of the waiting jobs, the densest first.
-    planning, promising : float64[rows of the table, 2]
-        Prices of a worker and of a parameter server: those at which a plan is chosen, and those
-        that it has to be worth to be promised.
+    price : float64[rows of the table, 2]
+        Price of a worker and of a parameter server of each.
     result : float64[jobs, 4]
-        Completion tried (-1: no plan), slot of completion, utility, and cost at the promising
-        prices; written.
+        Completion tried (-1: no plan), slot of completion, utility, and cost; written.
     """
     for n in range(len(rows)):
         row = rows[n]
         result[n, 0] = -1.0
-        end, ceiling, done, value, _ = offer(line, jobs, row, planning[row], ramp, shared, room)
+        end, ceiling, done, value, cost = offer(line, jobs, row, price[row], shared, room)
         if end < 0:
             continue
-        cost = cost_of(line, jobs, row, ceiling, done, room, promising[row], ramp)
         if not enter(line, jobs, row, ceiling, done, room, steps, log):
             return
         result[n, 0] = end
@@ -105,7 +101,7 @@ def fill(
     weight : float64[rows of the table, 2]
         Weight of a worker and of a parameter server of each job.
     loss : float64[rows of the table]
-        Share of a slot that is lost when a job's placement changes.
+        Share of a slot that each loses when its placement changes; 0 before its first start.
     standing : int64[rows of the table]
         Level at which each job ran in the slot before, -1 for none.
     """
@@ -161,14 +157,14 @@ def _offer_step(
             return
         taken = weight[row, 0] * jobs.workers[row, before]
         taken += weight[row, 1] * jobs.servers[row, before]
-        if standing[row] >= 0 and standing[row] != before:
+        if standing[row] != before:
             gain *= 1.0 - loss[row]
     best = 0.0
     target = -1
     # Where one worker more brings nothing, several may: the step of the best return counts.
     for level in range(before + 1, jobs.levels[row]):
         more = float(min(jobs.gains[row, level], jobs.left[row]))
-        if standing[row] >= 0 and standing[row] != level:
+        if standing[row] != level:
             more *= 1.0 - loss[row]
         more -= gain
         cost = weight[row, 0] * jobs.workers[row, level]
@@ -209,7 +205,7 @@ def stand(
     new_workers: Ints,
     new_ps: Ints,
     stay: bool,
-) -> int:
+) -> bool:
     """Put what was packed by groups on servers.
 
     Parameters
@@ -226,12 +222,13 @@ def stand(
         Where they are to stand; zero for the rows of the log on entry.
     stay : bool
         Whether jobs first keep what they have. Without, everything is packed in the order of the
-        log by the rules of the timeline, and always fits as it did there.
+        log by the rules of the timeline, and fits as it did there; what does not, because the
+        timeline ran out of groups, stands nowhere.
 
     Returns
     -------
-    int
-        Entries of the log that found their places: all, or the first that did not.
+    bool
+        Whether everything found its place. Without ``stay`` what did is right even if not.
     """
     entries = log.used[0]
     servers = len(free)
@@ -258,19 +255,32 @@ def stand(
             if lack > 0 and not _put_on(
                 free, hosts_workers, jobs.worker[row], lack, new_workers[row]
             ):
-                return row
+                return False
             if lack_ps > 0 and not _put_on(free, hosts_ps, jobs.ps[row], lack_ps, new_ps[row]):
-                return row
-        return entries
+                return False
+        return True
+    complete = True
     for at in range(entries):
         row = log.row[at]
-        if not _put_on(free, hosts_workers, jobs.worker[row], log.workers[at], new_workers[row]):
-            return at
-        if log.servers[at] > 0 and not _put_on(
-            free, hosts_ps, jobs.ps[row], log.servers[at], new_ps[row]
-        ):
-            return at
-    return entries
+        if log.level[row] < 0:
+            continue
+        fits = _put_on(free, hosts_workers, jobs.worker[row], log.workers[at], new_workers[row])
+        if not fits or not _put_on(free, hosts_ps, jobs.ps[row], log.servers[at], new_ps[row]):
+            complete = False
+            _take_back(free, jobs.worker[row], new_workers[row])
+            _take_back(free, jobs.ps[row], new_ps[row])
+            log.level[row] = -1
+    return complete
+
+
+@kernel
+def _take_back(free: Ints, demand: Ints, new: Ints) -> None:
+    """Give back all that a job was given."""
+    for s in range(len(new)):
+        if new[s] > 0:
+            for r in range(len(demand)):
+                free[s, r] += new[s] * demand[r]
+            new[s] = 0
 
 
 @kernel

@@ -39,14 +39,15 @@ class Jobs(NamedTuple):
         Useful numbers of workers: each gains more than all smaller ones.
     workers, servers, gains : int64[rows, width]
         Workers, parameter servers and progress units of each level, ascending.
+    sure : int64[rows, width]
+        Progress units that remain of a slot where the job restarts in it: plans count on no more,
+        so that no move can break a promise.
     hulls : int64[rows]
         Levels on the upper hull of the curve through the origin.
     hull : int64[rows, width]
         Those levels, ascending.
     left : int64[rows]
         Progress units that remain.
-    margin : int64[rows]
-        Progress units that a change of placement may cost, to be planned for.
     arrival : int64[rows]
         Arrival slot.
     family : int64[rows]
@@ -63,10 +64,10 @@ class Jobs(NamedTuple):
     workers: Ints
     servers: Ints
     gains: Ints
+    sure: Ints
     hulls: Ints
     hull: Ints
     left: Ints
-    margin: Ints
     arrival: Ints
     family: Ints
     shape: Floats
@@ -204,12 +205,12 @@ def completes(
     k = 0
     while line.start[k] < end:
         level = min(top, room[k])
-        if level >= 0:
-            gain = jobs.gains[row, level]
+        if level >= 0 and jobs.sure[row, level] > 0:
+            gain = jobs.sure[row, level]
             slots = min(line.start[k + 1], end) - line.start[k]
             needed = (left + gain - 1) // gain
             if needed <= slots:
-                return line.start[k] + needed - 1
+                return int(line.start[k] + needed - 1)
             left -= slots * gain
         k += 1
         if k == line.used[0]:
@@ -239,6 +240,23 @@ def least_ceiling(
 
 
 @kernel
+def last_level(line: Timeline, jobs: Jobs, row: int, ceiling: int, done: int, room: Ints) -> int:
+    """Return the least level that completes a plan in its last slot: fewer workers may do there."""
+    top = jobs.hull[row, ceiling]
+    left = jobs.left[row]
+    level = -1
+    for k in range(line.used[0]):
+        if line.start[k] > done:
+            break
+        level = min(top, room[k])
+        if level >= 0:
+            left -= (min(line.start[k + 1], done) - line.start[k]) * jobs.sure[row, level]
+    while level > 0 and jobs.sure[row, level - 1] >= left:
+        level -= 1
+    return level
+
+
+@kernel
 def cost_of(
     line: Timeline,
     jobs: Jobs,
@@ -247,39 +265,32 @@ def cost_of(
     done: int,
     room: Ints,
     price: Floats,
-    ramp: float,
-) -> float:
-    """Return what a plan under a ceiling costs up to its completion.
+) -> tuple[float, float]:
+    """Return what a plan under a ceiling costs up to its completion, and its worker-slots.
 
     Parameters
     ----------
     price : float64[2]
-        Price of a worker and of a parameter server of the job in a slot far ahead.
-    ramp : float
-        Slots over which the price rises from nothing: what is about to begin can hardly be
-        used by anybody who is still to come. A slot ``h`` ahead costs
-        ``1 - exp(-(h + 1) / ramp)`` of the price; 0 for the whole price everywhere.
+        Price of a worker and of a parameter server of the job in a slot.
     """
     top = jobs.hull[row, ceiling]
-    now = line.start[0]
     total = 0.0
+    used = 0.0
     for k in range(line.used[0]):
         if line.start[k] > done:
             break
         level = min(top, room[k])
         if level < 0:
             continue
-        begin = line.start[k] - now
-        end = min(line.start[k + 1], done + 1) - now
-        slots = float(end - begin)
-        if ramp > 0.0:
-            # Sum of exp(-(h + 1) / ramp) over the slots [begin, end).
-            decay = np.exp(-1.0 / ramp)
-            slots -= (
-                decay * (np.exp(-begin / ramp) - np.exp(-end / ramp)) / max(1.0 - decay, 1e-300)
-            )
-        total += slots * (price[0] * jobs.workers[row, level] + price[1] * jobs.servers[row, level])
-    return total
+        slots = float(min(line.start[k + 1], done) - line.start[k])
+        workers, servers = jobs.workers[row, level], jobs.servers[row, level]
+        used += slots * workers
+        total += slots * (price[0] * workers + price[1] * servers)
+    level = last_level(line, jobs, row, ceiling, done, room)
+    workers, servers = jobs.workers[row, level], jobs.servers[row, level]
+    used += workers
+    total += price[0] * workers + price[1] * servers
+    return total, used
 
 
 @kernel
@@ -297,14 +308,17 @@ def enter(
 
     Nothing has to be taken back on failure: the timeline is then thrown away.
     """
+    final = last_level(line, jobs, row, ceiling, done, room)
     if split(line, done + 1) < 0:
+        return False
+    last = split(line, done)
+    if last < 0:
         return False
     top = jobs.hull[row, ceiling]
     runs = 0
-    for k in range(line.used[0]):
-        if line.start[k] > done:
-            break
-        level = min(top, room[k])
+    for k in range(last + 1):
+        # The last slot may have been cut off its interval: the rooms before it are where they were.
+        level = final if k == last else min(top, room[k])
         if level >= 0 and not pack(line, line.state[k], jobs, row, level, k == 0, log):
             return False
         if runs > 0 and steps.level[row, runs - 1] == level:
@@ -359,8 +373,8 @@ def enter_again(line: Timeline, jobs: Jobs, row: int, old: Steps, steps: Steps, 
         if until <= now:
             continue
         level = old.level[row, n]
-        if level >= 0:
-            gain = jobs.gains[row, level]
+        if level >= 0 and jobs.sure[row, level] > 0:
+            gain = jobs.sure[row, level]
             needed = (left + gain - 1) // gain
             until = min(until, begin + needed)
             left -= (until - begin) * gain
@@ -390,9 +404,11 @@ def lay_out(
     order: Ints,
     promise: Ints,
     shared: bool,
+    go_on: bool,
     room: Ints,
     steps: Steps,
     log: Log,
+    failed: Ints,
 ) -> int:
     """Lay jobs out in order, each with the least ceiling that keeps its promise.
 
@@ -404,26 +420,32 @@ def lay_out(
         Rows in the order in which they choose.
     promise : int64[rows]
         Slot by the end of which each has to be complete.
+    go_on : bool
+        Whether the others are laid out where one finds no plan.
     room : int64[intervals]
         Scratch space.
     steps, log : Steps, Log
         Where plans are written.
+    failed : int64[jobs]
+        Rows that find no plan; written.
 
     Returns
     -------
     int
-        Jobs laid out: fewer than there are where one finds no plan.
+        How many those are; at most one unless it goes on.
     """
+    failures = 0
     for n in range(len(order)):
         row = order[n]
         end = promise[row] + 1
         rooms(line, jobs, row, end, shared, room)
-        ceiling, done = least_ceiling(line, jobs, row, jobs.left[row] + jobs.margin[row], end, room)
-        if ceiling < 0:
-            ceiling, done = least_ceiling(line, jobs, row, jobs.left[row], end, room)
+        ceiling, done = least_ceiling(line, jobs, row, jobs.left[row], end, room)
         if ceiling < 0 or not enter(line, jobs, row, ceiling, done, room, steps, log):
-            return n
-    return len(order)
+            failed[failures] = row
+            failures += 1
+            if not go_on:
+                break
+    return failures
 
 
 @kernel
@@ -443,7 +465,6 @@ def offer(
     jobs: Jobs,
     row: int,
     price: Floats,
-    ramp: float,
     shared: bool,
     room: Ints,
 ) -> tuple[int, int, int, float, float]:
@@ -463,7 +484,7 @@ def offer(
     best = (-1, -1, -1, 0.0, 0.0)
     if last < now:
         return best
-    left = jobs.left[row] + jobs.margin[row]
+    left = jobs.left[row]
     rooms(line, jobs, row, last + 1, shared, room)
     top = jobs.hulls[row] - 1
     earliest = completes(line, jobs, row, top, left, last + 1, room)
@@ -475,6 +496,7 @@ def offer(
     duration = earliest - now + 1
     tried = -1
     best_payoff = -np.inf
+    best_used = np.inf
     for n in range(2 * len(_STRETCH)):
         if n < len(_STRETCH):
             end = now + int(np.ceil(duration * _STRETCH[n])) - 1
@@ -488,9 +510,12 @@ def offer(
         if ceiling < 0:
             continue
         value = utility(jobs, row, done)
-        cost = cost_of(line, jobs, row, ceiling, done, room, price, ramp)
-        if value - cost > best_payoff + 1e-9 * first_worth:
+        cost, used = cost_of(line, jobs, row, ceiling, done, room, price)
+        more = value - cost - best_payoff
+        # Among plans of one payoff, the one that takes least.
+        if more > 1e-9 * first_worth or (more > -1e-9 * first_worth and used < best_used):
             best_payoff = value - cost
+            best_used = used
             best = (end, ceiling, done, value, cost)
     return best
 
@@ -500,7 +525,7 @@ _PARTS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.3, 0.1, 0.02)
 
 
 @kernel
-def density(jobs: Jobs, row: int, now: int, price: Floats) -> float:
+def density(jobs: Jobs, row: int, now: int, price: Floats) -> tuple[float, float]:
     """Return the most that a job can earn by a unit of price, were nobody else there.
 
     Parameters
@@ -510,10 +535,12 @@ def density(jobs: Jobs, row: int, now: int, price: Floats) -> float:
 
     Returns
     -------
-    float
-        Utility over weighted worker-slots, over all levels; 0 where nothing completes in time.
+    (float, float)
+        Utility over weighted worker-slots, the most over all levels, and that utility; 0 where
+        nothing completes in time.
     """
     best = 0.0
+    worth_most = 0.0
     for n in range(jobs.hulls[row]):
         level = jobs.hull[row, n]
         gain = jobs.gains[row, level]
@@ -525,4 +552,5 @@ def density(jobs: Jobs, row: int, now: int, price: Floats) -> float:
         used = max(weight, 1e-300) * slots
         if value > best * used:
             best = value / used
-    return best
+            worth_most = value
+    return best, worth_most

@@ -35,7 +35,7 @@ class Timeline(NamedTuple):
         State of each interval.
     groups : int64[most]
         Groups of each state.
-    count : int64[most, width]
+    servers : int64[most, width]
         Servers of each group.
     role : int64[most, width]
         What they may carry.
@@ -47,7 +47,7 @@ class Timeline(NamedTuple):
     start: Ints
     state: Ints
     groups: Ints
-    count: Ints
+    servers: Ints
     role: Ints
     free: Ints
 
@@ -98,7 +98,7 @@ def clear(line: Timeline, now: int, count: Ints, role: Ints, free: Ints) -> None
     groups = 0
     for k in range(len(count)):
         if count[k] > 0:
-            line.count[0, groups] = count[k]
+            line.servers[0, groups] = count[k]
             line.role[0, groups] = role[k]
             line.free[0, groups] = free[k]
             groups += 1
@@ -112,7 +112,7 @@ def copy_state(line: Timeline, source: int, target: int) -> None:
     line.groups[target] = groups
     resources = line.free.shape[2]
     for g in range(groups):
-        line.count[target, g] = line.count[source, g]
+        line.servers[target, g] = line.servers[source, g]
         line.role[target, g] = line.role[source, g]
         for r in range(resources):
             line.free[target, g, r] = line.free[source, g, r]
@@ -139,10 +139,10 @@ def split(line: Timeline, slot: int) -> int:
     fresh = line.used[1]
     line.used[1] += 1
     copy_state(line, line.state[low], fresh)
-    for k in range(intervals, low + 1, -1):
-        line.start[k + 1] = line.start[k]
-        line.state[k] = line.state[k - 1]
     line.start[intervals + 1] = FOR_EVER
+    for k in range(intervals, low + 1, -1):
+        line.start[k] = line.start[k - 1]
+        line.state[k] = line.state[k - 1]
     line.start[low + 1] = slot
     line.state[low + 1] = fresh
     line.used[0] += 1
@@ -171,7 +171,7 @@ def total_fit(line: Timeline, state: int, role: int, demand: Ints, most: int) ->
     total = 0
     for g in range(line.groups[state]):
         if line.role[state, g] & role:
-            total += line.count[state, g] * fit(line, state, g, demand, most)
+            total += line.servers[state, g] * fit(line, state, g, demand, most)
             if total >= most:
                 return most
     return total
@@ -208,11 +208,11 @@ def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, ea
         if equal:
             same = g
             break
-    if line.count[state, group] == servers and same < 0:
+    if line.servers[state, group] == servers and same < 0:
         for r in range(resources):
             line.free[state, group, r] -= each * demand[r]
         return
-    if same < 0 and line.groups[state] == line.count.shape[1]:
+    if same < 0 and line.groups[state] == line.servers.shape[1]:
         # No group is left: what stays free on these servers is given up, which is safe. They join
         # the servers of the role that have the least, or become full in place.
         for g in range(line.groups[state]):
@@ -232,16 +232,16 @@ def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, ea
     if same < 0:
         same = line.groups[state]
         line.groups[state] += 1
-        line.count[state, same] = 0
+        line.servers[state, same] = 0
         line.role[state, same] = role
         for r in range(resources):
             line.free[state, same, r] = line.free[state, group, r] - each * demand[r]
-    line.count[state, same] += servers
-    line.count[state, group] -= servers
-    if line.count[state, group] == 0:
+    line.servers[state, same] += servers
+    line.servers[state, group] -= servers
+    if line.servers[state, group] == 0:
         last = line.groups[state] - 1
         if group != last:
-            line.count[state, group] = line.count[state, last]
+            line.servers[state, group] = line.servers[state, last]
             line.role[state, group] = line.role[state, last]
             for r in range(resources):
                 line.free[state, group, r] = line.free[state, last, r]
@@ -281,7 +281,7 @@ def put(line: Timeline, state: int, role: int, demand: Ints, number: int) -> boo
         if best_fit >= rest:
             _take(line, state, best, 1, demand, rest)
             return True
-        servers = min(line.count[state, best], rest // best_fit)
+        servers = min(line.servers[state, best], rest // best_fit)
         _take(line, state, best, servers, demand, best_fit)
         rest -= servers * best_fit
     return True

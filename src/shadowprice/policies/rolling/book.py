@@ -1,0 +1,223 @@
+"""Open jobs as rows of the arrays that the kernels of `kernels.revision` read."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.policy import View
+from shadowprice.core.utility import FAMILIES
+from shadowprice.kernels.revision.plans import Jobs
+from shadowprice.policies.reactive.table import JobTable
+
+Integers = NDArray[np.int64]
+
+NEVER: Final = np.iinfo(np.int64).max // 16
+"""Last useful slot of a job whose utility never ends."""
+
+LEAST_WORTH: Final = 1e-3
+"""Share of its best utility below which a job counts as worth nothing any more."""
+
+_FAMILY: Final = {kind: at for at, kind in enumerate(FAMILIES)}
+_NAMES: Final = {
+    kind: tuple(field.name for field in fields(family))  # type: ignore[arg-type]  # dataclasses
+    for kind, family in FAMILIES.items()
+}
+
+
+class Book:
+    """Open jobs in rows, which are reused; where they stand is kept by `JobTable`.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    until : int or None
+        End of the timespan T.
+
+    Attributes
+    ----------
+    table : JobTable
+        Rows by name, and where jobs stand.
+    jobs : Jobs
+        What the kernels read.
+    promise : ndarray of int64, shape (rows,)
+        Slot by whose end each row has to be complete; -1 for jobs without a promise.
+    loss : ndarray of float64, shape (rows,)
+        Share of a slot that a change of placement costs.
+    standing : ndarray of int64, shape (rows,)
+        Level at which each stood in the slot before, -1 for none.
+    started : ndarray of bool, shape (rows,)
+        Which ran before: the first start costs nothing.
+    fastest : ndarray of int64, shape (rows,)
+        Most progress units of a slot at the better of the two rates.
+    final : int
+        Last slot in which anything may run.
+    """
+
+    def __init__(self, cluster: Cluster, until: int | None) -> None:
+        self.table = JobTable(cluster)
+        self.until = until
+        self.final = NEVER if until is None else until - 1
+        self._resources = len(cluster.resources)
+        self._rows = 0
+        self._width = 8
+        self.promise = np.zeros(0, np.int64)
+        self.loss = np.zeros(0)
+        self.standing = np.zeros(0, np.int64)
+        self.started = np.zeros(0, np.bool_)
+        self.fastest = np.zeros(0, np.int64)
+        self.jobs = self._empty(0, self._width)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table, used or not."""
+        return self._rows
+
+    def add(self, job: Job) -> int:
+        """Take a job in; return its row."""
+        row = self.table.add(job)
+        best = np.maximum.accumulate(job.gains)
+        useful = np.concatenate(([True], best[1:] > best[:-1]))
+        workers, servers = job.worker_counts[useful], job.ps_counts[useful]
+        gains = job.gains[useful]
+        self._reserve(len(self.table.jobs), len(workers))
+        jobs, count = self.jobs, len(workers)
+        jobs.worker[row] = job.worker
+        jobs.ps[row] = 0 if job.ps is None else job.ps
+        jobs.levels[row] = count
+        jobs.workers[row, :count] = workers
+        jobs.servers[row, :count] = servers
+        jobs.gains[row, :count] = gains
+        jobs.sure[row, :count] = job.moved_gains[useful]
+        hull = upper_hull(workers, gains)
+        jobs.hulls[row] = len(hull)
+        jobs.hull[row, : len(hull)] = hull
+        jobs.left[row] = job.required
+        jobs.arrival[row] = job.arrival
+        jobs.family[row] = _FAMILY[job.utility.kind]
+        values = [getattr(job.utility, name) for name in _NAMES[job.utility.kind]]
+        jobs.shape[row] = 0.0
+        jobs.shape[row, : len(values)] = values
+        jobs.last[row] = self._last_slot(job)
+        self.loss[row] = float(job.restart)
+        self.promise[row] = -1
+        self.standing[row] = -1
+        self.started[row] = False
+        self.fastest[row] = int(job.internal_gains.max())
+        return row
+
+    def remove(self, name: str) -> None:
+        """Forget a job."""
+        if name in self.table.rows:
+            self.promise[self.table.remove(name)] = -1
+
+    def clear(self, name: str) -> None:
+        """Take note that a job stands nowhere any more."""
+        row = self.table.rows[name]
+        self.table.clear(row)
+        self.standing[row] = -1
+
+    def refresh(self, view: View) -> None:
+        """Take note of the progress that jobs made."""
+        left, states = self.jobs.left, view.open_jobs
+        for name, row in self.table.rows.items():
+            left[row] = states[name].remaining
+
+    def name(self, row: int) -> str:
+        """Return the job of a row."""
+        job = self.table.jobs[row]
+        assert job is not None
+        return job.name
+
+    def _last_slot(self, job: Job) -> int:
+        """Return the last slot in which completing a job is worth something that counts."""
+        shortest = job.fastest_slots - 1
+        best = float(job.utility.values(np.array([shortest], np.float64))[0])
+        low, high = job.arrival + shortest, self.final
+        if best <= 0.0 or low > high:
+            return job.arrival - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            now = float(job.utility.values(np.array([middle - job.arrival], np.float64))[0])
+            if now >= LEAST_WORTH * best:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _reserve(self, rows: int, width: int) -> None:
+        if rows <= self._rows and width <= self._width:
+            return
+        old, kept = self.jobs, self._rows
+        before = self._width
+        self._width = max(self._width, 1 << (width - 1).bit_length())
+        self._rows = max(rows, self._rows)
+        self.jobs = self._empty(self._rows, self._width)
+        for new_array, old_array in zip(self.jobs, old, strict=True):
+            if new_array.ndim == 2 and new_array.shape[1] != old_array.shape[1]:
+                new_array[:kept, :before] = old_array
+            else:
+                new_array[:kept] = old_array
+        more = self._rows - kept
+        self.promise = np.concatenate((self.promise, np.full(more, -1, np.int64)))
+        self.loss = np.concatenate((self.loss, np.zeros(more)))
+        self.standing = np.concatenate((self.standing, np.full(more, -1, np.int64)))
+        self.started = np.concatenate((self.started, np.zeros(more, np.bool_)))
+        self.fastest = np.concatenate((self.fastest, np.zeros(more, np.int64)))
+
+    def _empty(self, rows: int, width: int) -> Jobs:
+        wide = (rows, width)
+        return Jobs(
+            worker=np.zeros((rows, self._resources), np.int64),
+            ps=np.zeros((rows, self._resources), np.int64),
+            levels=np.zeros(rows, np.int64),
+            workers=np.zeros(wide, np.int64),
+            servers=np.zeros(wide, np.int64),
+            gains=np.zeros(wide, np.int64),
+            sure=np.zeros(wide, np.int64),
+            hulls=np.zeros(rows, np.int64),
+            hull=np.zeros(wide, np.int64),
+            left=np.zeros(rows, np.int64),
+            arrival=np.zeros(rows, np.int64),
+            family=np.zeros(rows, np.int64),
+            shape=np.zeros((rows, 3)),
+            last=np.zeros(rows, np.int64),
+        )
+
+
+def upper_hull(workers: Integers, gains: Integers) -> Integers:
+    """Return the levels on the upper hull of a curve through the origin.
+
+    Parameters
+    ----------
+    workers, gains : ndarray of int64, shape (levels,)
+        Both strictly ascending.
+
+    Returns
+    -------
+    ndarray of int64
+        Positions, ascending; points on a straight line of the hull belong to it, to within the
+        rounding of gains to whole units.
+    """
+    x = np.concatenate(([0], workers)).astype(np.float64)
+    y = np.concatenate(([0], gains)).astype(np.float64)
+    if len(workers) == 1 or (np.diff(y / x.clip(1))[1:] == 0).all():
+        return np.arange(len(workers), dtype=np.int64)
+    kept = [0]
+    for at in range(1, len(x)):
+        while len(kept) > 1:
+            a, b = kept[-2], kept[-1]
+            # b lies below the line from a to at, by more than the rounding of gains.
+            line = y[a] + (y[at] - y[a]) * (x[b] - x[a]) / (x[at] - x[a])
+            if y[b] + 2.0 < line and y[b] < line * (1.0 - 1e-9):
+                kept.pop()
+            else:
+                break
+        kept.append(at)
+    return np.array(kept[1:], dtype=np.int64) - 1

@@ -1,0 +1,57 @@
+"""Parameters of `rolling`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from shadowprice.policies.registry import Parameters
+
+
+class RollingParameters(Parameters):
+    """Parameters of `rolling`."""
+
+    prices: Literal["learnt", "given"] = Field(
+        default="learnt",
+        description="learnt: shadow prices of the jobs seen so far; given: `price`",
+    )
+    price: float = Field(
+        default=0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="with prices=given: utility for a slot of the whole cluster's dominant "
+        "resource, asked of promises",
+    )
+    scarcity: float = Field(
+        default=0.1,
+        gt=0.0,
+        le=1.0,
+        description="share of the cluster that promises are priced for: of the work seen, the "
+        "densest that fills this share sets the price; 1 is the clearing price",
+    )
+    memory: float = Field(
+        default=2.0,
+        gt=0.0,
+        le=100.0,
+        description="horizons after which an arrival counts 1/e in the learnt prices",
+    )
+    revision: bool = Field(
+        default=True,
+        description="whether the plans of promised jobs move when another arrives or a slot begins",
+    )
+    standby: bool = Field(
+        default=True,
+        description="whether jobs without a promise wait for what nobody needs; else refused",
+    )
+    spare: bool = Field(
+        default=True,
+        description="work-conserving: whether what plans leave free in a slot is dealt out",
+    )
+    waiting: int = Field(
+        default=256,
+        ge=0,
+        le=100_000,
+        description="waiting jobs, the densest first, that are planned ahead in a slot; those "
+        "behind them run on what is left",
+    )

@@ -1,0 +1,318 @@
+"""All promised jobs laid out together, and what their plans leave to others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.kernels.revision.plans import (
+    Log,
+    Steps,
+    completes,
+    enter,
+    lay_out,
+    lay_out_again,
+    offer,
+    rooms,
+)
+from shadowprice.kernels.revision.timeline import (
+    SERVERS,
+    WORKERS,
+    Timeline,
+    clear,
+    new_timeline,
+    split,
+)
+from shadowprice.policies.rolling.book import Book
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_GROUPS: Final = 512
+"""Most groups of equal servers in an interval; beyond them, room is given up."""
+_RUNS: Final = 256
+"""Most runs of equal slots in a plan."""
+_ORDERS: Final = 3
+"""Times that a job without a plan is moved to the front before its plan of before is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A plan that a job could have.
+
+    Parameters
+    ----------
+    end : int
+        Completion slot that was asked for.
+    ceiling : int
+        Its most workers, as a position on the hull.
+    done : int
+        Slot in which the plan completes.
+    utility, cost : float
+        What that is worth, and what it costs at the prices of the moment.
+    """
+
+    end: int
+    ceiling: int
+    done: int
+    utility: float
+    cost: float
+
+
+class Layout:
+    """One timeline with the plans in it."""
+
+    def __init__(self, most: int, width: int, resources: int) -> None:
+        self.most = most
+        self.line: Timeline = new_timeline(most, width, resources)
+        self.steps = Steps(
+            np.zeros(0, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
+        )
+        self.log = Log(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0)))
+        self.order = np.zeros(0, np.int64)
+
+
+class Planner:
+    """Keeps the plans of promised jobs, each slot packed server by server.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    book : Book
+        The open jobs.
+    """
+
+    def __init__(self, cluster: Cluster, book: Book) -> None:
+        self._book = book
+        self._cluster = cluster
+        self.shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
+        kinds = cluster.kinds
+        first = np.unique(kinds, return_index=True)[1]
+        self._kind_free = np.ascontiguousarray(cluster.capacity[first])
+        self._kind_role = (
+            cluster.hosts_workers[first] * WORKERS + cluster.hosts_ps[first] * SERVERS
+        ).astype(np.int64)
+        self._kind_count = np.bincount(kinds, minlength=len(first)).astype(np.int64)
+        self._width = min(cluster.servers, _GROUPS)
+        self._current = self._new_layout(64)
+        self._other = self._new_layout(64)
+        self._room = np.zeros(64, np.int64)
+
+    # ---------------------------------------------------------------- state
+
+    @property
+    def layout(self) -> Layout:
+        """The timeline in force."""
+        return self._current
+
+    @property
+    def room(self) -> Integers:
+        """Scratch space of the kernels."""
+        return self._room
+
+    def lose(self, server: int) -> None:
+        """Take a server out."""
+        self._kind_count[self._cluster.kinds[server]] -= 1
+
+    def restore(self, server: int) -> None:
+        """Bring a lost server back."""
+        self._kind_count[self._cluster.kinds[server]] += 1
+
+    def promised(self) -> Integers:
+        """Return the rows of promised jobs, the earliest promise first; then the least slack."""
+        book = self._book
+        rows = np.flatnonzero(book.promise >= 0)
+        jobs = book.jobs
+        fastest = jobs.gains[rows, jobs.levels[rows] - 1] if len(rows) else rows
+        slots = -(-jobs.left[rows] // np.maximum(fastest, 1))
+        return rows[np.lexsort((rows, -slots, book.promise[rows]))].astype(np.int64)
+
+    # ---------------------------------------------------------------- laying out
+
+    def renew(self, now: int, *, revise: bool) -> list[int]:
+        """Lay all promised jobs out from a slot on.
+
+        Parameters
+        ----------
+        now : int
+            The coming slot.
+        revise : bool
+            Whether plans may move; else each keeps the part of its plan that is not over.
+
+        Returns
+        -------
+        list of int
+            Rows that find no plan within their promises: none, unless servers were lost or work
+            was misstated.
+        """
+        if revise and self._join(now, self.promised()) is None:
+            return []
+        if self._keep(now):
+            return []
+        return self._lay(now, self.promised(), go_on=True)
+
+    def admits(self, now: int, row: int, promise: int) -> int | None:
+        """Lay out all promised jobs and one more together; keep that, and the promise, if it goes.
+
+        Returns
+        -------
+        int or None
+            A row that finds no plan then, None if all do.
+        """
+        book = self._book
+        book.promise[row] = promise
+        failed = self._join(now, self.promised())
+        if failed is not None:
+            book.promise[row] = -1
+        return failed
+
+    def offer(self, row: int, price: Floats) -> Offer | None:
+        """Return the plan of largest payoff in what the layout leaves, None if there is none.
+
+        Parameters
+        ----------
+        row : int
+            The job.
+        price : ndarray of float64, shape (2,)
+            Price of a worker and of a parameter server in a slot.
+        """
+        return self._offer(self._current, row, price)
+
+    def alone(self, now: int, row: int, price: Floats) -> Offer | None:
+        """Return the plan of largest payoff, were nobody else there."""
+        self._clear(self._other, now)
+        return self._offer(self._other, row, price)
+
+    def earliest(self, row: int) -> int | None:
+        """Return the first slot in which a job could complete beside the layout, worth or not."""
+        jobs = self._book.jobs
+        line, final = self._current.line, self._book.final
+        rooms(line, jobs, row, final + 1, self.shared, self._room)
+        top = int(jobs.hulls[row]) - 1
+        done = completes(line, jobs, row, top, jobs.left[row], final + 1, self._room)
+        return None if done < 0 else int(done)
+
+    def _offer(self, layout: Layout, row: int, price: Floats) -> Offer | None:
+        found = offer(layout.line, self._book.jobs, row, price, self.shared, self._room)
+        return None if found[0] < 0 else Offer(*found)
+
+    def take(self, row: int, found: Offer) -> bool:
+        """Enter an offer into the layout that it was made for, right after it was made."""
+        layout = self._current
+        entered = enter(
+            layout.line, self._book.jobs, row, found.ceiling, found.done, self._room,
+            layout.steps, layout.log,
+        )  # fmt: skip
+        if entered:
+            layout.order = np.append(layout.order, row)
+        return bool(entered)
+
+    # ---------------------------------------------------------------- inside
+
+    def _join(self, now: int, order: Integers) -> int | None:
+        """Lay jobs out by promise, then with those in front that found no plan; see `admits`."""
+        first = None
+        for _ in range(_ORDERS):
+            failed = self._lay(now, order, go_on=False)
+            if not failed:
+                return None
+            first = failed[0] if first is None else first
+            order = np.concatenate((failed, order[order != failed[0]]))
+        return first
+
+    def _lay(self, now: int, order: Integers, *, go_on: bool) -> list[int]:
+        """Lay jobs out in this order; keep that if all find a plan, or if it goes on.
+
+        Returns
+        -------
+        list of int
+            Rows without a plan.
+        """
+        target = self._other
+        self._clear(target, now)
+        failed = np.zeros(len(order), np.int64)
+        count = lay_out(
+            target.line, self._book.jobs, order, self._book.promise, self.shared, go_on,
+            self._room, target.steps, target.log, failed,
+        )  # fmt: skip
+        if count == 0 or go_on:
+            target.order = order[~np.isin(order, failed[:count])]
+            self._current, self._other = target, self._current
+        return [int(row) for row in failed[:count]]
+
+    def _keep(self, now: int) -> bool:
+        """Carry the plans of before over to a new slot; False where that is not possible."""
+        before, target = self._current, self._other
+        promised = self._book.promise >= 0
+        kept = before.order[promised[before.order]]
+        if len(kept) < int(promised.sum()):
+            return False
+        self._clear(target, now)
+        done = lay_out_again(
+            target.line, self._book.jobs, kept, before.steps, target.steps, target.log
+        )
+        if done < len(kept):
+            return False
+        target.order = kept
+        self._current, self._other = target, before
+        return True
+
+    def _clear(self, layout: Layout, now: int) -> None:
+        self.reserve()
+        layout.log.used[0] = 0
+        layout.log.level[:] = -1
+        clear(layout.line, now, self._kind_count, self._kind_role, self._kind_free)
+        split(layout.line, now + 1)
+        layout.order = np.zeros(0, np.int64)
+
+    def reserve(self) -> None:
+        """Make room for the plans of all open jobs; what is written stays."""
+        rows = self._book.rows
+        self._grow(4 * len(self._book.table.rows) + 16)
+        width = min(self._current.most, _RUNS)
+        entries = 3 * rows + int(self._kind_count.sum()) * 64 + 64
+        for layout in (self._current, self._other):
+            steps, log = layout.steps, layout.log
+            if steps.until.shape != (rows, width):
+                layout.steps = Steps(
+                    _padded(steps.runs, (rows,), -1),
+                    _padded(steps.until, (rows, width), 0),
+                    _padded(steps.level, (rows, width), 0),
+                )
+            if len(log.row) < entries or len(log.level) < rows:
+                layout.log = Log(
+                    log.used,
+                    _padded(log.row, (entries,), 0),
+                    _padded(log.workers, (entries,), 0),
+                    _padded(log.servers, (entries,), 0),
+                    _padded(log.level, (rows,), -1),
+                )
+
+    def _grow(self, intervals: int) -> None:
+        """Make room for so many intervals in both layouts; plans that are written stay."""
+        if intervals <= self._current.most:
+            return
+        most = 1 << (intervals - 1).bit_length()
+        for layout in (self._current, self._other):
+            old = layout.line
+            fresh = new_timeline(most, self._width, self._kind_free.shape[1])
+            for new_array, old_array in zip(fresh, old, strict=True):
+                new_array[: len(old_array)] = old_array
+            layout.line = fresh
+            layout.most = most
+        self._room = np.zeros(most + 1, np.int64)
+
+    def _new_layout(self, most: int) -> Layout:
+        return Layout(most, self._width, self._kind_free.shape[1])
+
+
+def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
+    """Return a larger array that begins with what was there."""
+    larger = np.full(tuple(map(max, array.shape, shape)), value, np.int64)
+    larger[tuple(slice(size) for size in array.shape)] = array
+    return larger

@@ -1,0 +1,319 @@
+"""`rolling`: promises at submission, plans revised at learnt prices, nothing left idle."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.events import (
+    Decision,
+    Drop,
+    JobCancelled,
+    JobsArrived,
+    JobsDisplaced,
+    JobsFinished,
+    PolicyEvent,
+    Promise,
+    Queue,
+    Reject,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Capabilities, PolicyContext, Status, View
+from shadowprice.core.quote import Quote
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.kernels.revision.coming import densities, fill, plan_waiting, stand
+from shadowprice.kernels.revision.plans import last_worth
+from shadowprice.policies.rolling.book import Book
+from shadowprice.policies.rolling.parameters import RollingParameters
+from shadowprice.policies.rolling.planner import Offer, Planner
+from shadowprice.policies.rolling.prices import Pools, PriceLearner, costs, weights
+from shadowprice.policies.rolling.reasons import crowded, dear, too_late, worthless
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_AS_GOOD: Final = 1.0 - 1e-9
+"""Share of a utility that counts as all of it."""
+
+_BLANK: Final = 0.25
+"""Horizons without demand that are taken to lie before the first arrival."""
+
+_REACH: Final = 8
+"""A promise lies at most so many times the planned duration ahead, or a horizon if that is more."""
+
+
+class Rolling:
+    """Promises what it can keep, and revises how it keeps it; see ``docs/policies/rolling.md``.
+
+    Jobs that arrive together are considered together, the one that earns most by its share first.
+    Each is promised the completion of largest payoff at the learnt shadow prices if its utility is
+    above what it costs and all promises can be kept together; otherwise it waits. When a slot
+    begins, promised jobs are laid out with the fewest workers that keep their promises, waiting
+    jobs in what that leaves, and what is left of the slot goes where it brings most.
+
+    Parameters
+    ----------
+    context : PolicyContext
+        The cluster; the job set is not looked at.
+    parameters : RollingParameters
+        What was set.
+    """
+
+    capabilities: Final = Capabilities(
+        elastic=True,
+        prices=True,
+        wakes_every_slot=True,
+        quotes=True,
+        answers_at_once=False,
+    )
+
+    def __init__(self, context: PolicyContext, parameters: RollingParameters) -> None:
+        cluster = context.cluster
+        self._parameters = parameters
+        self._cluster = cluster
+        self._book = Book(cluster, context.until)
+        self._planner = Planner(cluster, self._book)
+        self._pools = Pools(cluster)
+        self._learner = PriceLearner(
+            self._pools, parameters.memory * cluster.horizon, _BLANK * cluster.horizon
+        )
+        self._laid_out_for: int | None = None
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return every parameter in force."""
+        return self._parameters.model_dump()
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Return decisions on an event."""
+        match event:
+            case JobsArrived(slot, jobs):
+                yield from self._arrive(view, slot, jobs)
+                return
+            case SlotBegan(slot):
+                yield from self._begin(view, slot)
+                return
+            case JobsFinished(_, names):
+                for name in names:
+                    self._book.remove(name)
+            case JobCancelled(_, name):
+                self._book.remove(name)
+            case JobsDisplaced(_, names):
+                for name in names:
+                    self._book.clear(name)
+            case ServerLost(_, server):
+                self._book.table.lose(server)
+                self._planner.lose(server)
+                self._pools.lose(server)
+            case ServerBack(_, server):
+                self._book.table.restore(server)
+                self._planner.restore(server)
+                self._pools.restore(server)
+        self._laid_out_for = None
+
+    def slot_prices(self, view: View) -> NDArray[np.float64]:
+        """Return the price of all of each server's resources in the coming slot."""
+        return self._pools.of_servers(self._price(view.slot))
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return what would be decided about a job if it arrived now; leaves no trace."""
+        del explained  # the reason comes with the decision
+        shared = (self._cluster, *self._book.table.jobs)
+        twin = copy.deepcopy(self, {id(part): part for part in shared})
+        decision = next(
+            decision
+            for decision in twin._arrive(view, view.slot, (job,))
+            if decision.job == job.name
+        )
+        return Quote.of(decision, view.slot)
+
+    # ---------------------------------------------------------------- submission
+
+    def _arrive(self, view: View, slot: int, jobs: Sequence[Job]) -> Iterator[Decision]:
+        """Answer jobs that arrive together, the one that earns most by its share first."""
+        yield from self._lay_out(view, slot)
+        for job in jobs:
+            self._book.add(job)
+        self._planner.reserve()
+        rows = np.array([self._book.table.rows[job.name] for job in jobs], np.int64)
+        rated, _ = densities(self._book.jobs, rows, slot, self._weights(slot))
+        for at in np.argsort(-rated, kind="stable").tolist():
+            yield self._answer(slot, jobs[at], int(rows[at]))
+        for job in jobs:  # nobody bids against himself
+            self._learner.learn(job, slot)
+
+    def _answer(self, slot: int, job: Job, row: int) -> Decision:
+        """Return a promise if the job is worth its price; else whether it waits."""
+        if self._book.jobs.last[row] < slot + job.fastest_slots - 1:
+            self._book.remove(job.name)
+            return Reject(job.name, worthless(job, slot))
+        answer = self._promise_for(slot, row)
+        if isinstance(answer, Promise):
+            return answer
+        # What even the whole cluster cannot do in time it will not do by waiting.
+        hopeless = (
+            answer.reason is Reason.TOO_LATE and self._pools.whole and not self._book.loss[row]
+        )
+        if self._parameters.standby and not hopeless:
+            hint = f"; a promise would take {answer.change}" if answer.change else ""
+            return Queue(job.name, f"waits without a promise: {answer.message}{hint}")
+        self._book.remove(job.name)
+        return Reject(job.name, answer)
+
+    def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
+        """Return a promise for a new job and keep its plan, or why there is none."""
+        price = self._costs(slot)[row]
+        found = self._planner.offer(row, price)
+        if found is not None and found.utility > found.cost and self._planner.take(row, found):
+            return self._promise(slot, row, found)
+        best = self._planner.alone(slot, row, price)
+        if best is None:
+            return too_late(self._book.name(row), slot)
+        if best.utility <= best.cost:
+            return dear(best)
+        obstacle: int | None = None
+        if self._parameters.revision:
+            obstacle = self._planner.admits(slot, row, self._promise_slot(slot, row, best))
+            if obstacle is None:
+                return self._promise(slot, row, best)
+        if found is not None:
+            return dear(found)
+        holder = None if obstacle is None or obstacle == row else self._book.name(obstacle)
+        return crowded(best, holder, self._planner.earliest(row))
+
+    def _promise(self, slot: int, row: int, found: Offer) -> Promise:
+        completion = self._promise_slot(slot, row, found)
+        self._book.promise[row] = completion
+        return Promise(
+            self._book.name(row),
+            completion,
+            found.done,
+            found.utility - found.cost,
+            found.utility,
+            found.cost,
+        )
+
+    def _promise_slot(self, slot: int, row: int, found: Offer) -> int:
+        """Return the last slot that is worth as much as the one planned, within reason."""
+        jobs = self._book.jobs
+        reach = max(self._cluster.horizon, _REACH * (found.done - slot + 1))
+        last = max(found.done, min(int(jobs.last[row]), slot + reach))
+        return int(last_worth(jobs, row, found.utility * _AS_GOOD, found.done, last))
+
+    # ---------------------------------------------------------------- the coming slot
+
+    def _begin(self, view: View, slot: int) -> Iterator[Decision]:
+        book = self._book
+        if not book.table.rows or (book.until is not None and slot >= book.until):
+            return
+        yield from self._lay_out(view, slot)
+        weight = self._weights(slot)
+        yield from self._give_up(view, slot)
+        rows = book.table.in_order()
+        waiting = rows[book.promise[rows] < 0]
+        rated, _ = densities(book.jobs, waiting, slot, weight)
+        waiting = waiting[np.argsort(-rated, kind="stable")]
+        yield from self._plan_waiting(slot, waiting[: self._parameters.waiting])
+        layout = self._planner.layout
+        if self._parameters.spare:
+            _, value = densities(book.jobs, rows, slot, weight)
+            fill(
+                layout.line, book.jobs, rows, value, weight, book.loss * book.started,
+                book.standing, layout.log,
+            )  # fmt: skip
+        yield from self._stand(rows)
+
+    def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
+        """Let go of waiting jobs that cannot complete any more while they are worth anything."""
+        book, jobs = self._book, self._book.jobs
+        rows = book.table.in_order()
+        rows = rows[book.promise[rows] < 0]
+        fastest = np.maximum(jobs.gains[rows, jobs.levels[rows] - 1], book.fastest[rows])
+        slots = -(-jobs.left[rows] // fastest)
+        for row in rows[jobs.last[rows] < slot + slots - 1].tolist():
+            name = book.name(row)
+            state = view.open_jobs[name]
+            refusal = worthless(state.job, slot)
+            book.remove(name)
+            yield (Drop if state.status is Status.ADMITTED else Reject)(name, refusal)
+
+    def _plan_waiting(self, slot: int, rows: Integers) -> Iterator[Decision]:
+        """Plan waiting jobs in what promises leave; promise what is worth its price."""
+        if not len(rows):
+            return
+        layout = self._planner.layout
+        result = np.full((len(rows), 4), -1.0)
+        plan_waiting(
+            layout.line, self._book.jobs, rows, self._costs(slot), self._planner.shared,
+            self._planner.room, layout.steps, layout.log, result,
+        )  # fmt: skip
+        promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3])
+        for at in np.flatnonzero(promised).tolist():
+            end, done, value, cost = result[at].tolist()
+            yield self._promise(slot, int(rows[at]), Offer(int(end), 0, int(done), value, cost))
+        layout.order = np.concatenate((layout.order, rows[promised]))
+
+    def _stand(self, rows: Integers) -> Iterator[Decision]:
+        """Put what was packed on servers, moving as little as possible."""
+        book, table, log = self._book, self._book.table, self._planner.layout.log
+        for stay in (True, False):
+            table.new_workers[rows] = 0
+            table.new_ps[rows] = 0
+            if stand(
+                self._pools.capacity(), table.hosts_workers, table.hosts_ps, book.jobs, log,
+                table.on_workers, table.on_ps, table.new_workers, table.new_ps, stay,
+            ):  # fmt: skip
+                break
+        book.standing[rows] = log.level[rows]
+        book.started[rows] |= log.level[rows] >= 0
+        yield from table.rearrange(rows, table.compare(rows))
+
+    # ---------------------------------------------------------------- shared steps
+
+    def _lay_out(self, view: View, slot: int) -> Iterator[Decision]:
+        """Lay promised jobs out from a slot on, once a slot; tell of promises that broke."""
+        if self._laid_out_for == slot:
+            return
+        self._book.refresh(view)
+        broken = self._planner.renew(slot, revise=self._parameters.revision)
+        self._laid_out_for = slot
+        self._book.promise[broken] = -1
+        for row in broken:
+            yield self._mend(row)
+
+    def _mend(self, row: int) -> Promise:
+        """Return a new promise for a job whose old one cannot be kept, or take it back."""
+        name = self._book.name(row)
+        why = "servers were lost, or the work is more than was stated"
+        found = self._planner.offer(row, np.zeros(2))
+        if found is None or not self._planner.take(row, found):
+            return Promise(name, None, message=f"{why}: it waits")
+        self._book.promise[row] = found.end
+        return Promise(name, found.end, found.done, found.utility, found.utility, message=why)
+
+    def _price(self, slot: int) -> Floats:
+        """Return the shadow prices that promises answer to, by pool and resource."""
+        if self._parameters.prices == "given":
+            return np.full(self._pools.columns, self._parameters.price)
+        return self._learner.prices(slot, self._parameters.scarcity)
+
+    def _costs(self, slot: int) -> Floats:
+        """Return what a worker and a parameter server of each row cost in a slot."""
+        jobs = self._book.jobs
+        return costs(self._price(slot), self._pools.shares(jobs.worker, jobs.ps))
+
+    def _weights(self, slot: int) -> Floats:
+        """Return the same for ranking: never 0."""
+        jobs = self._book.jobs
+        return weights(self._price(slot), self._pools.shares(jobs.worker, jobs.ps))
+
+
+def build(context: PolicyContext, parameters: RollingParameters) -> Rolling:
+    """Build the policy, as the registry asks."""
+    return Rolling(context, parameters)

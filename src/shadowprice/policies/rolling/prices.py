@@ -1,0 +1,228 @@
+"""Shadow prices learnt from the jobs that have arrived."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.kernels.revision.duals import shadow_prices
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_SAMPLE: Final = 2000
+"""Most arrivals that prices are learnt from, the latest."""
+
+_SWEEPS: Final = 4
+_TRACE: Final = 1e-4
+"""Weight of a dominant share beside a price of 1: what is free at every price is still ranked."""
+
+
+class Pools:
+    """What servers hold together: those that carry workers, and those that carry servers.
+
+    Where some servers carry both, everything is one pool.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
+        self._up = np.ones(cluster.servers, np.bool_)
+        self._refresh()
+
+    def lose(self, server: int) -> None:
+        """Take a server out."""
+        self._up[server] = False
+        self._refresh()
+
+    def restore(self, server: int) -> None:
+        """Bring a lost server back."""
+        self._up[server] = True
+        self._refresh()
+
+    @property
+    def whole(self) -> bool:
+        """Whether no server is out."""
+        return bool(self._up.all())
+
+    def capacity(self) -> Integers:
+        """Return a fresh array of what each server holds, 0 for those that are out."""
+        return np.where(self._up[:, None], self._cluster.capacity, 0)
+
+    def of_servers(self, price: Floats) -> Floats:
+        """Return the price of all of each server's resources, shape (servers, resources)."""
+        cluster = self._cluster
+        limited = np.where(cluster.capacity >= UNLIMITED, 0, self.capacity())
+        width = len(cluster.resources)
+        if self.shared:
+            return np.asarray(limited * self.inverse[0] * price, np.float64)
+        worker = limited * self.inverse[0] * price[:width] * cluster.hosts_workers[:, None]
+        ps = limited * self.inverse[1] * price[width:] * cluster.hosts_ps[:, None]
+        return np.asarray(worker + ps, np.float64)
+
+    def _refresh(self) -> None:
+        cluster = self._cluster
+        if self.shared:
+            whole = self._inverse(self._up)
+            self.inverse = (whole, whole)
+        else:
+            self.inverse = (
+                self._inverse(self._up & cluster.hosts_workers),
+                self._inverse(self._up & cluster.hosts_ps),
+            )
+
+    @property
+    def columns(self) -> int:
+        """Resources priced: one a resource and pool."""
+        return len(self._cluster.resources) * (1 if self.shared else 2)
+
+    def shares(self, worker: Integers, ps: Integers) -> tuple[Floats, Floats]:
+        """Return what workers and parameter servers take of each priced resource.
+
+        Parameters
+        ----------
+        worker, ps : ndarray of int64, shape (jobs, resources)
+            Demands.
+
+        Returns
+        -------
+        (ndarray, ndarray) of float64, shape (jobs, columns)
+            Shares of all that the pool holds.
+        """
+        on_worker, on_ps = worker * self.inverse[0], ps * self.inverse[1]
+        if self.shared:
+            return on_worker, on_ps
+        none = np.zeros_like(on_worker)
+        return np.hstack((on_worker, none)), np.hstack((none, on_ps))
+
+    def _inverse(self, members: NDArray[np.bool_]) -> Floats:
+        rows = self._cluster.capacity[members]
+        total = rows.astype(np.float64).sum(axis=0)
+        limited = (total > 0) & ~(rows >= UNLIMITED).any(axis=0)
+        return np.asarray(
+            np.divide(1.0, total, out=np.zeros(len(total)), where=limited), np.float64
+        )
+
+
+class PriceLearner:
+    """Prices at which the demand seen so far would fill a part of the cluster.
+
+    Parameters
+    ----------
+    pools : Pools
+        What is priced.
+    memory : float
+        Slots after which an arrival counts 1/e.
+    before : float
+        Slots without demand that are taken to lie before the first arrival: without, the first
+        job alone would look like a rush.
+    """
+
+    def __init__(self, pools: Pools, memory: float, before: float) -> None:
+        self._pools = pools
+        self._memory = memory
+        self._before = before
+        self._first: int | None = None
+        self._count = 0
+        self._at = np.zeros(_SAMPLE)
+        self._value = np.zeros(_SAMPLE)
+        self._use = np.zeros((_SAMPLE, pools.columns))
+        self._known: tuple[int, int, int] | None = None
+        self._prices: dict[float, Floats] = {}
+        self.version = 0
+
+    @property
+    def seen(self) -> int:
+        """Jobs learnt from so far."""
+        return self._count
+
+    def learn(self, job: Job, slot: int) -> None:
+        """Take an arrival in: what it is worth, and takes, where it earns most by its share."""
+        if self._first is None:
+            self._first = slot
+        ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+        on_worker, on_ps = self._pools.shares(job.worker[None, :], ps[None, :])
+        each = job.worker_counts[:, None] * on_worker + job.ps_counts[:, None] * on_ps
+        useful = job.gains > 0
+        slots = np.where(useful, -(-job.required // np.maximum(job.gains, 1)), 1)
+        value = np.where(useful, job.utility.values((slots - 1).astype(np.float64)), 0.0)
+        spent = each.max(axis=1) * slots
+        best = int(np.argmax(value / np.maximum(spent, 1e-300)))
+        at = self._count % _SAMPLE
+        self._at[at] = slot
+        self._value[at] = value[best]
+        self._use[at] = each[best] * slots[best]
+        self._count += 1
+
+    def prices(self, slot: int, scarcity: float) -> Floats:
+        """Return the shadow prices of a part of the cluster.
+
+        Parameters
+        ----------
+        slot : int
+            Now.
+        scarcity : float
+            The part.
+
+        Returns
+        -------
+        ndarray of float64, shape (columns,)
+            Utility for a slot of all that a pool holds of a resource.
+        """
+        # Renewed when the slot changes or the sample has grown by a twentieth.
+        known = self._known
+        if known is None or known[0] != slot or self._count - known[1] > max(1, known[1] // 20):
+            self._known = (slot, self._count, 0)
+            self._prices.clear()
+        if scarcity not in self._prices:
+            self._prices[scarcity] = self._solve(slot, scarcity)
+        return self._prices[scarcity]
+
+    def _solve(self, slot: int, scarcity: float) -> Floats:
+        count = min(self._count, _SAMPLE)
+        if not count or self._first is None:
+            return np.zeros(self._pools.columns)
+        ages = slot - self._at[:count]
+        weight = np.exp(-ages / self._memory)
+        since = float(self._at[:count].min())
+        if self._count <= _SAMPLE:
+            since = self._first - self._before
+        span = self._memory * -np.expm1(-(slot - since + 1) / self._memory)
+        budget = np.full(self._pools.columns, scarcity * span)
+        return shadow_prices(self._value[:count], self._use[:count], weight, budget, _SWEEPS)
+
+
+def weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
+    """Return prices of a worker and a parameter server of each job, for ranking.
+
+    Parameters
+    ----------
+    price : ndarray of float64, shape (columns,)
+        Shadow prices.
+    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
+        See `Pools.shares`.
+
+    Returns
+    -------
+    ndarray of float64, shape (jobs, 2)
+        Above 0 for whatever is taken: dominant shares count a little where nothing is scarce.
+    """
+    trace = _TRACE * float(price.max(initial=0.0)) or 1.0
+    return np.column_stack(
+        [share @ price + trace * share.max(axis=1, initial=0.0) for share in shares]
+    )
+
+
+def costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
+    """Return prices of a worker and a parameter server of each job; see `weights`."""
+    return np.column_stack([share @ price for share in shares])

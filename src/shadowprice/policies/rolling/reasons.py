@@ -1,0 +1,68 @@
+"""Why a job got no promise, told by what it would have displaced and what would change that."""
+
+from __future__ import annotations
+
+from shadowprice.core.job import Job
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.utility import utility_value
+from shadowprice.policies.rolling.planner import Offer
+
+
+def worthless(job: Job, slot: int) -> Refusal:
+    """Return the reason of a job that cannot complete while it is worth anything."""
+    done = slot + job.fastest_slots - 1
+    return Refusal(
+        Reason.NO_VALUE,
+        f"nothing is left of its utility by slot {done}, the first in which it could complete",
+        value=utility_value(job.utility, done - job.arrival),
+        completion=done,
+        change=f"a utility that lasts until slot {done}",
+    )
+
+
+def too_late(name: str, slot: int) -> Refusal:
+    """Return the reason of a job that no plan completes in time, even alone."""
+    return Refusal(
+        Reason.TOO_LATE,
+        f"even alone in the cluster {name} does not surely complete from slot {slot} on before "
+        "its utility is gone",
+        change="a later deadline, or more workers at once",
+    )
+
+
+def dear(found: Offer) -> Refusal:
+    """Return the reason of a job that is worth less than what it would displace."""
+    short = found.cost - found.utility
+    return Refusal(
+        Reason.PRICE,
+        f"worth {found.utility:.4g} by slot {found.done}, but jobs worth {found.cost:.4g} are "
+        "likely to want what it would take",
+        value=found.utility,
+        cost=found.cost,
+        completion=found.done,
+        change=f"a utility larger by {short:.4g}",
+    )
+
+
+def crowded(best: Offer, holder: str | None, earliest: int | None) -> Refusal:
+    """Return the reason of a job that cannot be promised beside what is promised already.
+
+    Parameters
+    ----------
+    best : Offer
+        What it could have alone.
+    holder : str or None
+        A job whose promise would break; None where the job itself finds no room.
+    earliest : int or None
+        First slot in which it could complete beside all promises, whatever it is worth then.
+    """
+    who = f"the promise to {holder} would break" if holder else "what is promised leaves no room"
+    return Refusal(
+        Reason.NO_ROOM,
+        f"worth {best.utility:.4g} by slot {best.done} if it were alone, but {who}",
+        value=best.utility,
+        cost=best.cost,
+        completion=best.done,
+        bottleneck=holder,
+        change=None if earliest is None else f"the same utility until slot {earliest}",
+    )

@@ -1,0 +1,42 @@
+"""When jobs completed, told from what ran where and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shadowprice.core.job import Job
+from shadowprice.results.recorder import Segments
+
+Standing = Mapping[int, tuple[int, int]]
+
+
+def completions(jobs: Sequence[Job], segments: Segments) -> dict[str, int]:
+    """Return the slot in which each job reached its work, from its allocations alone.
+
+    Progress is counted slot by slot as the job model says: the gain of the number of workers, that
+    of co-located training where all stands on one server, less the share lost where the placement
+    is another than in the slot before. Jobs that never got there are missing.
+    """
+    stands: dict[int, dict[int, dict[int, tuple[int, int]]]] = {}
+    columns = (
+        segments.jobs, segments.servers, segments.workers, segments.ps, segments.starts,
+        segments.ends,
+    )  # fmt: skip
+    for job, server, workers, ps, start, end in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        for slot in range(start, end):
+            stands.setdefault(job, {}).setdefault(slot, {})[server] = (workers, ps)
+    done: dict[str, int] = {}
+    for at, slots in stands.items():
+        job, made, before, last = jobs[at], 0, None, None
+        for slot in sorted(slots):
+            here = slots[slot]
+            workers = sum(count for count, _ in here.values())
+            moved = before is not None and (here != before or slot != last + 1)
+            made += job.gain(workers, colocated=len(here) == 1, moved=moved)
+            before, last = here, slot
+            if made >= job.required:
+                done[job.name] = slot
+                break
+    return done

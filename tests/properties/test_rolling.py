@@ -1,0 +1,150 @@
+"""What must hold of `rolling` whatever arrives: promises are kept, or told where they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Promise
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.schedule import Placement
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.recorder import Recorder
+from shadowprice.simulator.driver import Incident, Simulation
+from shadowprice.simulator.execution import ExactExecution, ExecutionModel
+from tests.oracles.promises import completions
+from tests.replays import Watcher, world
+from tests.workloads import cluster, job, random_job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def run(
+    on: Cluster,
+    jobs: Sequence[Job],
+    incidents: Sequence[Incident] = (),
+    *,
+    until: int | None = None,
+    execution: ExecutionModel | None = None,
+    **parameters: object,
+) -> tuple[Engine, Recorder, list[tuple[int, Promise]]]:
+    policy = make_policy("rolling", PolicyContext(on, None, until), parameters)
+    recorder = Recorder(on, jobs, policy)
+    simulation = Simulation(
+        on, jobs, policy, until=until, incidents=incidents, execution=execution or ExactExecution()
+    )
+    engine = simulation.run([recorder])
+    told = [(slot, made) for slot, made in recorder.decisions if isinstance(made, Promise)]
+    return engine, recorder, told
+
+
+def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
+    """Return jobs of which some lose a part of a slot whenever they move."""
+    rng = np.random.default_rng(seed)
+    shares = [Fraction(0), Fraction(1, 40), Fraction(1, 4), Fraction(1)]
+    return [replace(one, restart=shares[int(rng.integers(4))]) for one in jobs]
+
+
+@settings(deadline=None, derandomize=True, max_examples=120)
+@given(SEEDS, st.booleans(), st.booleans())
+def test_without_faults_every_promise_is_kept(seed: int, restarts: bool, revision: bool) -> None:
+    on, jobs, _ = world(seed, incidents=False)
+    if restarts:
+        jobs = moving(jobs, seed)
+    _, recorder, told = run(on, jobs, revision=revision)
+    done = completions(jobs, recorder.segments())
+    assert done == recorder.completions
+    for _, promise in told:
+        assert promise.completion is not None
+        assert done[promise.job] <= promise.completion
+    # A promise is given once, and never has to be changed.
+    assert len({promise.job for _, promise in told}) == len(told)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS, st.integers(4, 20))
+def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
+    on, jobs, _ = world(seed, incidents=False)
+    _, recorder, told = run(on, jobs, until=until)
+    done = completions(jobs, recorder.segments())
+    for _, promise in told:
+        assert promise.completion is not None
+        assert done[promise.job] <= promise.completion < until
+
+
+@settings(deadline=None, derandomize=True, max_examples=120)
+@given(SEEDS)
+def test_with_faults_the_last_promise_told_is_kept(seed: int) -> None:
+    on, jobs, incidents = world(seed)
+    engine, recorder, told = run(on, jobs, incidents)
+    last: dict[str, tuple[int, Promise]] = {}
+    for slot, promise in told:
+        if promise.job in last:  # told at once: while the job could not know better
+            before = last[promise.job][1].completion
+            assert before is None or slot <= before + 1
+        last[promise.job] = (slot, promise)
+    for name, (_, promise) in last.items():
+        if engine.jobs[name].status is Status.CANCELLED or promise.completion is None:
+            continue
+        assert recorder.completions[name] <= promise.completion
+    assert completions(jobs, recorder.segments()).keys() >= recorder.completions.keys()
+
+
+class Slower(ExecutionModel):
+    """Jobs run at half the speed they stated."""
+
+    def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
+        """Return half of what the job model says."""
+        return -(-ExactExecution().progress(job, placement, slot, moved=moved) // 2)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_misstated_work_changes_promises_and_stops_nothing(seed: int) -> None:
+    on, jobs, _ = world(seed, incidents=False)
+    engine, recorder, told = run(on, jobs, execution=Slower())
+    final: dict[str, int | None] = {promise.job: promise.completion for _, promise in told}
+    for name, completion in final.items():
+        if completion is not None:
+            assert recorder.completions[name] <= completion
+    assert not engine.open_jobs
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_nothing_that_a_waiting_job_could_use_stays_idle(seed: int) -> None:
+    """With workers of one shape, room in a slot is a number, and none is left while a job waits."""
+    rng = np.random.default_rng(seed)
+    on = cluster(int(rng.integers(1, 4)), 0, gpus=int(rng.integers(1, 5)))
+    jobs = [
+        job(
+            on,
+            f"job-{at}",
+            ps_amounts=None,
+            arrival=int(rng.integers(6)),
+            epochs=int(rng.integers(1, 30)),
+            worker_range=(1, int(rng.integers(1, 5))),
+            utility=random_job(on, rng, "drawn").utility,
+        )
+        for at in range(int(rng.integers(1, 12)))
+    ]
+    places = int((on.capacity[:, on.column["gpu"]] // 1000).sum())
+
+    def watch(engine: Engine, slot: int) -> None:
+        used = sum(placement.total_workers for placement in engine.running.values())
+        for name, record in engine.open_jobs.items():
+            running = engine.running.get(name)
+            workers = 0 if running is None else running.total_workers
+            if workers < min(record.job.most_workers, record.remaining):
+                assert used == places, (slot, name)
+
+    policy = make_policy("rolling", PolicyContext(on), {})
+    Simulation(on, jobs, policy).run([Watcher(watch)])

@@ -1,0 +1,139 @@
+"""The timeline against servers one by one, and the learnt prices against a linear program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shadowprice.kernels.revision.coming import _put_on
+from shadowprice.kernels.revision.duals import shadow_prices
+from shadowprice.kernels.revision.timeline import (
+    SERVERS,
+    WORKERS,
+    Timeline,
+    clear,
+    new_timeline,
+    put,
+    split,
+    total_fit,
+)
+from shadowprice.policies.milp import Program
+from shadowprice.policies.rolling.book import upper_hull
+
+
+def contents(line: Timeline, interval: int) -> list[tuple[int, ...]]:
+    """Return role and room of every single server of an interval, sorted."""
+    state = int(line.state[interval])
+    rows: list[tuple[int, ...]] = []
+    for group in range(int(line.groups[state])):
+        row = (int(line.role[state, group]), *line.free[state, group].tolist())
+        rows += [row] * int(line.servers[state, group])
+    return sorted(rows)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kinds, resources = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    count = rng.integers(1, 5, kinds)
+    role = rng.integers(1, 4, kinds)
+    capacity = rng.integers(2, 12, (kinds, resources))
+    line = new_timeline(8, int(count.sum()), resources)
+    clear(line, 5, count, role, capacity)
+    free = np.repeat(capacity, count, axis=0)
+    roles = np.repeat(role, count)
+    for _ in range(12):
+        bit = WORKERS if rng.random() < 0.6 else SERVERS
+        demand = rng.integers(0, 5, resources)
+        demand[rng.integers(resources)] += 1
+        hosts = (roles & bit) > 0
+        holds = np.where(demand > 0, free // np.maximum(demand, 1), 10**6).min(axis=1)
+        everything = int(holds[hosts].sum())
+        assert total_fit(line, 0, bit, demand, 10**9) == everything
+        number = int(rng.integers(1, 8))
+        assert total_fit(line, 0, bit, demand, number) == min(number, everything)
+        if number > everything:
+            continue
+        assert put(line, 0, bit, demand, number)
+        assert _put_on(free, hosts, demand, number, np.zeros(len(free), np.int64))
+        expected = sorted((int(r), *row) for r, row in zip(roles, free.tolist(), strict=True))
+        assert contents(line, 0) == expected
+
+
+def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:
+    rng = np.random.default_rng(3)
+    line = new_timeline(4, 3, 1)
+    clear(line, 0, np.array([40]), np.array([WORKERS]), np.array([[60]]))
+    real = np.full((40, 1), 60)
+    hosts = np.ones(40, np.bool_)
+    for _ in range(60):
+        demand = np.array([int(rng.integers(1, 30))])
+        if total_fit(line, 0, WORKERS, demand, 1) < 1:
+            continue
+        assert put(line, 0, WORKERS, demand, 1)
+        assert _put_on(real, hosts, demand, 1, np.zeros(40, np.int64))
+    state = int(line.state[0])
+    held = line.servers[state, : line.groups[state]].sum()
+    assert held == 40
+    assert (line.free[state, : line.groups[state], 0] >= 0).all()
+
+
+def test_splits_keep_what_is_there_and_are_found_again() -> None:
+    line = new_timeline(16, 4, 1)
+    clear(line, 3, np.array([2]), np.array([WORKERS]), np.array([[4]]))
+    assert split(line, 10) == 1
+    assert put(line, int(line.state[0]), WORKERS, np.array([3]), 1)
+    assert split(line, 6) == 1
+    assert split(line, 10) == 2
+    assert split(line, 3) == 0
+    assert line.start[:3].tolist() == [3, 6, 10]
+    assert contents(line, 0) == contents(line, 1) == [(1, 1), (1, 4)]
+    assert contents(line, 2) == [(1, 4), (1, 4)]
+    for slot in range(20, 60):
+        split(line, slot)
+    assert split(line, 99) == -1  # no interval is left, and nothing is lost
+    assert contents(line, 0) == [(1, 1), (1, 4)]
+
+
+def dual_value(value: np.ndarray, use: np.ndarray, weight: np.ndarray, budget: np.ndarray) -> float:
+    """Return the optimum of the linear program whose dual is priced."""
+    program = Program()
+    for worth, often in zip(value, weight, strict=True):
+        program.column(cost=float(worth * often), upper=1.0, integer=False)
+    for r, room in enumerate(budget):
+        program.row(range(len(value)), (use[:, r] * weight).tolist(), upper=float(room))
+    return program.solve().objective
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_prices_of_one_resource_are_the_dual_optimum(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    jobs = int(rng.integers(1, 30))
+    value, weight = rng.uniform(1, 10, jobs), rng.uniform(0.1, 1, jobs)
+    use = rng.uniform(0.1, 2, (jobs, 1))
+    budget = np.array([rng.uniform(0.2, jobs / 2)])
+    price = shadow_prices(value, use, weight, budget, 3)
+    dual = float(budget @ price + weight @ np.maximum(0, value - use @ price))
+    assert dual == pytest.approx(dual_value(value, use, weight, budget), rel=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_prices_of_several_resources_bound_the_optimum_and_come_near(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    jobs, resources = 40, 3
+    value, weight = rng.uniform(1, 10, jobs), rng.uniform(0.1, 1, jobs)
+    use = rng.uniform(0.1, 2, (jobs, resources))
+    budget = rng.uniform(2, 12, resources)
+    price = shadow_prices(value, use, weight, budget, 4)
+    dual = float(budget @ price + weight @ np.maximum(0, value - use @ price))
+    best = dual_value(value, use, weight, budget)
+    assert best - 1e-6 <= dual <= 1.25 * best
+
+
+def test_the_hull_keeps_what_wastes_no_worker() -> None:
+    workers = np.array([1, 2, 4, 8])
+    assert upper_hull(workers, np.array([10, 20, 40, 80])).tolist() == [0, 1, 2, 3]
+    # 1 and 2 waste workers: 4 gain more than four times as much as 1.
+    assert upper_hull(workers, np.array([5, 12, 60, 90])).tolist() == [2, 3]
+    assert upper_hull(workers, np.array([100, 150, 160, 250])).tolist() == [0, 1, 3]
+    assert upper_hull(np.array([3]), np.array([1])).tolist() == [0]

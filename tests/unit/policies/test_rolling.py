@@ -1,0 +1,319 @@
+"""`rolling` on worked cases, against an exact program, and against `oasis`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.core.cluster import Cluster, Role, build_cluster
+from shadowprice.core.errors import InputError, PolicyError
+from shadowprice.core.events import (
+    Commit,
+    Decision,
+    JobsArrived,
+    Promise,
+    Queue,
+    Reject,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.refusal import Reason
+from shadowprice.core.utility import Constant, Deadline, Sigmoid
+from shadowprice.engine import Engine
+from shadowprice.policies.milp import Program
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.recorder import Recorder
+from shadowprice.simulator.driver import Simulation
+from tests.workloads import DIMENSIONS, cluster, job
+
+
+def gpus(servers: int, each: int, *, horizon: int = 400) -> Cluster:
+    """Return servers that have GPUs and nothing else, for workers only."""
+    rows = [(f"gpu-{at}", Role.WORKER, {"gpu": each * 1000}) for at in range(servers)]
+    return build_cluster(
+        slot_seconds=Fraction(600), horizon=horizon, servers=rows, dimensions=DIMENSIONS
+    )
+
+
+def training(on: Cluster, name: str, **changes: Any) -> Job:
+    """Return an all-reduce job of one GPU a worker."""
+    return job(on, name, worker_amounts={"gpu": 1000}, ps_amounts=None, **changes)
+
+
+def decide(on: Cluster, jobs: Sequence[Job], **settings: object) -> list[Decision]:
+    """Return the decisions on jobs that arrive together in slot 0."""
+    policy = make_policy("rolling", PolicyContext(on), settings)
+    commands = Engine(on, policy).handle(JobsArrived(0, tuple(jobs)))
+    return [command.decision for command in commands]  # type: ignore[union-attr]
+
+
+def rolling(on: Cluster, **settings: object) -> Engine:
+    """Return an engine that `rolling` decides for."""
+    return Engine(on, make_policy("rolling", PolicyContext(on), settings))
+
+
+# ------------------------------------------------------------------ promises
+
+
+def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
+    on = gpus(1, 4)
+    (made,) = decide(on, [training(on, "a", utility=Deadline(10.0, 5.0))])
+    assert isinstance(made, Promise)
+    assert (made.completion, made.utility, made.cost) == (5, 10.0, 0.0)
+
+
+def test_who_was_promised_moves_over_for_who_comes_later() -> None:
+    on = gpus(1, 2)
+    engine = rolling(on)
+    # 8 worker-slots within 8 slots: alone it runs on both GPUs for 4 slots.
+    first = training(on, "first", utility=Deadline(10.0, 7.0))
+    urgent = training(on, "urgent", arrival=1, epochs=1, utility=Deadline(10.0, 1.0))
+    engine.handle(JobsArrived(0, (first,)))
+    engine.handle(SlotBegan(0))
+    assert engine.running["first"].total_workers == 2
+    engine.handle(SlotEnded(0, {"first": 2}))
+    engine.handle(JobsArrived(1, (urgent,)))
+    engine.handle(SlotBegan(1))
+    assert engine.running["urgent"].total_workers == 2
+    assert "first" not in engine.running
+    assert engine.jobs["first"].promise == 7
+    assert engine.jobs["urgent"].promise == 2
+
+
+def test_without_revision_a_plan_stays() -> None:
+    on = gpus(1, 2)
+    jobs = [
+        training(on, "first", utility=Sigmoid(10.0, 3.0, 4.0)),
+        training(on, "urgent", arrival=1, epochs=1, utility=Deadline(10.0, 1.0)),
+    ]
+    policy = make_policy("rolling", PolicyContext(on), {"revision": False, "standby": False})
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy).run([recorder])
+    refused = [made for _, made in recorder.decisions if isinstance(made, Reject)]
+    assert [made.job for made in refused] == ["urgent"]
+    assert recorder.completions == {"first": 3}
+
+
+def test_a_job_worth_less_than_its_price_waits_and_is_told_what_it_lacks() -> None:
+    on = gpus(1, 4)
+    poor = training(on, "poor", utility=Constant(1.0))
+    (made,) = decide(on, [poor], prices="given", price=10.0)
+    assert isinstance(made, Queue)
+    # 8 worker-slots of 4 in a slot: two slots of the whole cluster, at 10 each.
+    assert "worth 1 by slot" in made.message
+    assert "jobs worth 20 are likely to want" in made.message
+    assert "a promise would take a utility larger by 19" in made.message
+
+
+def test_without_standby_the_same_is_a_refusal_by_its_price() -> None:
+    on = gpus(1, 4)
+    poor = training(on, "poor", utility=Constant(1.0))
+    (made,) = decide(on, [poor], prices="given", price=10.0, standby=False)
+    assert isinstance(made, Reject)
+    assert made.refusal.reason is Reason.PRICE
+    assert (made.refusal.value, made.refusal.cost) == (1.0, pytest.approx(20.0))
+
+
+def test_who_would_break_a_promise_is_told_whose_and_what_would_do() -> None:
+    on = gpus(1, 2)
+    jobs = [
+        training(on, "first", utility=Deadline(50.0, 3.0)),
+        training(on, "second", utility=Deadline(10.0, 3.0)),
+    ]
+    first, second = decide(on, jobs, standby=False)
+    assert isinstance(first, Promise)
+    assert isinstance(second, Reject)
+    assert second.refusal.reason is Reason.NO_ROOM
+    assert second.refusal.change == "the same utility until slot 7"
+    late = replace(jobs[1], utility=Deadline(10.0, 7.0))
+    assert all(isinstance(made, Promise) for made in decide(on, [jobs[0], late], standby=False))
+
+
+def test_a_job_that_is_worth_nothing_by_the_time_it_could_complete_is_refused() -> None:
+    on = gpus(1, 2)
+    (made,) = decide(on, [training(on, "late", utility=Deadline(10.0, 1.0))])
+    assert isinstance(made, Reject)
+    assert made.refusal.reason is Reason.TOO_LATE
+
+
+def test_jobs_that_arrive_together_choose_by_what_they_earn_by_their_share() -> None:
+    on = gpus(1, 2)
+    jobs = [
+        training(on, "dull", utility=Deadline(10.0, 3.0)),
+        training(on, "bright", utility=Deadline(11.0, 3.0)),
+    ]
+    first, second = decide(on, jobs)
+    assert isinstance(first, Promise)
+    assert first.job == "bright"
+    assert isinstance(second, Queue)
+
+
+def test_a_waiting_job_is_promised_when_room_appears_and_given_up_when_worthless() -> None:
+    on = gpus(2, 1)
+    jobs = [
+        training(on, "first", epochs=1, utility=Deadline(50.0, 1.0)),
+        training(on, "second", epochs=1, utility=Deadline(10.0, 3.0)),
+        training(on, "third", epochs=1, utility=Deadline(9.0, 3.0)),
+    ]
+    policy = make_policy("rolling", PolicyContext(on), {"prices": "given", "price": 4.0})
+    recorder = Recorder(on, jobs, policy)
+    engine = Simulation(on, jobs, policy).run([recorder])
+    outcomes = {name: record.status.value for name, record in engine.jobs.items()}
+    assert outcomes == {"first": "finished", "second": "finished", "third": "rejected"}
+
+
+def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
+    on = gpus(2, 2)
+    engine = rolling(on)
+    engine.handle(JobsArrived(0, (training(on, "a", utility=Sigmoid(10.0, 0.2, 4.0)),)))
+    assert engine.jobs["a"].promise == 1
+    engine.handle(SlotBegan(0))
+    engine.handle(SlotEnded(0, {"a": 4}))
+    commands = engine.handle(ServerLost(1, 0))
+    commands += engine.handle(SlotBegan(1))
+    told = [c.decision for c in commands if isinstance(getattr(c, "decision", None), Promise)]
+    assert [made.completion for made in told] == [2]
+    assert "servers were lost" in told[0].message
+    assert engine.jobs["a"].promise == 2
+
+
+def test_nothing_is_promised_in_a_slot_that_is_over_or_never_comes() -> None:
+    on = gpus(1, 2)
+    engine = rolling(on)
+    one = training(on, "a")
+    engine.handle(JobsArrived(0, (one,)))
+    engine.until = 3
+    for completion in (-1, 3):
+        with pytest.raises(PolicyError, match="promised for slot"):
+            engine._apply(Promise("a", completion))
+
+
+def test_bad_parameters_are_refused_with_their_place() -> None:
+    on = gpus(1, 1)
+    for name, value in (("price", -1.0), ("scarcity", 0.0), ("memory", 0.0), ("waiting", -1)):
+        with pytest.raises(InputError, match=f"policy rolling.*{name}"):
+            make_policy("rolling", PolicyContext(on), {name: value})
+
+
+# ------------------------------------------------------------------ against an exact program
+
+
+def joint(on: int, jobs: Sequence[Job]) -> bool:
+    """Whether all jobs can meet their deadlines on so many GPUs, as an integer program."""
+    program = Program()
+    end = max(int(one.utility.by) for one in jobs) + 1  # type: ignore[attr-defined]
+    used: list[tuple[list[int], list[float]]] = [([], []) for _ in range(end)]
+    for one in jobs:
+        gained: tuple[list[int], list[float]] = ([], [])
+        for slot in range(int(one.utility.by) + 1):  # type: ignore[attr-defined]
+            choices = [program.column(upper=1.0) for _ in one.worker_counts]
+            program.row(choices, [1.0] * len(choices), upper=1.0)
+            used[slot][0].extend(choices)
+            used[slot][1].extend(one.worker_counts.tolist())
+            gained[0].extend(choices)
+            gained[1].extend(one.gains.tolist())
+        program.row(*gained, lower=float(one.required))
+    for columns, workers in used:
+        program.row(columns, workers, upper=float(on))
+    return program.solve().feasible
+
+
+def random_set(on: Cluster, rng: np.random.Generator) -> list[Job]:
+    """Return jobs with deadlines of which some sets fit and some do not."""
+    jobs = []
+    for at in range(int(rng.integers(2, 5))):
+        most = int(rng.integers(1, 4))
+        work = int(rng.integers(1, 6))
+        speed: Mapping[int, Fraction] | None = None
+        if rng.random() < 0.5:
+            curve = np.cumsum(np.sort(rng.integers(1, 10, most))[::-1])
+            speed = {n + 1: Fraction(int(curve[n]), 3000) for n in range(most)}
+        values: dict[str, Any] = {"epochs": 1, "chunks": max(work, most), "minibatches": 10}
+        if speed is not None:
+            values["speed"] = speed
+        jobs.append(
+            training(
+                on,
+                f"job-{at}",
+                worker_range=(1, most),
+                utility=Deadline(10.0, float(rng.integers(1, 6))),
+                **values,
+            )
+        )
+    return jobs
+
+
+def test_the_joint_plan_is_sound_and_nearly_complete() -> None:
+    """What is promised together fits, by an exact program; nearly all that fits is promised."""
+    rng = np.random.default_rng(7)
+    fit = promised = 0
+    for _ in range(150):
+        size = int(rng.integers(2, 6))
+        on = gpus(1, size)
+        jobs = random_set(on, rng)
+        decisions = decide(on, jobs, prices="given")
+        kept = {made.job for made in decisions if isinstance(made, Promise)}
+        chosen = [one for one in jobs if one.name in kept]
+        assert not chosen or joint(size, chosen)
+        if joint(size, jobs):
+            fit += 1
+            promised += len(chosen) == len(jobs)
+    assert fit >= 15
+    assert promised >= 0.9 * fit, (promised, fit)
+
+
+# ------------------------------------------------------------------ against oasis
+
+
+def test_one_job_at_a_given_price_is_decided_as_by_oasis() -> None:
+    rng = np.random.default_rng(11)
+    outcomes = set()
+    for _ in range(150):
+        servers, each = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+        on = gpus(servers, each)
+        one = training(
+            on,
+            "a",
+            epochs=int(rng.integers(1, 8)),
+            worker_range=(1, int(rng.integers(1, 5))),
+            utility=Sigmoid(float(rng.uniform(1, 40)), float(rng.uniform(0, 2)), 4.0),
+        )
+        price = float(rng.uniform(0.01, 3.0))
+        oasis = make_policy(
+            "oasis",
+            PolicyContext(on),
+            {"prices": "given", "worker": {"L": price, "U": {"gpu": price}}},
+        )
+        (theirs,) = Engine(on, oasis).handle(JobsArrived(0, (one,)))
+        (ours,) = decide(
+            on, [one], prices="given", price=price * servers, revision=False, standby=False
+        )
+        made = theirs.decision  # type: ignore[union-attr]
+        outcomes.add(type(made))
+        if isinstance(made, Commit):
+            assert isinstance(ours, Promise)
+            assert ours.payoff == pytest.approx(made.payoff)
+            assert ours.expected == made.schedule.completion
+        else:
+            assert isinstance(ours, Reject)
+    assert outcomes == {Commit, Reject}
+
+
+def test_it_never_looks_at_the_jobs_that_are_known() -> None:
+    on = cluster(2, 1)
+    jobs = [job(on, f"job-{at}", arrival=at, epochs=1 + at % 3) for at in range(8)]
+    told = []
+    for known in (None, jobs, [replace(one, utility=Constant(1e9)) for one in jobs]):
+        policy = make_policy("rolling", PolicyContext(on, known), {})
+        recorder = Recorder(on, jobs, policy)
+        Simulation(on, jobs, policy).run([recorder])
+        told.append(recorder.decisions)
+    assert told[0] == told[1] == told[2]
