@@ -161,8 +161,7 @@ class Rolling:
             answer.reason is Reason.TOO_LATE and self._pools.whole and not self._book.loss[row]
         )
         if self._parameters.standby and not hopeless:
-            hint = f"; a promise would take {answer.change}" if answer.change else ""
-            return Queue(job.name, f"waits without a promise: {answer.message}{hint}")
+            return Queue(job.name, f"waits without a promise: {answer.message}")
         self._book.remove(job.name)
         return Reject(job.name, answer)
 

@@ -1,4 +1,4 @@
-"""Why a job got no promise, told by what it would have displaced and what would change that."""
+"""Why a job got no promise, told by what it would have displaced and what it lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def worthless(job: Job, slot: int) -> Refusal:
         f"nothing is left of its utility by slot {done}, the first in which it could complete",
         value=utility_value(job.utility, done - job.arrival),
         completion=done,
-        change=f"a utility that lasts until slot {done}",
     )
 
 
@@ -26,21 +25,18 @@ def too_late(name: str, slot: int) -> Refusal:
         Reason.TOO_LATE,
         f"even alone in the cluster {name} does not surely complete from slot {slot} on before "
         "its utility is gone",
-        change="a later deadline, or more workers at once",
     )
 
 
 def dear(found: Offer) -> Refusal:
     """Return the reason of a job that is worth less than what it would displace."""
-    short = found.cost - found.utility
     return Refusal(
         Reason.PRICE,
         f"worth {found.utility:.4g} by slot {found.done}, but jobs worth {found.cost:.4g} are "
-        "likely to want what it would take",
+        f"likely to want what it would take: it lacks {found.cost - found.utility:.4g}",
         value=found.utility,
         cost=found.cost,
         completion=found.done,
-        change=f"a utility larger by {short:.4g}",
     )
 
 
@@ -57,12 +53,12 @@ def crowded(best: Offer, holder: str | None, earliest: int | None) -> Refusal:
         First slot in which it could complete beside all promises, whatever it is worth then.
     """
     who = f"the promise to {holder} would break" if holder else "what is promised leaves no room"
+    then = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
     return Refusal(
         Reason.NO_ROOM,
-        f"worth {best.utility:.4g} by slot {best.done} if it were alone, but {who}",
+        f"worth {best.utility:.4g} by slot {best.done} if it were alone, but {who}{then}",
         value=best.utility,
         cost=best.cost,
         completion=best.done,
         bottleneck=holder,
-        change=None if earliest is None else f"the same utility until slot {earliest}",
     )
