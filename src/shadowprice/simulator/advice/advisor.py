@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -132,8 +132,13 @@ class _Advisor:
             nonlocal delayed
             if moment.slot == arrival:
                 self._check(moment.ask(self._job))
-                for way in self._ways(moment.end):
-                    self._ask_about(way, moment, in_force if foresees else None)
+                ways = [*self._ways(moment.end)]
+                in_vain = self._smaller_in_vain(ways, moment)
+                for way in ways:
+                    if in_vain and way.name == "size" and way.key[-1] != BANDWIDTH:
+                        self._outcomes.append(_Outcome(way, Nothing(1), "asked"))
+                    else:
+                        self._ask_about(way, moment, in_force if foresees else None)
                 return True
             step = slots[moment.slot]
             job = self._variants.job(self._later, step)
@@ -152,6 +157,11 @@ class _Advisor:
                 "the rest of its entry and all other jobs; what the policy works out from the job "
                 "set, such as price constants, was worked out again with each change"
             )
+
+    def _smaller_in_vain(self, ways: list[Way], moment: Moment) -> bool:
+        """Whether the job is refused even with the least of everything that it asks for."""
+        least = self._variants.least([way for way in ways if way.name == "size"])
+        return least is None or moment.ask(least) is None
 
     def _ask_about(self, way: Way, moment: Moment, in_force: str | None) -> None:
         def answer(step: int) -> Admission | None:
@@ -313,6 +323,15 @@ class _Variants:
     def job(self, way: Way, step: int) -> Job | None:
         """Return the job of a step of a way, None if a file with it would be refused."""
         return self.with_value(way.key, way.values[step - 1])
+
+    def least(self, ways: Iterable[Way]) -> Job | None:
+        """Return the job with the last step of several ways at once, None without any."""
+        entry: Entry | None = None
+        for way in ways:
+            if way.key[-1] != BANDWIDTH:  # less of it makes the work longer
+                entry = changed(entry or self.entry, way.key, way.values[-1])
+        spec = None if entry is None else validate(JobSpec, entry, "job")[0]
+        return None if spec is None else spec.resolve(self._cluster)
 
     def with_value(self, key: Key, value: Any) -> Job | None:
         """Return the job with a value in a place of its entry, None if it cannot stand there."""

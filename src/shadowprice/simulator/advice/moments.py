@@ -169,13 +169,15 @@ class _Visits:
         if not isinstance(event, JobsArrived) or event.slot not in self.left:
             yield from self.policy.decide(view, event)
             return
-        earlier = tuple(job for job in event.jobs if job.name in self.before)
-        later = tuple(job for job in event.jobs if job.name not in self.before)
-        if earlier:
-            yield from self.policy.decide(view, JobsArrived(event.slot, earlier))
+        # One event as ever: what a policy does about all of its jobs at once, it does.
+        earlier = {job.name for job in event.jobs} & self.before
+        decisions = iter(self.policy.decide(view, event))
+        while earlier:
+            decision = next(decisions)  # every job of the event is decided
+            yield decision
+            earlier.discard(decision.job)
         self.reach(view)
-        if later:
-            yield from self.policy.decide(view, JobsArrived(event.slot, later))
+        yield from decisions
 
     def reach(self, view: View) -> None:
         """Visit the moment, once a slot."""

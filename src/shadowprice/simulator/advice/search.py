@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-EVENLY: Final = 10
-"""Steps asked about, spread evenly, where doubling finds none that is admitted."""
+EVENLY: Final = 5
+"""Steps asked about, spread evenly, where the largest is refused."""
 
 Answer = TypeVar("Answer")
 
@@ -59,7 +59,7 @@ def smallest(
     start : int
         Where to begin.
     evenly : int
-        Steps asked about, spread evenly, where doubling finds none.
+        Steps asked about, spread evenly, where the largest is refused.
     """
     known: dict[int, Answer | None] = {0: None}
 
@@ -76,17 +76,17 @@ def smallest(
         while high - stride > 0 and answer(high - stride) is not None:
             high, stride = high - stride, 2 * stride
         low = max(high - stride, 0)
-    else:
+    elif steps > 0 and answer(steps) is not None:
         low, stride = step, 1
-        while not high and low < steps:
+        while not high:
             step = min(low + stride, steps)
             if answer(step) is not None:
                 high = step
             else:
                 low, stride = step, 2 * stride
-        if not high:
-            high = _spread(answer, steps, evenly)
-            low = max((step for step in known if step < high and known[step] is None), default=0)
+    else:
+        high = _spread(answer, steps, evenly)
+        low = max((step for step in known if step < high and known[step] is None), default=0)
     if not high:
         return Nothing(len(known) - 1)
     while high - low > 1:

@@ -1,0 +1,88 @@
+"""What working out advice on a refused job costs: the questions, and repeating the run.
+
+Workloads are drawn by `traces.generator` on its cluster. CPU time: the questions are what `advise`
+takes beyond visiting the same moments without asking anything.
+
+    python benchmarks/bench_advice.py [JOBS]
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.advice import advise
+from shadowprice.simulator.advice.moments import visit_moments
+from shadowprice.simulator.advice.ways import later
+from shadowprice.simulator.driver import Simulation
+from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
+
+SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("oasis", {"prices": "online"}),
+    ("oasis", {"prices": "offline"}),
+    ("pdors", {"prices": "online"}),
+    ("rrh", {}),
+)
+MOST = 12
+"""Refused jobs looked at, spread evenly."""
+
+
+def measure(name: str, settings: Mapping[str, Any], jobs: int) -> None:
+    """Print the median and the worst of what advice on a job costs."""
+    slots = 100
+    options = GeneratorOptions(preset="calibrated", jobs=jobs, slots=slots)
+    document = paper_cluster(workers=20, parameter_servers=20, horizon=slots)
+    on = ClusterSpec.model_validate(document).resolve("bench")
+    workload = generate(options).fitted_to(on)
+    scenario = Scenario(on, workload.to_jobs(on), until=slots)
+    policy = build_policy(scenario, name, settings)
+    engine = Simulation(on, scenario.jobs, policy, until=slots).run([Observer()])
+    refused = [
+        at for at, job in enumerate(scenario.jobs) if engine.jobs[job.name].refusal is not None
+    ]
+    asked, repeated = [], []
+    for position in refused[:: max(1, len(refused) // MOST)][:MOST]:
+        entry = workload.to_record(position)
+        job = scenario.jobs[position]
+        arrivals = [int(value.split()[0]) for value in later(job, slots - 1).values]
+
+        began = time.process_time()
+        counsel = advise(scenario, name, settings, position, entry, most_arrivals=2000)
+        whole = time.process_time() - began
+
+        # The same moments; a later arrival that is admitted ends the walk.
+        delayed = [one for one in counsel.advice if one.key == "arrival"]
+        last = int(delayed[0].after.split()[0]) if delayed else slots
+        moments = [job.arrival, *(slot for slot in arrivals if slot <= last)]
+        began = time.process_time()
+        built = build_policy(scenario, name, settings)
+        visit_moments(scenario, built, position, moments, lambda _: True)
+        repeating = time.process_time() - began
+        asked.append(1000 * (whole - repeating))
+        repeated.append(1000 * repeating)
+    label = " ".join([name, *(f"{key}={value}" for key, value in settings.items())])
+    if not asked:
+        print(f"{label:22} refused none of {jobs}")
+        return
+    print(
+        f"{label:22} refused {len(refused):4} of {jobs}: questions "
+        f"{statistics.median(asked):6.1f} ms a job (worst {max(asked):6.1f}), repeating the run "
+        f"{statistics.median(repeated):6.1f} ms (worst {max(repeated):6.1f})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    for name, settings in SETTINGS:
+        measure(name, settings, jobs)
+
+
+if __name__ == "__main__":
+    main()
