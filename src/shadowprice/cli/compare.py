@@ -20,8 +20,11 @@ from shadowprice.cli.console import (
 from shadowprice.core import bounds
 
 if TYPE_CHECKING:
+    from shadowprice.certificate.certify import Certificate
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.results.files import Run
+    from shadowprice.simulator.interrupt import StopSign
+    from shadowprice.simulator.scenario import Scenario
     from shadowprice.simulator.trials import Trials
 
 PAGE, NUMBERS = "compare.html", "compare.json"
@@ -51,6 +54,19 @@ def compare(
             rich_help_panel=o.HOW,
         ),
     ] = 1,
+    bound: Annotated[
+        bool,
+        typer.Option(
+            "--bound",
+            help="Also prove how much any schedule could earn, and tell what part of it each "
+            "policy earns.",
+            rich_help_panel=o.HOW,
+        ),
+    ] = False,
+    bound_time: Annotated[
+        str,
+        typer.Option("--bound-time", help="Time for that, at most.", rich_help_panel=o.HOW),
+    ] = "1min",
     out: o.OutOption = None,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
@@ -71,7 +87,10 @@ def compare(
     shadowprice compare -c cluster.yaml -j jobs.yaml -p 'oasis,oasis?preset=paper,drf'
 
     shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo --seeds 10
+
+    shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis,fifo --bound
     """
+    from shadowprice.cli.bound import duration
     from shadowprice.cli.simulate import leave_if_partial
     from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.directory import PendingDirectory
@@ -80,6 +99,7 @@ def compare(
     from shadowprice.simulator.trials import Variant, further_seeds, run_all, trials_of
 
     named = o.variants(policy)
+    proving = duration("--bound-time", bound_time)
     settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
     chosen = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
     source = Source(
@@ -100,16 +120,28 @@ def compare(
     # A wrong parameter is to wait neither for the compiler nor for the runs before its own.
     for variant in chosen:
         policy_parameters(variant.policy, variant.settings)
-    prepare_kernels([variant.policy for variant in chosen], quiet)
+    searching = ["oasis"] if bound else []  # the bound asks OASiS's search
+    prepare_kernels([*(variant.policy for variant in chosen), *searching], quiet)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, _is_comparison) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:
+        certificate = _certificate(scenario, proving, stop, quiet) if bound else None
+
+        def keep(run: Run) -> None:
+            if certificate is not None:
+                run.info["bound"] = {
+                    name: value
+                    for name, value in certificate.record().items()
+                    if name not in {"best", "gap"}  # no schedule was looked for
+                }
+            _keep(run, pending)
+
         runs = run_all(
             scenario,
             chosen,
             stop=stop,
             bar=lambda label: progress_bar(label, quiet),
-            each=lambda run: _keep(run, pending),
+            each=keep,
         )
         stopped = runs[-1] if runs[-1].info["partial"] else None
         trials = None
@@ -162,6 +194,24 @@ def _is_comparison(path: Path) -> bool:
     return any(entry.name == NUMBERS for entry in entries) and all(
         entry.name in {PAGE, NUMBERS} or (entry.is_dir() and is_run(entry)) for entry in entries
     )
+
+
+def _certificate(scenario: Scenario, seconds: float, stop: StopSign, quiet: bool) -> Certificate:
+    """Bound what any schedule of the workload earns; no schedule is looked for."""
+    from shadowprice.certificate.certify import certify
+    from shadowprice.cli.bound import bound_progress
+
+    with bound_progress(quiet) as report:
+        return certify(
+            scenario.cluster,
+            scenario.jobs,
+            scenario.until,
+            gap=1e-3,
+            seconds=seconds,
+            schedules=False,
+            stop=lambda: stop.asked is not None,
+            report=report,
+        )
 
 
 def _keep(run: Run, pending: PendingDirectory | None) -> None:

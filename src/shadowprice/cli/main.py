@@ -37,6 +37,7 @@ PARTS: Final = {
     "jobs": _own("jobs", "List the jobs of a run, chosen and sorted."),
     "diff": _own("diff", "Which jobs fared differently in two runs, and why."),
     "report": _own("report", "Write the page of a run again."),
+    "bound": _own("bound", "Prove how much any schedule could earn."),
     "policies": _own("policies", "What each policy is, its parameters, its paper."),
     "warm": _own("warm", "Compile what policies need before they are used."),
     "statement": _own("statement", "What a tenant paid and earned in a run."),

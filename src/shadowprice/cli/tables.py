@@ -68,6 +68,11 @@ def metric_rows(runs: Sequence[Run]) -> list[Row]:
         value = run.summary["value"]
         return run.summary["total_utility"] / value if value else None
 
+    def bound_share(run: Run) -> float | None:
+        """Return what part of the most that any schedule could earn was earned."""
+        bound = run.info.get("bound", {}).get("bound")
+        return run.summary["total_utility"] / bound if bound else None
+
     def decision(name: str) -> Callable[[Run], float | None]:
         return lambda run: run.info["timing"]["decision_latency"].get(name)
 
@@ -77,6 +82,7 @@ def metric_rows(runs: Sequence[Run]) -> list[Row]:
     rows = [
         Row("total utility", of("total_utility"), _number, 1),
         Row("of the value on offer", value_share, _share, 1),
+        Row("of the bound", bound_share, _share, 1),
         Row("jobs that arrived", of("arrived"), _number),
         Row("admitted", of("admitted"), _number),
         Row("finished", of("finished"), _number, 1),

@@ -16,6 +16,7 @@ from shadowprice.kernels.slots.costs import expand_choices, slot_costs
 from shadowprice.kernels.slots.groups import Groups
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import Offer
+from shadowprice.policies.pricing.posted import PostedPrices
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,15 +36,24 @@ class Planner:
         Length of a slot.
     literal : bool
         Whole chunks in every slot, as Algorithm 2 is printed.
+    posted : PostedPrices or None
+        Prices that somebody posts, on top of the boards'.
     """
 
     def __init__(
-        self, workers: PriceBoard, servers: PriceBoard, slot_seconds: Fraction, *, literal: bool
+        self,
+        workers: PriceBoard,
+        servers: PriceBoard,
+        slot_seconds: Fraction,
+        *,
+        literal: bool,
+        posted: PostedPrices | None = None,
     ) -> None:
         self.workers = workers
         self.servers = servers
         self._slot_seconds = float(slot_seconds)
         self._literal = literal
+        self.posted = posted
 
     def follow(self, ledger: LedgerView) -> None:
         """Catch up with the ledger."""
@@ -104,6 +114,8 @@ class Planner:
     ) -> Offer | None:
         """Return the best offer over as many slots as there are utilities."""
         cost = self.costs(job, len(utility))
+        if self.posted is not None:
+            cost += self.posted.costs(job, now, len(utility))
         useful = None if gains.all() else np.flatnonzero(gains)
         if useful is not None:
             cost = np.ascontiguousarray(cost[:, useful])

@@ -21,6 +21,7 @@ from shadowprice.policies.oasis.quotes import OasisPlanner
 from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Pool, PriceConstants
+from shadowprice.policies.pricing.posted import read_posted
 
 
 class Oasis(PricedAdmission):
@@ -66,8 +67,12 @@ class Oasis(PricedAdmission):
             "oasis", context, parameters, learners, (parameters.worker, parameters.ps)
         )
         self._literal = parameters.chunks == "literal"
+        self._posted = None if parameters.fixed is None else read_posted(parameters.fixed, cluster)
         planner = self._planner_of(cluster, learners, constants)
         super().__init__(planner, learners, parameters, cluster)
+        if self._posted is not None:
+            # What copies of tasks cost at posted prices is not worked out.
+            self.capabilities = replace(self.capabilities, runs_bags=False)
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Decide each arriving job once; plan displaced jobs anew."""
@@ -118,7 +123,10 @@ class Oasis(PricedAdmission):
             PriceBoard(cluster, learner.pool, constant, cluster.horizon)
             for learner, constant in zip(learners, constants, strict=True)
         )
-        return OasisPlanner(Planner(workers, servers, cluster.slot_seconds, literal=self._literal))
+        planner = Planner(
+            workers, servers, cluster.slot_seconds, literal=self._literal, posted=self._posted
+        )
+        return OasisPlanner(planner)
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""

@@ -86,6 +86,9 @@ class OasisQuote:
 
     def dearest(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource of a pool that makes up most of a schedule's cost."""
+        if self.planner.posted is not None:
+            column, paid = self.planner.posted.dearest(self.job, schedule)
+            return f"{self.view.cluster.resources[column]}, at posted prices", paid
         best = ("", -1.0)
         for board, counts, demand in (
             (self.planner.workers, schedule.workers, self.job.worker),

@@ -67,6 +67,8 @@ class PdorsParameters(PriceParameters):
 
     @model_validator(mode="after")
     def _given(self) -> PdorsParameters:
+        if self.fixed is not None:
+            raise ValueError("prices=fixed:FILE is for oasis; pdors prices its own way")
         if self.prices == "given" and (self.L is None or self.U is None):
             raise ValueError("prices=given needs L and U.<resource>")
         if self.prices != "given" and (self.L is not None or self.U is not None):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from shadowprice.core.job import Job
 from shadowprice.core.specs import Spec
 from shadowprice.policies.registry import Parameters
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+FixedPrices = Annotated[str, StringConstraints(pattern=r"^fixed:.+$")]
 
 
 class GivenPrices(Spec):
@@ -44,11 +46,12 @@ class PriceParameters(Parameters):
 
     paper_settings: ClassVar[Mapping[str, object]] = {"prices": "offline", "lower": "theory"}
 
-    prices: Literal["auto", "offline", "online", "given"] = Field(
+    prices: Literal["auto", "offline", "online", "given"] | FixedPrices = Field(
         default="auto",
         description="L and U. offline: (23)-(26) over the whole job set, known in a simulation "
         "only; online: over the jobs seen so far; given: as set below; auto: offline where the job "
-        "set is known, online where it is not",
+        "set is known, online where it is not. oasis alone: fixed:FILE, no L and U but the prices "
+        "that `shadowprice bound --prices FILE` wrote",
     )
     price_scale: Positive = Field(
         default=1.0,
@@ -60,6 +63,11 @@ class PriceParameters(Parameters):
         "cluster; theory: (25), (26), below every job's least utility density, which a steep "
         "sigmoid makes vanish: prices then stay near 0 until a server is nearly full",
     )
+
+    @property
+    def fixed(self) -> Path | None:
+        """The file of posted prices, None where prices follow the load."""
+        return Path(self.prices[len("fixed:") :]) if self.prices.startswith("fixed:") else None
 
     def for_jobs(self, known: Sequence[Job] | None) -> Self:
         """Return the parameters with ``prices=auto`` settled by whether the job set is known."""

@@ -1,0 +1,235 @@
+"""The least upper bound that prices can prove, by column generation from samples upwards.
+
+Every vector of prices proves a bound (`certificate.relaxation`); the best ones solve the dual of
+the linear program over all schedules. They are found by column generation: the exact search prices,
+a linear program over the schedules found so far (`certificate.master`) proposes. Its own prices
+swing wildly, so what is tried is half-way to the best so far (Wentges' smoothing). Every trial
+proves a bound, and the least is kept: the answer is valid whenever the search stops.
+
+Thousands of jobs would make both steps slow, and prices are shared by all of them. So the search
+begins on a sample: every k-th job in order of arrival, on 1/k of the capacity. By the law of large
+numbers its prices are close to those of the whole (Agrawal, Wang, Ye, *A dynamic near-optimal
+algorithm for online linear programming*, Operations Research 2014), and only trials over all jobs
+count as bounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.certificate.master import GroupColumn, Master
+from shadowprice.certificate.relaxation import Column, PricingOracle
+
+Floats = NDArray[np.float64]
+
+_SMOOTH: Final = 0.5
+"""Share of the best prices so far in the prices tried next."""
+_SAMPLE: Final = 600
+"""Jobs of the smallest sample."""
+_GROWTH: Final = 5
+"""Jobs of a level over jobs of the one before."""
+_GROUPS: Final = 2000
+"""Most groups of jobs in the master program."""
+_NOTHING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An upper bound on what any schedule of a job set earns.
+
+    Parameters
+    ----------
+    value : float
+        The bound.
+    prices : ndarray of float64, shape (slots, pools, resources)
+        The prices that prove it: utility per slot for all that a pool holds.
+    master : float
+        Value of the linear program over the schedules found; the bound of the relaxation lies
+        between it and ``value``. 0 where no program over all jobs was solved.
+    rounds : int
+        Trials over all jobs.
+    columns : tuple of Column or None
+        Each job's best schedule at ``prices``.
+    settled : bool
+        Whether bound and master met within the tolerance.
+    """
+
+    value: float
+    prices: Floats
+    master: float
+    rounds: int
+    columns: tuple[Column | None, ...]
+    settled: bool
+
+
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    """Never stop."""
+    return False
+
+
+def upper_bound(
+    oracle: PricingOracle,
+    capacity_cost: Callable[[Floats], float],
+    *,
+    tolerance: float = 1e-3,
+    deadline: float = np.inf,
+    stop: Stop = never,
+    report: Callable[[Bound], None] | None = None,
+) -> Bound:
+    """Bound what any schedule of a job set earns.
+
+    Parameters
+    ----------
+    oracle : PricingOracle
+        Answers prices with proved payoffs.
+    capacity_cost : callable
+        What all capacity costs at prices.
+    tolerance : float
+        Relative distance of bound and master at which to stop, >= 0.
+    deadline : float
+        Value of ``time.perf_counter()`` at which to stop. At least one trial is made.
+    stop : callable
+        Asked between trials whether to stop.
+    report : callable, optional
+        Told of every bound over all jobs that is better than the ones before.
+
+    Returns
+    -------
+    Bound
+        The least bound found, with the prices that prove it.
+    """
+    prices = np.zeros(oracle.shape)
+    everyone = np.arange(oracle.jobs)
+    steps = list(_steps(oracle.jobs))
+    began = time.perf_counter()
+    for at, step in enumerate(steps):
+        left = deadline - time.perf_counter()
+        whole = step == 1
+        # Half of the time is for trials over all jobs, the rest for the samples before.
+        until = deadline if whole else began + (deadline - began) * (at + 1) / (2 * len(steps))
+        level = _Level(oracle, capacity_cost, everyone[::step], prices, 1.0 / step)
+        for found in level.search(tolerance if whole else max(tolerance, 5e-3), until, stop):
+            if whole and report is not None:
+                report(found)
+            prices = found.prices
+        if whole or left <= 0:
+            break
+    if step != 1:
+        level = _Level(oracle, capacity_cost, everyone, prices, 1.0)
+        found = level.first()
+    return found
+
+
+def _steps(jobs: int) -> Iterator[int]:
+    """Return how many jobs each level's sample takes one of, down to 1."""
+    step = 1
+    steps = [1]
+    while jobs / step > _SAMPLE * _GROWTH:
+        step *= _GROWTH
+        steps.append(step)
+    return iter(reversed(steps))
+
+
+class _Level:
+    """Column generation over a sample of the jobs."""
+
+    def __init__(
+        self,
+        oracle: PricingOracle,
+        capacity_cost: Callable[[Floats], float],
+        members: NDArray[np.int64],
+        prices: Floats,
+        scale: float,
+    ) -> None:
+        self._oracle, self._capacity_cost = oracle, capacity_cost
+        self._members = members.tolist()
+        self._scale = scale
+        self._prices = prices
+        size = max(1, -(-len(self._members) // _GROUPS))
+        self._group = [at // size for at in range(len(self._members))]
+        self._groups = (self._group[-1] + 1) if self._group else 0
+        self._rounds = 0
+
+    def first(self) -> Bound:
+        """Return the bound of the prices given."""
+        value, columns, _ = self._try(self._prices)
+        return Bound(value, self._prices, 0.0, self._rounds, tuple(columns), False)
+
+    def search(self, tolerance: float, until: float, stop: Stop) -> Iterator[Bound]:
+        """Improve the prices; yield every bound that is better than the ones before."""
+        best_prices = self._prices
+        best, columns, news = self._try(best_prices)
+        master = 0.0
+        found = Bound(best, best_prices, 0.0, self._rounds, tuple(columns), best <= _NOTHING)
+        yield found
+        if found.settled:
+            return
+        program = Master(self._groups, int(np.prod(self._oracle.shape)), self._scale)
+        program.add(news)
+        while time.perf_counter() < until and not stop():
+            theirs = program.solve(until - time.perf_counter())
+            if theirs is None:
+                return
+            theirs = theirs.reshape(self._oracle.shape)
+            master = program.value
+            settled = best - master <= tolerance * max(abs(best), _NOTHING)
+            if settled:
+                yield Bound(best, best_prices, master, self._rounds, found.columns, True)
+                return
+            fresh = 0
+            for trial in (_SMOOTH * best_prices + (1 - _SMOOTH) * theirs, theirs):
+                value, columns, news = self._try(trial)
+                fresh = program.add(news)
+                if value < best:
+                    best, best_prices = value, trial
+                    found = Bound(best, trial, master, self._rounds, tuple(columns), False)
+                    yield found
+                if fresh:
+                    break
+                # Smoothed prices found nothing new: the master's own decide.
+            if not fresh:
+                return
+
+    def _try(
+        self, prices: Floats
+    ) -> tuple[float, list[Column | None], list[tuple[int, GroupColumn]]]:
+        """Return the bound that prices prove, each job's schedule, and each group's."""
+        self._rounds += 1
+        total = self._scale * self._capacity_cost(prices)
+        columns: list[Column | None] = []
+        chosen: list[list[Column]] = [[] for _ in range(self._groups)]
+        alone = self._groups == len(self._members)
+        for at, member in enumerate(self._members):
+            payoff, column = self._oracle.price(member, prices)
+            columns.append(column)
+            total += max(0.0, payoff)
+            if column is not None and (payoff > 0 or alone):
+                chosen[self._group[at]].append(column)
+        news = [(group, self._join(parts)) for group, parts in enumerate(chosen) if parts]
+        return total, columns, news
+
+    def _join(self, parts: Sequence[Column]) -> GroupColumn:
+        """Return what a group's schedules earn and use together."""
+        utility = sum(column.utility for column in parts)
+        used = [column for column in parts if len(column.use)]
+        if not used:
+            return GroupColumn(utility, np.zeros(0, dtype=np.int32), np.zeros(0))
+        first = min(column.first for column in used)
+        last = max(column.first + len(column.use) for column in used)
+        total = np.zeros((last - first, *self._oracle.shape[1:]))
+        for column in used:
+            at = column.first - first
+            total[at : at + len(column.use)] += column.use
+        flat = total.reshape(-1)
+        cells = np.flatnonzero(flat)
+        offset = first * int(np.prod(self._oracle.shape[1:]))
+        return GroupColumn(utility, (cells + offset).astype(np.int32), flat[cells])

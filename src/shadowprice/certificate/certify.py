@@ -1,0 +1,158 @@
+"""A certificate: no schedule earns more than the bound, and here is one that earns this much."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
+from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
+from shadowprice.certificate.rounding import best_schedules
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job
+from shadowprice.core.schedule import Schedule
+from shadowprice.policies.pricing.posted import PostedPrices
+
+Floats = NDArray[np.float64]
+
+_PROVING: Final = 0.5
+"""Share of the time for the bound, where it does not settle earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How far the best schedule known is from the best possible.
+
+    Parameters
+    ----------
+    bound : float
+        No schedule earns more.
+    best : float
+        What the best schedule found earns; 0 where none was looked for.
+    seconds : float
+        Time taken.
+    rounds : int
+        Trials of prices over all jobs.
+    settled : bool
+        Whether the bound is that of the relaxation, within the tolerance.
+    prices : PostedPrices
+        The prices that prove the bound.
+    schedules : mapping of str to Schedule
+        The best schedule found, by job.
+    """
+
+    bound: float
+    best: float
+    seconds: float
+    rounds: int
+    settled: bool
+    prices: PostedPrices
+    schedules: Mapping[str, Schedule]
+
+    @property
+    def gap(self) -> float:
+        """Relative distance of best and bound, 0 to 1."""
+        return max(0.0, self.bound - self.best) / self.bound if self.bound > 0 else 0.0
+
+    def record(self) -> dict[str, object]:
+        """Return the certificate as ``bound -o json`` prints it."""
+        return {
+            "bound": self.bound,
+            "best": self.best,
+            "gap": self.gap,
+            "seconds": self.seconds,
+            "rounds": self.rounds,
+            "exact_pricing": True,
+            "settled": self.settled,
+        }
+
+
+def _nobody(bound: float, best: float) -> None:
+    """Tell nobody."""
+    del bound, best
+
+
+def certify(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    until: int | None = None,
+    *,
+    gap: float = 0.01,
+    seconds: float = 600.0,
+    schedules: bool = True,
+    stop: Stop = never,
+    report: Callable[[float, float], None] | None = None,
+    seed: int = 0,
+) -> Certificate:
+    """Bound what any schedule earns, and look for one that comes close.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers, all up.
+    jobs : sequence of Job
+        The job set.
+    until : int, optional
+        End of the timespan T.
+    gap : float
+        Relative distance of bound and best at which to stop, >= 0.
+    seconds : float
+        Time after which to stop; the bound is valid whenever that is.
+    schedules : bool
+        Whether to look for schedules; without them only the bound is computed.
+    stop : callable
+        Asked often whether to stop.
+    report : callable, optional
+        Told of bound and best (0 at first) whenever either improves.
+    seed : int
+        Of the search for schedules.
+
+    Raises
+    ------
+    InputError
+        If the gap is negative, or a job is a bag of tasks.
+    """
+    if not 0 <= gap < math.inf:
+        raise InputError(Fault("gap", f"{gap:g} is no distance", "give 0 or more, such as 1%"))
+    began = time.perf_counter()
+    relaxation = Relaxation(cluster, jobs, until)
+    tell = report or _nobody
+
+    def ended() -> bool:
+        return stop() or time.perf_counter() - began >= seconds
+
+    proving = seconds * (_PROVING if schedules else 1.0)
+    found: Bound = upper_bound(
+        relaxation,
+        lambda prices: price_of_capacity(relaxation, prices),
+        tolerance=gap / 10 if schedules else gap,
+        deadline=began + proving,
+        stop=stop,
+        report=lambda bound: tell(bound.value, 0.0),
+    )
+    best, placed = 0.0, {}
+    if schedules:
+        rounded = best_schedules(
+            cluster,
+            relaxation,
+            found.prices,
+            found.value,
+            gap=gap,
+            stop=ended,
+            report=lambda value: tell(found.value, value),
+            seed=seed,
+        )
+        best = rounded.utility
+        placed = {jobs[at].name: plan for at, plan in rounded.schedules.items()}
+    prices = PostedPrices(relaxation.start, found.prices, relaxation.limits)
+    taken = time.perf_counter() - began
+    return Certificate(
+        max(found.value, best), best, taken, found.rounds, found.settled, prices, placed
+    )

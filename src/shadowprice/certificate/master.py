@@ -1,0 +1,157 @@
+"""The master program of column generation: the best mix of the schedules found so far.
+
+    max  sum utility x   s.t.  each group of jobs uses one of its columns,
+                               shares of each pool's resource in each slot sum to <= scale
+
+Jobs may be grouped: a group's column is the sum of its jobs' schedules at the same prices. That
+makes the program smaller and its prices no less valid, only slower to settle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.errors import ShadowpriceError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_PRIMAL_SIMPLEX: Final = 4
+_IDLE: Final = 8
+"""Rounds that a column may go unused before it is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupColumn:
+    """What a group of jobs does at some prices.
+
+    Parameters
+    ----------
+    utility : float
+        What it earns.
+    cells : ndarray of int32, shape (entries,)
+        Places in the flattened prices that it uses, ascending.
+    shares : ndarray of float64, shape (entries,)
+        How much of each.
+    """
+
+    utility: float
+    cells: NDArray[np.int32]
+    shares: Floats
+
+
+class Master:
+    """A linear program that keeps its basis while columns are added.
+
+    Parameters
+    ----------
+    groups : int
+        Groups of jobs.
+    cells : int
+        Places in the flattened prices.
+    scale : float
+        Part of the capacity that is there; below 1 for a sample of the jobs.
+    """
+
+    def __init__(self, groups: int, cells: int, scale: float) -> None:
+        self._groups, self._cells = groups, cells
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
+        solver.setOptionValue("output_flag", False)
+        solver.setOptionValue("threads", 1)
+        solver.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
+        solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        rows = groups + cells
+        upper = np.concatenate((np.ones(groups), np.full(cells, scale)))
+        none = np.zeros(0, dtype=np.int32)
+        lower = np.full(rows, -highspy.kHighsInf)
+        starts = np.zeros(rows, dtype=np.int32)
+        solver.addRows(rows, lower, upper, 0, starts, none, np.zeros(0))
+        self._solver = solver
+        self._known: set[tuple[int, float, bytes, bytes]] = set()
+        self._keys: list[tuple[int, float, bytes, bytes]] = []
+        self._idle = np.zeros(0, dtype=np.int64)
+        self.value = 0.0
+        self.weights: Floats = np.zeros(0)
+
+    @property
+    def columns(self) -> int:
+        """Columns in the program."""
+        return len(self._keys)
+
+    def add(self, columns: Sequence[tuple[int, GroupColumn]]) -> int:
+        """Add columns that are new, each with its group; return how many are."""
+        costs, starts, indices, values = [], [], [], []
+        size = 0
+        for group, column in columns:
+            key = (group, column.utility, column.cells.tobytes(), column.shares.tobytes())
+            if key in self._known:
+                continue
+            self._known.add(key)
+            self._keys.append(key)
+            costs.append(column.utility)
+            starts.append(size)
+            indices.append(
+                np.concatenate(
+                    (np.array([group], dtype=np.int32), column.cells + np.int32(self._groups))
+                )
+            )
+            values.append(np.concatenate((np.ones(1), column.shares)))
+            size += len(column.cells) + 1
+        if not costs:
+            return 0
+        count = len(costs)
+        self._solver.addCols(
+            count,
+            np.array(costs),
+            np.zeros(count),
+            np.full(count, highspy.kHighsInf),
+            size,
+            np.array(starts, dtype=np.int32),
+            np.concatenate(indices).astype(np.int32),
+            np.concatenate(values),
+        )
+        self._idle = np.concatenate((self._idle, np.zeros(count, dtype=np.int64)))
+        return count
+
+    def solve(self, seconds: float) -> Floats | None:
+        """Solve; return the prices of all cells, or None if time ran out.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the solver fails.
+        """
+        solver = self._solver
+        solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, seconds))
+        solver.run()
+        status = solver.getModelStatus()
+        states = highspy.HighsModelStatus
+        if status == states.kTimeLimit:
+            return None
+        if status not in {states.kOptimal, states.kModelEmpty}:
+            raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")
+        solution = solver.getSolution()
+        self.value = float(solver.getInfo().objective_function_value)
+        self.weights = np.array(solution.col_value)
+        prices = np.maximum(0.0, np.array(solution.row_dual)[self._groups :])
+        self._drop(np.array(solution.col_dual))
+        return np.asarray(prices, dtype=np.float64)
+
+    def _drop(self, reduced: Floats) -> None:
+        """Drop columns that have long been out of use."""
+        self._idle = np.where((self.weights > 0) | (reduced > -1e-9), 0, self._idle + 1)
+        old = np.flatnonzero(self._idle >= _IDLE)
+        if len(old) < max(1000, len(self._keys) // 3):
+            return
+        self._solver.deleteCols(len(old), old.astype(np.int32))
+        gone = set(old.tolist())
+        self._known -= {self._keys[at] for at in gone}
+        self._keys = [key for at, key in enumerate(self._keys) if at not in gone]
+        self._idle = np.delete(self._idle, old)
+        self.weights = np.delete(self.weights, old)

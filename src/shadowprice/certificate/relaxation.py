@@ -1,0 +1,274 @@
+"""What prices prove: the Lagrangian relaxation of problem (1) of OASiS.
+
+Weak duality of (14) and (19) (papers' README, reading 7): for any prices >= 0,
+
+    sum over slots and limits of price * capacity
+        + sum over jobs of max(0, best payoff at those prices on an empty cluster)
+
+is at least what any schedule earns. A job's best payoff is problem (27), which the exact search
+over slots answers. Prices are per pool of servers, not per server, so what is bounded is the
+relaxation in which a pool is one large machine, under the limits that whole servers set
+(`policies.pricing.limits`); it allows every schedule that the servers allow.
+
+The claim rests on the payoffs being proved, not merely found. `PricingOracle.price` therefore gives
+a `ProvenPayoff`, which only an exact search may issue: bags of tasks, whose numbers of copies are
+not proved best, have no oracle, and a job set that holds one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NewType, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job
+from shadowprice.kernels.horizon.search import best_schedule
+from shadowprice.policies.offline.packing import places
+from shadowprice.policies.pricing.limits import shares
+from shadowprice.policies.pricing.posted import pool_limits
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+ProvenPayoff = NewType("ProvenPayoff", float)
+"""No schedule of the job pays more at the prices asked for."""
+
+_ROUNDING: Final = 1e-9
+"""Relative error that the search over slots may make; added to every payoff that it proves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One schedule: its utility, and its shares of the pools' capacities by slot.
+
+    Parameters
+    ----------
+    utility : float
+        What it earns.
+    first : int
+        First slot of ``use``, counted from the relaxation's first.
+    use : ndarray of float64, shape (slots, pools, limits)
+        Share of all that a pool holds.
+    choice : ndarray of int64, shape (slots,)
+        Number of workers in each slot, 0 for none.
+    """
+
+    utility: float
+    first: int
+    use: Floats
+    choice: Integers
+
+
+class PricingOracle(Protocol):
+    """Answers prices with schedules, and proves that none pays more."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of prices: slots, pools, limits."""
+        ...
+
+    @property
+    def jobs(self) -> int:
+        """Number of jobs."""
+        ...
+
+    def price(self, job: int, prices: Floats) -> tuple[ProvenPayoff, Column | None]:
+        """Return a bound on a job's payoff, and a schedule that reaches it, if one is needed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Slots in which a job can matter.
+
+    Parameters
+    ----------
+    first, end : int
+        Its arrival, and the first slot that is not looked at.
+    tail : float
+        The most that completing in ``end`` or later earns.
+    """
+
+    first: int
+    end: int
+    tail: float
+
+
+def window_of(job: Job, horizon: int, until: int | None) -> Window:
+    """Return the slots to look at for a job.
+
+    A schedule may complete later than any planner looks. Utilities do not increase, so all that
+    complete from ``end`` on earn no more than ``tail``, whatever they use.
+    """
+    end = job.arrival + horizon if until is None else min(job.arrival + horizon, until)
+    slots = max(0, end - job.arrival)
+    worth = job.utility.values(np.arange(slots + 1))
+    positive = int(np.count_nonzero(worth > 0))
+    if positive <= slots:
+        return Window(job.arrival, job.arrival + positive, 0.0)
+    tail = float(worth[-1]) if until is None or end < until else 0.0
+    return Window(job.arrival, job.arrival + slots, tail)
+
+
+class Relaxation:
+    """A job set on a cluster whose pools are one large machine each.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers. Servers for workers and for parameter servers are two pools where no server
+        carries both, else one.
+    jobs : sequence of Job
+        The job set; of jobs with two rates the faster one counts.
+    until : int or None
+        End of the timespan T.
+
+    Raises
+    ------
+    InputError
+        If a job is a bag of tasks.
+    """
+
+    def __init__(self, cluster: Cluster, jobs: Sequence[Job], until: int | None) -> None:
+        bags = [job.name for job in jobs if job.bag is not None]
+        if bags:
+            raise InputError(
+                Fault(
+                    f"job {bags[0]}",
+                    "a bag of tasks has no proved best schedule, so nothing can be certified "
+                    f"({len(bags)} of {len(jobs)} jobs are bags)",
+                    "leave bags out of the job file for `bound`",
+                )
+            )
+        self.members = list(jobs)
+        self.windows = [window_of(job, cluster.horizon, until) for job in jobs]
+        self.start = min((window.first for window in self.windows), default=0)
+        self.slots = max(0, max((w.end for w in self.windows), default=0) - self.start)
+        self.limits = pool_limits(cluster)
+        width = max(map(len, self.limits))
+        self.counted = np.array([np.arange(width) < len(mine) for mine in self.limits])
+        self._shares: dict[tuple[int, bytes], Floats] = {}
+        self._capacity = cluster.capacity
+        self._hosts = (cluster.hosts_workers, cluster.hosts_ps)
+        self._choices = [self._choices_of(job) for job in self.members]
+        self._forget_dominated()
+
+    def _forget_dominated(self) -> None:
+        """Leave out resources that no schedule can use up before another of the same pool.
+
+        Where every choice of every job takes at least as large a share of one resource as of
+        another, the second never binds. Leaving a limit out never makes a bound invalid.
+        """
+        stacked = [use for _, _, use in self._choices if len(use)]
+        if not stacked:
+            return
+        use = np.concatenate(stacked)
+        for pool in range(use.shape[1]):
+            taken = np.unique(use[:, pool], axis=0)
+            for one in reversed(range(taken.shape[1])):
+                for other in range(taken.shape[1]):
+                    if one == other or not (self.counted[pool, one] and self.counted[pool, other]):
+                        continue
+                    if (taken[:, one] <= taken[:, other]).all():
+                        self.counted[pool, one] = False
+                        break
+        self._choices = [
+            (counts, gains, np.where(self.counted, use, 0.0))
+            for counts, gains, use in self._choices
+        ]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of prices: slots, pools, limits."""
+        return (self.slots, *self.counted.shape)
+
+    @property
+    def jobs(self) -> int:
+        """Number of jobs."""
+        return len(self.members)
+
+    def choices(self, job: int) -> tuple[Integers, Integers, Floats]:
+        """Return a job's numbers of workers that fit, what each gains, and its share of the pools.
+
+        Returns
+        -------
+        workers, gains : ndarray of int64, shape (choices,)
+        use : ndarray of float64, shape (choices, pools, limits)
+        """
+        return self._choices[job]
+
+    def _choices_of(self, job: Job) -> tuple[Integers, Integers, Floats]:
+        gains = np.maximum(job.gains, job.internal_gains)
+        room = int(places(self._capacity, job.worker, self._hosts[0]).sum())
+        fits = (gains > 0) & (job.worker_counts <= room)
+        if job.ps is not None:
+            room = int(places(self._capacity, job.ps, self._hosts[1]).sum())
+            fits &= job.ps_counts <= room
+        use = np.zeros((int(fits.sum()), *self.counted.shape))
+        use[:, 0] += job.worker_counts[fits, None] * self._share(0, job.worker)
+        if job.ps is not None:
+            use[:, -1] += job.ps_counts[fits, None] * self._share(len(self.limits) - 1, job.ps)
+        return job.worker_counts[fits], gains[fits], use
+
+    def _share(self, pool: int, demand: Integers) -> Floats:
+        """Return the share of each limit of a pool that a demand takes."""
+        key = (pool, demand.tobytes())
+        if key not in self._shares:
+            found = np.zeros(self.counted.shape[1])
+            found[: len(self.limits[pool])] = shares(self.limits[pool], demand)
+            self._shares[key] = found
+        return self._shares[key]
+
+    def price(self, job: int, prices: Floats) -> tuple[ProvenPayoff, Column | None]:
+        """Return a bound on a job's payoff at prices, and the schedule that reaches it.
+
+        Parameters
+        ----------
+        job : int
+            Position of the job.
+        prices : ndarray of float64, shape (slots, pools, limits)
+            Utility per slot for all that a pool holds.
+
+        Returns
+        -------
+        (ProvenPayoff, Column or None)
+            None where nothing that completes the work earns anything; without slots where
+            completing after the window, for nothing, is the bound.
+        """
+        window = self.windows[job]
+        counts, gains, use = self._choices[job]
+        member = self.members[job]
+        first, slots = window.first - self.start, window.end - window.first
+        if slots <= 0 or not len(gains) or int(gains.max()) * slots < member.required:
+            return self._late(window)
+        here = prices[first : first + slots].reshape(slots, -1)
+        cost = here @ use.reshape(len(gains), -1).T
+        utility = member.utility.values(np.arange(slots))
+        found = best_schedule(np.maximum(cost, 0.0), gains, member.required, utility)
+        if not found.feasible or found.payoff < window.tail:
+            return self._late(window)
+        length = found.completion + 1
+        chosen = found.choice[:length]
+        on = chosen >= 0
+        used = np.where(on[:, None, None], use[np.maximum(chosen, 0)], 0.0)
+        worth = float(utility[found.completion])
+        column = Column(worth, first, used, np.where(on, counts[np.maximum(chosen, 0)], 0))
+        return ProvenPayoff(found.payoff + _ROUNDING * abs(worth)), column
+
+    def _late(self, window: Window) -> tuple[ProvenPayoff, Column | None]:
+        """Answer with completing after all that is looked at, for nothing."""
+        if window.tail <= 0:
+            return ProvenPayoff(0.0), None
+        nothing = np.zeros((0, *self.counted.shape))
+        late = Column(window.tail, window.first - self.start, nothing, np.zeros(0, dtype=np.int64))
+        return ProvenPayoff(window.tail), late
+
+
+def price_of_capacity(relaxation: Relaxation, prices: Floats) -> float:
+    """Return the first term of the bound: what all the capacity costs."""
+    return float(np.where(relaxation.counted, prices, 0.0).sum())

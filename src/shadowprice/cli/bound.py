@@ -1,0 +1,216 @@
+"""``shadowprice bound``: how much any schedule could earn, and one that comes close."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shadowprice.cli import options as o
+from shadowprice.cli.console import Output, prepare_kernels, print_json, stderr, stdout
+from shadowprice.core.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shadowprice.certificate.certify import Certificate
+    from shadowprice.core.cluster import Cluster
+
+LIMITS = "When to stop"
+
+GapOption = Annotated[
+    str,
+    typer.Option(
+        "--gap",
+        help="Distance of bound and best schedule at which to stop, such as 1%.",
+        rich_help_panel=LIMITS,
+    ),
+]
+TimeOption = Annotated[
+    str,
+    typer.Option(
+        "--time",
+        help="Time after which to stop; the bound is valid whenever that is.",
+        rich_help_panel=LIMITS,
+    ),
+]
+
+
+def bound(
+    cluster: o.ClusterOption = None,
+    jobs: o.JobsOption = None,
+    trace: o.TraceOption = None,
+    until: o.UntilOption = None,
+    slot: o.SlotOption = "20min",
+    load: o.LoadOption = 1.0,
+    skip_invalid: o.SkipInvalidOption = False,
+    gap: GapOption = "1%",
+    time_: TimeOption = "10min",
+    seed: o.SeedOption = 0,
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            "--prices",
+            help="Write the prices that prove the bound; --set prices=fixed:FILE posts them.",
+            rich_help_panel=o.OUTPUT,
+            metavar="FILE",
+        ),
+    ] = None,
+    output: o.OutputOption = Output.TABLE,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Prove how much any schedule of a workload could earn.
+
+    The bound comes from prices and holds for every scheduler, online or not; the best schedule is
+    found by rounding, knowing all jobs. Their distance is what is not known. Ctrl-C ends the search
+    with the bound proved so far.
+
+    [bold]Examples[/bold]
+
+    shadowprice bound --cluster cluster.yaml --jobs jobs.yaml --gap 2%
+
+    shadowprice bound --trace itp:cluster02.csv.gz --time 5min --prices prices.json
+
+    shadowprice simulate -c cluster.yaml -j jobs.yaml --set prices=fixed:prices.json
+    """
+    from shadowprice.certificate.certify import certify
+    from shadowprice.simulator.interrupt import stop_sign
+    from shadowprice.simulator.source import Source
+
+    distance, seconds = _distance(gap), duration("--time", time_)
+    if prices is not None:
+        check_place(prices)
+    source = Source(
+        cluster=cluster,
+        jobs=jobs,
+        trace=trace,
+        until=until,
+        slot=slot,
+        load=load,
+        skip_invalid=skip_invalid,
+    )
+    scenario, remarks = source.scenario(seed)
+    if not quiet:
+        for remark in remarks:
+            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    prepare_kernels(["oasis"], quiet)  # whose search over slots proves the payoffs
+    with stop_sign() as stop, bound_progress(quiet) as report:
+        found = certify(
+            scenario.cluster,
+            scenario.jobs,
+            scenario.until,
+            gap=distance,
+            seconds=seconds,
+            stop=lambda: stop.asked is not None,
+            report=report,
+            seed=seed,
+        )
+    if prices is not None:
+        write_prices(found, scenario.cluster, prices)
+    if output is Output.JSON:
+        print_json(found.record())
+        return
+    stdout().print(_table(found, distance))
+    if prices is not None:
+        stdout().print(f"prices are in {prices}", soft_wrap=True, markup=False)
+
+
+def _distance(text: str) -> float:
+    """Return a distance given as 1% or 0.01."""
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError as error:
+        raise InputError(Fault("--gap", f"{text!r} is no number", "write 1% or 0.01")) from error
+    if not 0 <= value < 1:
+        raise InputError(Fault("--gap", f"{text!r} is not from 0% to 100%", "write 1%"))
+    return value
+
+
+def duration(option: str, text: str) -> float:
+    """Return a length of time that an option gives, in seconds.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    from shadowprice.core.amounts import parse_duration
+
+    try:
+        parsed = parse_duration(text)
+    except InputError as error:
+        raise InputError(Fault(option, str(error))) from error
+    if parsed.slots or not parsed.seconds:
+        raise InputError(Fault(option, f"{text!r} is no length of time", "write 10min"))
+    return float(parsed.seconds)
+
+
+@contextmanager
+def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | None]:
+    """Show bound, best and gap as they improve, on a terminal only."""
+    console = stderr()
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    began = time.perf_counter()
+    with console.status("bound: looking for prices") as line:
+
+        def report(bound: float, best: float) -> None:
+            gap = f", best {best:,.2f}, gap {1 - best / bound:.1%}" if best and bound else ""
+            line.update(f"bound {bound:,.2f}{gap}, {time.perf_counter() - began:.0f} s")
+
+        yield report
+
+
+def check_place(path: Path) -> None:
+    """Check that prices can be written to a place before any time is spent on them.
+
+    Raises
+    ------
+    InputError
+        If the folder is missing, or something is there that is no file of prices.
+    """
+    from shadowprice.policies.pricing.posted import FORMAT
+
+    if not path.parent.is_dir():
+        raise InputError(Fault(str(path), f"the folder {path.parent} does not exist", "make it"))
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(Fault(str(path), "is no plain file", "give another name"))
+    if path.exists():
+        with path.open("rb") as file:
+            ours = FORMAT.encode() in file.read(200)
+        if not ours:
+            mend = "give another name, or remove it"
+            raise InputError(Fault(str(path), "is there already and is no file of prices", mend))
+
+
+def write_prices(found: Certificate, cluster: Cluster, path: Path) -> None:
+    """Write the prices of a certificate, whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(json.dumps(found.prices.document(cluster)) + "\n", encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _table(found: Certificate, gap: float) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column()
+    reached = "" if found.gap <= gap else f"more than the {gap:.2%} asked for"
+    table.add_row("bound", f"{found.bound:,.2f}", "no schedule earns more")
+    table.add_row("best", f"{found.best:,.2f}", "a schedule that earns this was found")
+    table.add_row("gap", f"{found.gap:.2%}", reached)
+    table.add_row("rounds", str(found.rounds), "" if found.settled else "better prices may exist")
+    table.add_row("seconds", f"{found.seconds:.1f}")
+    return table

@@ -1,0 +1,194 @@
+"""Prices that somebody posts: one for every limit of every pool in every slot, kept in a file.
+
+A certificate (`shadowprice bound --prices FILE`) writes them and ``oasis --set prices=fixed:FILE``
+decides at them. The file is JSON: for each pool which servers it is for and its limits
+(`policies.pricing.limits`), and one row ``[slot, pool, limit, price]`` for every price that is not
+0, in utility per slot for all that the limit allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job
+from shadowprice.core.schedule import Schedule
+from shadowprice.policies.pricing.limits import Limit, limits_of, shares
+
+Floats = NDArray[np.float64]
+
+FORMAT = "shadowprice-prices"
+VERSION = 1
+
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Place = Annotated[int, Field(ge=0)]
+
+
+class _LimitRecord(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    resource: str
+    parts: Annotated[int, Field(ge=0, le=64)]
+    reference: Annotated[int, Field(gt=0)]
+    total: Annotated[str, Field(pattern=r"^\d{1,40}(/\d{1,40})?$")]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    format: Literal["shadowprice-prices"]
+    version: Literal[1]
+    slot_seconds: str
+    resources: list[str]
+    pools: Annotated[list[list[_LimitRecord]], Field(min_length=1, max_length=2)]
+    first: Place
+    slots: Annotated[int, Field(ge=0, le=10_000_000)]
+    prices: list[tuple[Place, Place, Place, Price]]
+
+
+@dataclass(frozen=True, eq=False)
+class PostedPrices:
+    """Prices by slot, pool and limit.
+
+    Parameters
+    ----------
+    first : int
+        Slot of the first row.
+    prices : ndarray of float64, shape (slots, pools, limits)
+        Utility per slot for all that a limit allows; slots beyond are free.
+    limits : sequence of sequence of Limit
+        Of each pool: one for all servers, or one for workers' and one for parameter servers'.
+    """
+
+    first: int
+    prices: Floats
+    limits: Sequence[Sequence[Limit]]
+
+    def costs(self, job: Job, first: int, slots: int) -> Floats:
+        """Return what each number of workers, with its parameter servers, costs in each slot.
+
+        Parameters
+        ----------
+        job : Job
+            The job.
+        first, slots : int
+            Slots ``[first, first + slots)``.
+
+        Returns
+        -------
+        ndarray of float64, shape (slots, choices)
+        """
+        use = np.zeros((len(job.worker_counts), *self.prices.shape[1:]))
+        for pool, counts, demand in (
+            (0, job.worker_counts, job.worker),
+            (-1, job.ps_counts, job.ps),
+        ):
+            mine = shares(self.limits[pool], demand)
+            use[:, pool, : len(mine)] += counts[:, None] * mine
+        here = np.zeros((slots, *self.prices.shape[1:]))
+        begin, end = max(first, self.first), min(first + slots, self.first + len(self.prices))
+        if begin < end:
+            here[begin - first : end - first] = self.prices[begin - self.first : end - self.first]
+        return np.asarray(here.reshape(slots, -1) @ use.reshape(len(use), -1).T, dtype=np.float64)
+
+    def dearest(self, job: Job, schedule: Schedule) -> tuple[int, float]:
+        """Return the resource that makes up most of what a schedule costs, and how much."""
+        workers, ps, _ = schedule.totals()
+        paid: dict[int, float] = {}
+        for pool, counts, demand in ((0, workers, job.worker), (-1, ps, job.ps)):
+            mine = shares(self.limits[pool], demand)
+            for slot, count in zip(schedule.active_slots.tolist(), counts.tolist(), strict=True):
+                if self.first <= slot < self.first + len(self.prices):
+                    prices = self.prices[slot - self.first, pool, : len(mine)]
+                    for limit, amount in zip(self.limits[pool], count * mine * prices, strict=True):
+                        paid[limit.resource] = paid.get(limit.resource, 0.0) + float(amount)
+        column = max(paid, key=lambda at: paid[at], default=0)
+        return column, paid.get(column, 0.0)
+
+    def document(self, cluster: Cluster) -> Mapping[str, object]:
+        """Return the file's content, for the cluster that the prices are for."""
+        rows = np.argwhere(self.prices > 0)
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "slot_seconds": str(cluster.slot_seconds),
+            "resources": list(cluster.resources),
+            "pools": [
+                [
+                    {
+                        "resource": cluster.resources[limit.resource],
+                        "parts": limit.parts,
+                        "reference": limit.reference,
+                        "total": str(limit.total),
+                    }
+                    for limit in pool
+                ]
+                for pool in self.limits
+            ],
+            "first": self.first,
+            "slots": len(self.prices),
+            "prices": [
+                [row[0] + self.first, row[1], row[2], float(self.prices[tuple(row)])]
+                for row in rows.tolist()
+            ],
+        }
+
+
+def pool_limits(cluster: Cluster) -> list[list[Limit]]:
+    """Return the limits of a cluster's pools.
+
+    Workers and parameter servers have a pool each where no server carries both, else one.
+    """
+    if bool((cluster.hosts_workers & cluster.hosts_ps).any()):
+        return [limits_of(cluster, cluster.hosts_workers | cluster.hosts_ps)]
+    return [limits_of(cluster, cluster.hosts_workers), limits_of(cluster, cluster.hosts_ps)]
+
+
+def read_posted(path: Path, cluster: Cluster) -> PostedPrices:
+    """Read a file of prices for a cluster.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, it is damaged, or its prices are for another cluster.
+    """
+    try:
+        document = _Document.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
+    except ValidationError as error:
+        mend = "write it with `shadowprice bound --prices FILE`"
+        raise InputError(Fault(str(path), "is no file of prices, or damaged", mend)) from error
+    mine = pool_limits(cluster)
+    theirs = [
+        [
+            Limit(cluster.column.get(one.resource, -1), one.parts, one.reference, _ratio(one.total))
+            for one in pool
+        ]
+        for pool in document.pools
+    ]
+    if theirs != mine or document.slot_seconds != str(cluster.slot_seconds):
+        mend = "write prices for this cluster with `shadowprice bound --prices FILE`"
+        raise InputError(Fault(str(path), "its prices are for another cluster", mend))
+    prices = np.zeros((document.slots, len(mine), max(map(len, mine))))
+    for slot, pool, limit, price in document.prices:
+        if not (0 <= slot - document.first < document.slots and pool < len(mine)) or limit >= len(
+            mine[pool]
+        ):
+            raise InputError(Fault(str(path), f"the price of slot {slot} is out of its range"))
+        prices[slot - document.first, pool, limit] = price
+    return PostedPrices(document.first, prices, mine)
+
+
+def _ratio(text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        return Fraction(-1)

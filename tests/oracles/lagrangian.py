@@ -1,0 +1,85 @@
+"""The Lagrangian bound of a job set from its prices, by a few separate lines.
+
+Nothing here is shared with `shadowprice.certificate`: work is gathered by a table over progress
+units, slot by slot, and capacities are summed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+
+
+def rooms(cluster: Cluster, job: Job) -> tuple[int, int]:
+    """Return how many workers, and parameter servers, an empty cluster carries at most."""
+    found = []
+    for hosts, demand in ((cluster.hosts_workers, job.worker), (cluster.hosts_ps, job.ps)):
+        total = 0
+        for server in np.flatnonzero(hosts).tolist():
+            fits = [
+                int(cluster.capacity[server, r]) // int(amount)
+                for r, amount in enumerate([] if demand is None else demand)
+                if amount
+            ]
+            total += min(fits, default=10**9)
+        found.append(total)
+    return found[0], found[1]
+
+
+def best_payoff(cluster: Cluster, job: Job, cost: NDArray[np.float64]) -> float:
+    """Return the largest utility less cost; ``cost`` is (slots, choices) from its arrival on."""
+    workers, servers = rooms(cluster, job)
+    choices = [
+        (choice, gain)
+        for choice, gain in enumerate(np.maximum(job.gains, job.internal_gains).tolist())
+        if job.worker_counts[choice] <= workers and job.ps_counts[choice] <= servers
+    ]
+    cheapest = {0: 0.0}  # least cost by progress made, capped at what is required
+    best = 0.0
+    for slot in range(len(cost)):
+        after = dict(cheapest)
+        for made, paid in cheapest.items():
+            for choice, gain in choices:
+                now = min(job.required, made + gain)
+                after[now] = min(after.get(now, np.inf), paid + float(cost[slot, choice]))
+        cheapest = after
+        if job.required in cheapest:
+            worth = float(job.utility.values(np.array([slot]))[0])
+            best = max(best, worth - cheapest[job.required])
+    return best
+
+
+def lagrangian_bound(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    until: int,
+    prices: NDArray[np.float64],
+    resources: Sequence[int],
+) -> float:
+    """Return what prices (until, pools, resources) prove; one pool if any server carries both."""
+    both = bool((cluster.hosts_workers & cluster.hosts_ps).any())
+    everyone = cluster.hosts_workers | cluster.hosts_ps
+    pools = [everyone] if both else [cluster.hosts_workers, cluster.hosts_ps]
+    total = 0.0
+    for pool, members in enumerate(pools):
+        for at, resource in enumerate(resources):
+            if cluster.capacity[members, resource].sum():
+                total += float(prices[:, pool, at].sum())
+    for job in jobs:
+        cost = np.zeros((max(0, until - job.arrival), len(job.worker_counts)))
+        sides = ((0, job.worker_counts, job.worker), (-1, job.ps_counts, job.ps))
+        for pool, counts, demand in sides:
+            if demand is None:
+                continue
+            for at, resource in enumerate(resources):
+                whole = int(cluster.capacity[pools[pool], resource].sum())
+                if whole:
+                    share = counts * int(demand[resource]) / whole
+                    cost += prices[job.arrival :, pool, at][:, None] * share
+        total += best_payoff(cluster, job, cost)
+    return total

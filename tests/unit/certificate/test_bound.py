@@ -1,0 +1,291 @@
+"""The certificate: above every schedule at any prices, and close to the optimum."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.certificate.bound import Bound, upper_bound
+from shadowprice.certificate.certify import certify
+from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.events import Command, Completed, DriverEvent
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Constant, utility_value
+from shadowprice.policies.offline.problem import whole_problem
+from shadowprice.policies.offline.solver import solve
+from shadowprice.policies.pricing.limits import limits_of
+from shadowprice.policies.pricing.posted import PostedPrices, read_posted
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Simulation
+from tests.bag_cases import bag, places
+from tests.oracles.lagrangian import lagrangian_bound
+from tests.workloads import cluster, job, random_job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def bounded(on: Cluster, jobs: list[Job], until: int | None, **limits: float) -> Bound:
+    relaxation = Relaxation(on, jobs, until)
+    return upper_bound(relaxation, lambda prices: price_of_capacity(relaxation, prices), **limits)
+
+
+def value(relaxation: Relaxation, prices: np.ndarray) -> float:
+    payoffs = (relaxation.price(at, prices)[0] for at in range(relaxation.jobs))
+    return price_of_capacity(relaxation, prices) + sum(max(0.0, payoff) for payoff in payoffs)
+
+
+def some_jobs(on: Cluster, rng: np.random.Generator, count: int = 5) -> list[Job]:
+    return [random_job(on, rng, f"job-{at}", latest=3) for at in range(count)]
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(SEEDS)
+def test_any_prices_bound_the_optimum(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
+    jobs = some_jobs(on, rng)
+    best = solve(whole_problem(on, jobs, 6))
+    assert best.optimal
+    floor = best.utility * (1 - 1e-6) - 1e-6
+    relaxation = Relaxation(on, jobs, 6)
+    for scale in (0.0, 1.0, 20.0):
+        assert value(relaxation, rng.uniform(0, scale, relaxation.shape)) >= floor
+    found = bounded(on, jobs, 6)
+    assert found.value >= floor
+    assert found.value <= value(relaxation, np.zeros(relaxation.shape)) + 1e-9
+    assert found.master <= found.value * (1 + 1e-9) + 1e-9
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS)
+def test_a_few_separate_lines_give_the_same_bound(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
+    jobs = some_jobs(on, rng, 4)
+    found = bounded(on, jobs, 6)
+    relaxation = Relaxation(on, jobs, 6)
+    plain = [at for at, limit in enumerate(relaxation.limits[0]) if not limit.parts]
+    names = [relaxation.limits[0][at].resource for at in plain]
+    # Prices of plain resources only: the separate lines know no others.
+    prices = np.zeros((6, len(relaxation.limits), len(names)))
+    kept = np.zeros(relaxation.shape)
+    for pool, limits in enumerate(relaxation.limits):
+        for at, limit in enumerate(limits):
+            if not limit.parts and relaxation.counted[pool, at] and limit.resource in names:
+                mine = found.prices[:, pool, at]
+                kept[:, pool, at] = mine
+                begin = relaxation.start
+                prices[begin : begin + len(mine), pool, names.index(limit.resource)] = mine
+    theirs = lagrangian_bound(on, jobs, 6, prices, names)
+    assert value(relaxation, kept) == pytest.approx(theirs, rel=1e-6, abs=1e-6)
+
+
+class Finished(Observer):
+    """Notes which jobs completed, and when."""
+
+    def __init__(self) -> None:
+        self.when: list[tuple[str, int]] = []
+
+    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+        del event
+        self.when += [(one.job, one.slot) for one in commands if isinstance(one, Completed)]
+
+
+POLICIES = ("fifo", "drf", "rrh", "srtf", "las", "backfill", "oasis", "pdors")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_earns_more(name: str) -> None:
+    """Hundreds of random runs, with a timespan and without, which may outlast every horizon."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        on = cluster(2, 2, gpus=int(rng.integers(1, 4)), horizon=int(rng.integers(4, 9)))
+        jobs = some_jobs(on, rng, int(rng.integers(1, 9)))
+        by = {one.name: one for one in jobs}
+        until = 8 if seed % 2 else None
+        bound = bounded(on, jobs, until, tolerance=0.02).value
+        context = PolicyContext(on, jobs, until, seed)
+        finished = Finished()
+        Simulation(on, jobs, make_policy(name, context, {}), until).run([finished])
+        worth = sum(
+            utility_value(by[job].utility, slot - by[job].arrival) for job, slot in finished.when
+        )
+        assert worth <= bound * (1 + 1e-9) + 1e-9, (name, seed)
+
+
+def ten_jobs(on: Cluster) -> list[Job]:
+    """Ten jobs that fill the machine for two slots each: in ten slots five can be had."""
+    return [
+        job(
+            on,
+            f"job-{worth}",
+            chunks=1,
+            epochs=2,
+            minibatches=10,
+            worker_amounts={"gpu": 4000},
+            ps_amounts=None,
+            utility=Constant(float(worth)),
+        )
+        for worth in range(1, 11)
+    ]
+
+
+def test_it_finds_the_price_that_clears_one_machine() -> None:
+    on = cluster(1, 0, gpus=4, horizon=10)
+    found = certify(on, ten_jobs(on), 10, gap=1e-6, seconds=20)
+    assert found.bound == pytest.approx(10 + 9 + 8 + 7 + 6, rel=1e-6)
+    assert found.best == 10 + 9 + 8 + 7 + 6
+    assert found.gap <= 1e-6
+
+
+def test_whole_machines_limit_what_shares_would_allow() -> None:
+    # Two servers of 4 GPUs and workers of 3: shares alone would let 2.67 of them run.
+    on = cluster(2, 0, gpus=4, horizon=1)
+    jobs = [
+        job(
+            on,
+            f"job-{at}",
+            chunks=1,
+            epochs=1,
+            minibatches=10,
+            worker_amounts={"gpu": 3000},
+            ps_amounts=None,
+        )
+        for at in range(3)
+    ]
+    assert bounded(on, jobs, 1, tolerance=1e-9).value == pytest.approx(20.0)
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(SEEDS)
+def test_all_that_stands_on_servers_keeps_every_limit(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, 2, gpus=int(rng.integers(1, 9)))
+    members = on.hosts_workers
+    limits = limits_of(on, members)
+    free = on.capacity[members].copy()
+    taken = np.zeros(len(limits))
+    for _ in range(20):
+        demand = np.array(
+            [int(rng.integers(0, top + 1)) for top in on.capacity[members].max(axis=0)]
+        )
+        demand //= int(rng.integers(1, 5))
+        server = int(rng.integers(len(free)))
+        if (demand <= free[server]).all():
+            free[server] -= demand
+            taken += [limit.share(demand) for limit in limits]
+    assert (taken <= 1 + 1e-9).all()
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(SEEDS)
+def test_the_best_schedule_is_one(seed: int) -> None:
+    """Capacities, progress, roles and earnings are counted anew from the schedules alone."""
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
+    jobs = some_jobs(on, rng, 6)
+    found = certify(on, jobs, 6, gap=0.0, seconds=0.3)
+    used = np.zeros((6, *on.capacity.shape), dtype=np.int64)
+    total = 0.0
+    for one in jobs:
+        plan = found.schedules.get(one.name)
+        if plan is None:
+            continue
+        made = 0
+        for slot, placement in plan.placements():
+            assert one.arrival <= slot < 6
+            made += one.gain(placement.total_workers)
+            assert placement.total_ps >= one.ps_needed(placement.total_workers)
+            for server, workers, ps in zip(
+                placement.servers, placement.workers, placement.ps, strict=True
+            ):
+                assert not workers or on.hosts_workers[server]
+                assert not ps or on.hosts_ps[server]
+                used[slot, server] += workers * one.worker
+                if one.ps is not None:
+                    used[slot, server] += ps * one.ps
+        assert made >= one.required
+        total += utility_value(one.utility, plan.completion - one.arrival)
+    assert (used <= on.capacity).all()
+    assert found.best == pytest.approx(total)
+    optimum = solve(whole_problem(on, jobs, 6)).utility
+    assert found.best <= optimum * (1 + 1e-6) + 1e-6
+    assert found.bound >= optimum * (1 - 1e-6) - 1e-6
+
+
+def test_no_jobs_earn_nothing() -> None:
+    assert certify(cluster(), []).bound == 0.0
+
+
+def test_a_bag_has_no_certificate() -> None:
+    on = places()
+    with pytest.raises(InputError, match="bag of tasks has no proved best schedule"):
+        certify(on, [bag(on)])
+
+
+@pytest.mark.parametrize("gap", [-0.01, float("nan"), float("inf")])
+def test_a_gap_is_a_distance(gap: float) -> None:
+    with pytest.raises(InputError, match="gap"):
+        certify(cluster(), [], gap=gap)
+
+
+def test_stopping_at_once_leaves_a_valid_bound() -> None:
+    on = cluster(1, 0, gpus=4, horizon=10)
+    found = certify(on, ten_jobs(on), 10, stop=lambda: True)
+    assert found.bound >= 40
+    assert found.best <= 40
+
+
+# ---------------------------------------------------------------- files of prices
+
+
+def written(tmp_path: Path, on: Cluster, jobs: list[Job]) -> tuple[Path, PostedPrices]:
+    prices = certify(on, jobs, 10, seconds=60).prices
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(prices.document(on)), encoding="utf-8")
+    return path, prices
+
+
+def test_prices_are_read_back(tmp_path: Path) -> None:
+    on = cluster(1, 0, gpus=4, horizon=10)
+    jobs = ten_jobs(on)
+    path, prices = written(tmp_path, on, jobs)
+    back = read_posted(path, on)
+    assert back.prices.any()
+    np.testing.assert_array_equal(back.costs(jobs[0], 0, 12), prices.costs(jobs[0], 0, 12))
+    assert (back.costs(jobs[0], 0, 12)[10:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[:-9], "damaged"),
+        (lambda text: text.replace('"version": 1', '"version": 2'), "damaged"),
+        (lambda text: text.replace('"total": "1"', '"total": "1/0"'), "another cluster"),
+        (lambda text: text.replace('"first": 0', '"first": 5'), "out of its range"),
+        (lambda text: "[" * 100_000, "damaged"),
+        (lambda text: text.replace('"slot_seconds": "600"', '"slot_seconds": "60"'), "another"),
+    ],
+)
+def test_damaged_prices_are_refused(tmp_path: Path, damage, words: str) -> None:  # type: ignore[no-untyped-def]
+    on = cluster(1, 0, gpus=4, horizon=10)
+    path, _ = written(tmp_path, on, ten_jobs(on))
+    path.write_text(damage(path.read_text()), encoding="utf-8")
+    with pytest.raises(InputError, match=words):
+        read_posted(path, on)
+
+
+def test_prices_of_another_cluster_are_refused(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, on := cluster(1, 0, gpus=4, horizon=10), ten_jobs(on))
+    with pytest.raises(InputError, match="another cluster"):
+        read_posted(path, cluster(2, 0, gpus=4, horizon=10))

@@ -1,0 +1,124 @@
+"""OASiS at prices that somebody posts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.events import Completed
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Constant
+from shadowprice.policies.pricing.posted import PostedPrices, pool_limits
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Simulation
+from tests.workloads import cluster, job
+
+
+def machine() -> Cluster:
+    return cluster(1, 0, gpus=4, horizon=10)
+
+
+def whole_machine_jobs(on: Cluster) -> list[Job]:
+    """Ten jobs that fill the machine for two slots each, the cheapest first: five can be had."""
+    return [
+        job(
+            on,
+            f"job-{worth}",
+            chunks=1,
+            epochs=2,
+            worker_amounts={"gpu": 4000},
+            ps_amounts=None,
+            utility=Constant(float(worth)),
+        )
+        for worth in range(1, 11)
+    ]
+
+
+def post(on: Cluster, path: Path, gpu: float) -> str:
+    """Post one price of all GPUs in every slot; return the parameter that reads it."""
+    limits = pool_limits(on)
+    prices = np.zeros((10, len(limits), max(map(len, limits))))
+    prices[:, 0, [limit.resource for limit in limits[0]].index(on.column["gpu"])] = gpu
+    posted = PostedPrices(0, prices, limits)
+    path.write_text(json.dumps(posted.document(on)), encoding="utf-8")
+    return f"fixed:{path}"
+
+
+class Names(Observer):
+    """Notes which jobs completed."""
+
+    def __init__(self) -> None:
+        self.done: set[str] = set()
+
+    def took(self, event, commands) -> None:  # type: ignore[no-untyped-def]
+        del event
+        self.done |= {one.job for one in commands if isinstance(one, Completed)}
+
+
+def completed(on: Cluster, jobs: list[Job], prices: str) -> set[str]:
+    policy = make_policy("oasis", PolicyContext(on, None, 10), {"prices": prices})
+    names = Names()
+    Simulation(on, jobs, policy, 10).run([names])
+    return names.done
+
+
+def test_the_clearing_price_chooses_online(tmp_path: Path) -> None:
+    on = machine()
+    jobs = whole_machine_jobs(on)
+    # Two slots at 2.75 cost 5.5: what is worth more is admitted, although cheaper jobs come first.
+    done = completed(on, jobs, post(on, tmp_path / "prices.json", 2.75))
+    assert done == {f"job-{worth}" for worth in range(6, 11)}
+
+
+def test_free_slots_go_to_who_comes_first(tmp_path: Path) -> None:
+    on = machine()
+    done = completed(on, whole_machine_jobs(on), post(on, tmp_path / "prices.json", 0.0))
+    assert done == {f"job-{worth}" for worth in range(1, 6)}
+
+
+def test_a_refusal_names_what_the_price_is_for(tmp_path: Path) -> None:
+    from shadowprice.core.events import Decided, Reject
+
+    on = machine()
+    refusals = []
+
+    class Refusals(Observer):
+        def took(self, event, commands) -> None:  # type: ignore[no-untyped-def]
+            del event
+            decided = (one.decision for one in commands if isinstance(one, Decided))
+            refusals.extend(one.refusal for one in decided if isinstance(one, Reject))
+
+    prices = post(on, tmp_path / "prices.json", 2.75)
+    policy = make_policy("oasis", PolicyContext(on, None, 10), {"prices": prices})
+    Simulation(on, whole_machine_jobs(on)[:1], policy, 10).run([Refusals()])
+    (refusal,) = refusals
+    assert refusal.bottleneck.startswith("gpu, at posted prices, 100% of the cost")
+    assert (refusal.value, refusal.cost) == (1.0, 5.5)
+
+
+def test_bags_are_not_priced(tmp_path: Path) -> None:
+    on = machine()
+    prices = post(on, tmp_path / "prices.json", 1.0)
+    policy = make_policy("oasis", PolicyContext(on, None, 10), {"prices": prices})
+    assert not policy.capabilities.runs_bags
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing\.json.*cannot be read"):
+        make_policy(
+            "oasis",
+            PolicyContext(machine(), None, 10),
+            {"prices": f"fixed:{tmp_path / 'nothing.json'}"},
+        )
+
+
+def test_pdors_has_prices_of_its_own() -> None:
+    with pytest.raises(InputError, match="prices"):
+        make_policy("pdors", PolicyContext(machine(), None, 10), {"prices": "fixed:prices.json"})
