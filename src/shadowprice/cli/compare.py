@@ -189,10 +189,14 @@ def _print(runs: list[Run], trials: Trials | None) -> None:
 
 def _is_comparison(path: Path) -> bool:
     from shadowprice.results.files import is_run
+    from shadowprice.results.target import json_with
 
     entries = list(path.iterdir())
-    return any(entry.name == NUMBERS for entry in entries) and all(
-        entry.name in {PAGE, NUMBERS} or (entry.is_dir() and is_run(entry)) for entry in entries
+    if any(entry.is_symlink() for entry in entries):
+        return False
+    return json_with(path / NUMBERS, ("partial", "seed", "policies")) and all(
+        entry.is_file() if entry.name in {PAGE, NUMBERS} else entry.is_dir() and is_run(entry)
+        for entry in entries
     )
 
 

@@ -25,10 +25,15 @@ def report(
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.files import REPORT, read_run
     from shadowprice.results.report import write_report
+    from shadowprice.results.target import check_file, is_page, own_page
 
     path = to or run / REPORT
+    read = read_run(run)
+    # The page of a run, whatever version wrote it, is the run's own.
+    own = path.parent.resolve() == run.resolve() and path.name == REPORT
+    check_file(path, own_page if own else is_page)
     try:
-        write_report(read_run(run), path)
+        write_report(read, path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be written: {reason}")) from error

@@ -83,10 +83,18 @@ def convert(
     skip_invalid: SkipOption = False,
 ) -> None:
     """Turn a trace into a job file; what the trace lacks is drawn from the seed."""
+    from shadowprice.core.errors import Fault, InputError
+    from shadowprice.results.target import check_file, is_marked_yaml
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
+    from shadowprice.traces.workload import check_job_file
 
+    check_job_file(out)
+    if cluster is not None:
+        if cluster.absolute() == out.absolute():
+            raise InputError(Fault("--cluster", f"{cluster} is the job file", "give another name"))
+        check_file(cluster, is_marked_yaml)
     parsed = parse_spec(spec, OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
     trace = read_trace(parsed, skip_invalid=skip_invalid)
@@ -158,10 +166,18 @@ def generate(
 ) -> None:
     """Generate a workload and its cluster, from the ranges of a paper's evaluation."""
     from shadowprice.core.errors import InputError
+    from shadowprice.results.target import check_file, is_marked_yaml
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
+    from shadowprice.traces.workload import check_job_file
 
     seconds = _slot_seconds(slot)
+    existed = out.exists()
+    if existed:
+        if not out.is_dir():
+            raise InputError(f"{out}: is a file; give --out a directory")
+        check_file(out / "cluster.yaml", is_marked_yaml)
+        check_job_file(out / "jobs.jsonl")
     options = GeneratorOptions(
         preset=preset,  # type: ignore[arg-type]  # checked by the options
         jobs=jobs,
@@ -204,17 +220,11 @@ def _slot_seconds(text: str) -> Fraction:
 def _write_yaml(path: Path, document: dict[str, Any]) -> None:
     import yaml
 
-    from shadowprice.core.errors import InputError
+    from shadowprice.results.target import YAML_MARK, whole_file
 
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
-    part = path.with_name(f".{path.name}.part")
-    try:
-        text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
+    with whole_file(path) as part:
+        part.write_text(YAML_MARK + text, encoding="utf-8")
 
 
 def _print_statistics(statistics: Any) -> None:

@@ -139,6 +139,7 @@ MEMORY = _bound("memory", 2**52, "bytes of memory of a job of a trace")
 MEASURED = _bound("measured", 1_000_000, "measured durations of a law")
 
 # Results
+RUN_FILE = _bound("run_file", 256 << 20, "bytes of run.json")
 ROWS = _bound("rows", 100_000_000, "rows of what ran (a row a slot, job and server)")
 
 # Options

@@ -18,11 +18,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest
+from shadowprice.results.directory import PendingDirectory
+from shadowprice.results.target import json_with
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,6 +36,9 @@ Progress = Callable[[int, int, str], None]
 
 def _silent(done: int, total: int, label: str) -> None:
     del done, total, label
+
+
+MANIFEST: Final = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,8 @@ def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Pat
     experiment : Experiment
         What to run.
     out : Path
-        Directory for ``<table>.csv``, ``<name>.png`` and ``manifest.json``; made if absent.
+        Directory for ``<table>.csv``, ``<name>.png`` and ``manifest.json``; an earlier result of an
+        experiment there is replaced.
     settings : Settings
         How to run it.
 
@@ -131,10 +137,27 @@ def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Pat
     Path
         The figure.
     """
-    began = time.perf_counter()
-    tables = experiment.measure(settings)
-    seconds = time.perf_counter() - began
-    out.mkdir(parents=True, exist_ok=True)
+    with PendingDirectory(out, is_experiment) as pending:
+        began = time.perf_counter()
+        tables = experiment.measure(settings)
+        _write(experiment, settings, tables, time.perf_counter() - began, pending.path)
+        pending.commit()
+    return out / f"{experiment.name}.png"
+
+
+def is_experiment(path: Path) -> bool:
+    """Return whether a directory holds what `run_experiment` wrote, and nothing else."""
+    return json_with(path / MANIFEST, ("experiment", "tables", "seed")) and all(
+        entry.is_file()
+        and not entry.is_symlink()
+        and (entry.suffix in {".csv", ".png"} or entry.name == MANIFEST)
+        for entry in path.iterdir()
+    )
+
+
+def _write(
+    experiment: Experiment, settings: Settings, tables: Tables, seconds: float, out: Path
+) -> None:
     digests: dict[str, str] = {}
     for name, table in tables.items():
         path = out / f"{name}.csv"
@@ -154,8 +177,7 @@ def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Pat
         "seconds": round(seconds, 2),
         "tables": digests,
     }
-    (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    return figure
+    (out / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
 def _draw(experiment: Experiment, tables: Tables, path: Path) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.results.target import umask
+
+_NEW = "give --out a new directory"
 
 
 class PendingDirectory:
     """A directory filled beside its final place and moved there by one rename.
 
-    An earlier result at that place is replaced; anything else there is never touched.
+    An earlier result at that place is replaced; anything else there is never touched: no link, no
+    device, no directory with a file that no earlier run wrote.
 
     Parameters
     ----------
@@ -36,22 +40,21 @@ class PendingDirectory:
     """
 
     def __init__(self, out: Path, ours: Callable[[Path], bool]) -> None:
-        self.out = out
-        if out.exists():
-            if not out.is_dir():
-                raise InputError(Fault(str(out), "is a file", "give --out a new directory"))
-            if any(out.iterdir()) and not ours(out):
-                message = "holds files that no earlier run wrote"
-                raise InputError(Fault(str(out), message, "give --out a new directory"))
+        self._ours = ours
+        self._shown = out
+        self._made: list[Path] = []
         try:
-            out.parent.mkdir(parents=True, exist_ok=True)
+            self.out = out.absolute()
+            self._check()
+            self._make_parents()
             self.path = Path(
-                tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".unfinished", dir=out.parent)
+                tempfile.mkdtemp(prefix=".shadowprice.", suffix=".unfinished", dir=self.out.parent)
             )
         except OSError as error:
+            self._remove_parents()
             reason = error.strerror or str(error)
             raise InputError(Fault(str(out), f"cannot be written: {reason}")) from error
-        self.path.chmod(0o777 & ~_umask())
+        self.path.chmod(0o777 & ~umask())
 
     def __enter__(self) -> PendingDirectory:
         return self
@@ -63,20 +66,68 @@ class PendingDirectory:
         trace: TracebackType | None,
     ) -> None:
         if self.path.exists():
-            shutil.rmtree(self.path)
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._remove_parents()
 
     def commit(self) -> None:
-        """Move the directory to its place."""
-        if self.out.exists():
-            old = self.path.with_suffix(".replaced")
-            self.out.rename(old)
-            self.path.rename(self.out)
-            shutil.rmtree(old)
-        else:
-            self.path.rename(self.out)
+        """Move the directory to its place.
 
+        Raises
+        ------
+        ShadowpriceError
+            If something else took the place meanwhile: the results are then beside it.
+        """
+        try:
+            self._check()
+        except InputError as error:
+            beside = self._beside()
+            self.path.rename(beside)
+            raise ShadowpriceError(f"{error}; the results are in {beside}") from error
+        if not self.out.exists():
+            self.path.rename(self.out)
+            return
+        old = self.path.with_suffix(".replaced")
+        self.out.rename(old)
+        try:
+            self.path.rename(self.out)
+        except BaseException:
+            old.rename(self.out)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    def _check(self) -> None:
+        out = self.out
+        if out.is_symlink():
+            raise InputError(Fault(str(self._shown), "is a link", _NEW))
+        if not out.exists():
+            if not out.name:
+                raise InputError(Fault(str(self._shown), "is no directory of its own", _NEW))
+            return
+        if not out.is_dir():
+            raise InputError(Fault(str(self._shown), "is a file", _NEW))
+        if out.resolve() in {Path.cwd(), *Path.cwd().parents}:
+            raise InputError(Fault(str(self._shown), "is the folder that this runs in", _NEW))
+        if any(out.iterdir()) and not self._ours(out):
+            message = "holds files that no earlier run wrote"
+            raise InputError(Fault(str(self._shown), message, _NEW))
+
+    def _make_parents(self) -> None:
+        missing = []
+        parent = self.out.parent
+        while not parent.exists():
+            missing.append(parent)
+            parent = parent.parent
+        for folder in reversed(missing):
+            folder.mkdir()
+            self._made.append(folder)
+
+    def _remove_parents(self) -> None:
+        for folder in reversed(self._made):
+            with suppress(OSError):  # something else may have moved in
+                folder.rmdir()
+
+    def _beside(self) -> Path:
+        number = 2
+        while (place := self.out.with_name(f"{self.out.name}-{number}")).exists():
+            number += 1
+        return place

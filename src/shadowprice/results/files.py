@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import Any, Final
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
 from shadowprice.results.metrics import summarise
 
 RUN, DECISIONS, PAYMENTS, REPORT, JOURNAL = (
@@ -24,7 +27,7 @@ TABLES: Final = ("jobs", "slots", "allocations", "heat")
 FILES: Final = frozenset(
     {RUN, DECISIONS, PAYMENTS, REPORT, JOURNAL, *(f"{table}.parquet" for table in TABLES)}
 )
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of the run directory's format; 1 is read as well (see `_upgraded`)."""
 
 Record = dict[str, Any]
@@ -77,9 +80,18 @@ def folder_name(policy: str) -> str:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory holds a run and nothing else."""
-    names = {entry.name for entry in path.iterdir()}
-    return RUN in names and names <= FILES
+    """Return whether a directory holds a run and nothing else: regular files that a run wrote."""
+    entries = list(path.iterdir())
+    names = {entry.name for entry in entries}
+    if RUN not in names or not names <= FILES:
+        return False
+    if any(entry.is_symlink() or not entry.is_file() for entry in entries):
+        return False
+    try:
+        info = _load_info(path / RUN)
+    except (ValueError, OSError):
+        return False
+    return {"format", "policy", "versions"} <= info.keys()
 
 
 def write_run(run: Run, folder: Path) -> None:
@@ -98,7 +110,13 @@ def write_run(run: Run, folder: Path) -> None:
     for name in TABLES:
         frame: pl.DataFrame = getattr(run, name)
         frame.write_parquet(folder / f"{name}.parquet", compression="zstd")
-    write_json(folder / RUN, run.info)
+    files = {
+        entry.name: _digest(entry)
+        for entry in sorted(folder.iterdir())
+        if entry.name in FILES - {RUN, REPORT}
+    }
+    record = {key: value for key, value in run.info.items() if key != "digest"} | {"files": files}
+    write_json(folder / RUN, {**record, "digest": _digest_of(record)})
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
@@ -160,15 +178,88 @@ def read_info(folder: Path) -> Record:
         found = "holds no run" if folder.is_dir() else "is no run directory"
         raise InputError(Fault(str(folder), found, mend))
     try:
-        info: Record = json.loads(path.read_text(encoding="utf-8"))
-        version = int(info["format"])
+        info = _load_info(path)
+        version = info["format"]
+        if not isinstance(version, int) or isinstance(version, bool):
+            raise TypeError("the format is a number")
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise InputError(Fault(str(path), "is damaged", "run the simulation again")) from error
+        raise InputError(Fault(str(path), "is damaged", _AGAIN)) from error
     if version > FORMAT:
         raise InputError(
-            Fault(str(path), f"has format {version}", f"this version reads up to {FORMAT}; update")
+            Fault(
+                str(path),
+                f"has format {shown(version)}",
+                f"this version reads up to {FORMAT}; update",
+            )
         )
+    if version >= SEALED:
+        _verify(folder, info)
+    else:
+        unsealed.append(folder)
     return info
+
+
+SEALED: Final = 3
+"""Format since which a run says what each of its files holds."""
+
+unsealed: Final[list[Path]] = []
+"""Runs of older formats that were read: nothing but using them shows whether they are whole."""
+
+_AGAIN: Final = "run the simulation again"
+
+
+def _load_info(path: Path) -> Record:
+    """Return ``run.json``, whatever it holds, as long as it is a JSON object.
+
+    Raises
+    ------
+    ValueError, OSError
+        If it is not.
+    """
+    if path.stat().st_size > bounds.RUN_FILE.most:
+        raise ValueError(bounds.RUN_FILE.message(path.stat().st_size))
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
+    if not isinstance(info, dict):
+        raise ValueError("is no object")  # one kind of error for every damage
+    return info
+
+
+def _verify(folder: Path, info: Record) -> None:
+    """Refuse a run whose files are not those that were written.
+
+    What is read afterwards has the columns, types and references it was written with, so that
+    nothing that reads a run has to doubt each value.
+    """
+    record = {key: value for key, value in info.items() if key != "digest"}
+    files = info.get("files")
+    if info.get("digest") != _digest_of(record) or not isinstance(files, dict):
+        message = "is damaged: it is not as it was written"
+        raise InputError(Fault(str(folder / RUN), message, _AGAIN))
+    for name, digest in files.items():
+        path = folder / name
+        if path.is_symlink() or not path.is_file():
+            raise InputError(Fault(str(path), "is missing or damaged", _AGAIN))
+        try:
+            found = _digest(path)
+        except OSError as error:
+            message = f"cannot be read: {error.strerror}"
+            raise InputError(Fault(str(path), message)) from error
+        if found != digest:
+            message = "is damaged: it is not as it was written"
+            raise InputError(Fault(str(path), message, _AGAIN))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of(record: Record) -> str:
+    text = json.dumps(record, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_lines(path: Path, containing: str = "") -> Iterator[Record]:
@@ -192,10 +283,10 @@ def read_lines(path: Path, containing: str = "") -> Iterator[Record]:
                 if containing in line:
                     try:
                         yield json.loads(line)
-                    except ValueError as error:
+                    except (ValueError, RecursionError) as error:
                         raise InputError(Fault(f"{path}: line {number}", "is damaged")) from error
-    except OSError as error:
-        raise InputError(Fault(str(path), "cannot be read", "run the simulation again")) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(Fault(str(path), "cannot be read", _AGAIN)) from error
 
 
 def read_table(folder: Path, name: str) -> pl.DataFrame:

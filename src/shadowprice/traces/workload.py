@@ -26,6 +26,13 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.utility import Deadline, Reciprocal, Sigmoid, Utility
 from shadowprice.core.wording import shown
+from shadowprice.results.target import (
+    YAML_MARK,
+    check_file,
+    is_job_lines,
+    is_marked_yaml,
+    whole_file,
+)
 from shadowprice.traces.throughput import Curve
 
 NANO: Final = 10**9
@@ -274,21 +281,27 @@ class Workload:
         InputError
             If the name ends otherwise, or the folder does not exist.
         """
-        if path.suffix not in {".jsonl", ".yaml", ".yml"}:
-            raise InputError(f"{path}: a job file ends in .jsonl or .yaml")
-        if not path.parent.is_dir():
-            raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
-        part = path.with_name(f".{path.name}.part")
-        try:
-            with part.open("w", encoding="utf-8") as file:
-                if path.suffix == ".jsonl":
-                    for record in self.to_records():
-                        file.write(json.dumps(record) + "\n")
-                else:
-                    yaml.safe_dump({"jobs": list(self.to_records())}, file, sort_keys=False)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        check_job_file(path)
+        with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
+            if path.suffix == ".jsonl":
+                for record in self.to_records():
+                    file.write(json.dumps(record) + "\n")
+            else:
+                file.write(YAML_MARK)
+                yaml.safe_dump({"jobs": list(self.to_records())}, file, sort_keys=False)
+
+
+def check_job_file(path: Path) -> None:
+    """Refuse a name that no job file has, or a place that `Workload.write` must not write to.
+
+    Raises
+    ------
+    InputError
+        If the name ends otherwise, or something else stands there.
+    """
+    if path.suffix not in {".jsonl", ".yaml", ".yml"}:
+        raise InputError(f"{path}: a job file ends in .jsonl or .yaml")
+    check_file(path, is_job_lines if path.suffix == ".jsonl" else is_marked_yaml)
 
 
 def _fit(profile: Profile, cluster: Cluster, places: bool) -> Profile:

@@ -10,6 +10,7 @@ from shadowprice.results.files import Run
 from shadowprice.results.report.embed import asset, data_script, policy, scripts, text
 from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.sections import sections
+from shadowprice.results.target import marked_page, whole_file
 
 Tile = tuple[str, str, str]
 
@@ -24,12 +25,9 @@ def write_report(run: Run, path: Path) -> None:
     path : Path
         The file, such as ``report.html``; written whole or not at all.
     """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(render_report(run), encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    text = marked_page(render_report(run))
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def render_report(run: Run) -> str:
