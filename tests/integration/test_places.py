@@ -1,0 +1,341 @@
+"""Where results may go, and what becomes of them when the system says no: faults are real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.results.directory import PendingDirectory
+from shadowprice.results.files import is_run
+
+CALL = [sys.executable, "-c", "from shadowprice.cli.main import run; run()"]
+CLUSTER = "slot: 10min\nhorizon: 20\nservers: [{name: g, count: 2, capacity: {gpu: 4}}]\n"
+JOBS = """\
+jobs:
+- {name: "a\\e[31m", chunks: 4, minibatches: 100, minibatch_time: 60s, worker: {gpu: 1},
+   utility: {kind: constant, value: 5}}
+- {name: "b\\u202e\\x9b\\xe9", chunks: 4, minibatches: 100, minibatch_time: 60s, worker: {gpu: 1},
+   utility: {kind: constant, value: 5}}
+"""
+TRACE = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-03 00:00:00,3600,2,7200,6214e9\n"
+SIMULATE = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo", "-q")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CLUSTER)
+    Path("j.yaml").write_text(JOBS)
+    Path("t.csv").write_text(TRACE)
+    yield tmp_path
+    assert not [entry for entry in tmp_path.rglob("*") if entry.name.startswith(".")]
+
+
+def snapshot() -> dict[str, bytes | str]:
+    found: dict[str, bytes | str] = {}
+    for entry in Path().rglob("*"):
+        link = entry.is_symlink()
+        found[str(entry)] = (
+            str(entry.readlink()) if link else entry.read_bytes() if entry.is_file() else ""
+        )
+    return found
+
+
+def lay_traps() -> None:
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("mine")
+    Path("forged").mkdir()
+    Path("forged/run.json").write_text('{"mine": true}')
+    Path("compared").mkdir()
+    Path("compared/compare.json").write_text('{"mine": true}')
+    for name in ("mine.jsonl", "mine.yaml", "mine.html"):
+        Path(name).write_text('{"name": "mine", "utility": 1, "labels": {}}\n')
+    Path("loose").symlink_to("nowhere")
+    Path("bent").symlink_to("mine")
+    Path("bent.jsonl").symlink_to("mine.jsonl")
+    Path("bent.html").symlink_to("mine.html")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((*SIMULATE, "--out", "mine"), "holds files that no earlier run wrote"),
+        ((*SIMULATE, "--out", "forged"), "holds files that no earlier run wrote"),
+        ((*SIMULATE, "--out", "loose"), "is a link"),
+        ((*SIMULATE, "--out", "bent"), "is a link"),
+        ((*SIMULATE, "--out", "mine.jsonl"), "is a file"),
+        ((*SIMULATE, "--out", "mine.jsonl/run"), "cannot be written"),
+        ((*SIMULATE, "--out", "/dev/null"), "is a file"),
+        ((*SIMULATE, "--out", "."), "is the folder that this runs in"),
+        ((*SIMULATE, "--out", "/"), "is the folder that this runs in"),
+        ((*SIMULATE, "--out", "x" * 300), "cannot be written"),
+        (("compare", *SIMULATE[1:], "--out", "compared"), "holds files that no earlier run wrote"),
+        (("trace", "convert", "philly:t.csv", "mine.jsonl"), "was not written by this"),
+        (("trace", "convert", "philly:t.csv", "mine.yaml"), "was not written by this"),
+        (("trace", "convert", "philly:t.csv", "bent.jsonl"), "is a link"),
+        (("trace", "convert", "philly:t.csv", "/dev/null"), "ends in .jsonl or .yaml"),
+        (("trace", "convert", "philly:t.csv", "new.jsonl", "--cluster", "c.yaml"), "not written"),
+        (("trace", "convert", "philly:t.csv", "new.yaml", "--cluster", "new.yaml"), "job file"),
+        (("trace", "convert", "philly:t.csv", "no/new.yaml"), "does not exist; make it first"),
+        (("generate", "--out", "mine.jsonl"), "is a file"),
+        (("experiment", "oasis-fig3", "--out", "mine"), "holds files that no earlier run wrote"),
+    ],
+)
+def test_what_is_not_ours_is_refused_before_anything_runs(
+    folder: Path,
+    words: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lay_traps()
+    before = snapshot()
+
+    def ran(*args: object, **kwargs: object) -> None:
+        raise AssertionError("it ran before it looked")
+
+    monkeypatch.setattr("shadowprice.simulator.scenario.record_run", ran)
+    monkeypatch.setattr("shadowprice.traces.synthesis.synthesize", ran)
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+    assert snapshot() == before
+
+
+def test_a_report_goes_only_where_a_page_may_be_replaced(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SIMULATE, "--out", "run"]) == 0
+    lay_traps()
+    before = snapshot()
+    for place in ("mine.html", "bent.html", "loose", "mine", "/dev/full", "no/page.html"):
+        assert main(["report", "run", "--to", place]) == 2, place
+    assert snapshot() == before
+    for _ in range(2):  # a new one, and then in its own place
+        assert main(["report", "run", "--to", "page.html"]) == 0
+        assert main(["report", "run"]) == 0
+    capsys.readouterr()
+
+
+def test_our_own_results_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for policy in ("fifo", "drf"):
+        assert main([*SIMULATE, "-p", policy, "--out", "run"]) == 0
+        assert main(["trace", "convert", "philly:t.csv", "j.jsonl", "--cluster", "k.yaml"]) == 0
+        assert main(["trace", "convert", "philly:t.csv", "k2.yaml"]) == 0
+        assert main(["generate", "--out", "drawn", "--jobs", "3"]) == 0
+    assert json.loads(Path("run/run.json").read_text())["policy"] == "drf"
+    capsys.readouterr()
+
+
+def test_what_appears_meanwhile_is_kept_and_so_are_the_results(folder: Path) -> None:
+    with PendingDirectory(Path("out"), is_run) as pending:
+        (pending.path / "result").write_text("ours")
+        Path("out").mkdir()
+        Path("out/theirs").write_text("theirs")
+        with pytest.raises(ShadowpriceError, match=r"the results are in .*out-2"):
+            pending.commit()
+    assert Path("out/theirs").read_text() == "theirs"
+    assert Path("out-2/result").read_text() == "ours"
+
+
+def test_folders_made_for_a_run_that_failed_go_with_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot()
+    words = (*SIMULATE, "-s", "workers=nonsense", "--out", "a/b/c")
+    assert main(words) == 2
+    assert snapshot() == before
+    capsys.readouterr()
+
+
+# ---------------------------------------------------------------- the system says no
+
+
+def called(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [*CALL, *words], text=True, capture_output=True, check=False, timeout=300, **options
+    )
+
+
+def test_a_file_that_may_not_grow_is_told(folder: Path) -> None:
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+
+    before = snapshot()
+    # SIGXFSZ is ignored by Python, so that the write fails as on a full disk.
+    answer = called(*SIMULATE, "--out", "run", preexec_fn=small_files)
+    assert answer.returncode == 1
+    assert "File too large" in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    assert snapshot() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_is_told(folder: Path) -> None:
+    disk = folder / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        disk.rmdir()
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        answer = called(*SIMULATE, "--out", "disk/run")
+        assert answer.returncode == 1
+        assert "No space left on device" in answer.stderr
+        assert "make room" in answer.stderr
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+        disk.rmdir()
+
+
+def test_a_read_only_folder_is_told_before_anything_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # /proc refuses everybody, root included.
+    for words in (
+        (*SIMULATE, "--out", "/proc/run"),
+        ("trace", "convert", "philly:t.csv", "/proc/new.jsonl"),
+        ("generate", "--out", "/proc/drawn"),
+    ):
+        status = main(words)
+        err = capsys.readouterr().err
+        assert status in {1, 2}, err
+        assert "this is a bug" not in err
+        assert err.count("\n") == 1
+
+
+def test_a_folder_removed_meanwhile_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shadowprice.simulator import scenario
+
+    record = scenario.record_run
+
+    def removing(*args: object, **options: object) -> object:
+        run = record(*args, **options)  # type: ignore[arg-type]
+        shutil.rmtree(folder / "parent")
+        return run
+
+    monkeypatch.setattr(scenario, "record_run", removing)
+    assert main([*SIMULATE, "--out", "parent/run"]) == 1
+    err = capsys.readouterr().err
+    assert "was a folder removed while this ran?" in err
+    assert err.count("\n") == 1
+
+
+def test_a_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    (tmp_path / "j.yaml").write_text(JOBS)
+    words = ("simulate", "-c", str(tmp_path / "c.yaml"), "-j", str(tmp_path / "j.yaml"))
+    script = f"import os, shutil; shutil.rmtree({str(gone)!r}); {CALL[2]}"
+    answer = subprocess.run(
+        [sys.executable, "-c", script, *words, "-p", "fifo", "--out", "run"],
+        cwd=gone, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode in {1, 2}
+    assert answer.stderr.count("\n") == 1
+    assert "No such file or directory" in answer.stderr
+
+
+def test_a_closed_pipe_is_told(folder: Path) -> None:
+    for words in (("policies",), (*SIMULATE, "-o", "json")):
+        reader, writer = os.pipe()
+        os.close(reader)
+        answer = subprocess.run(
+            [*CALL, *words], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+        os.close(writer)
+        assert answer.returncode == 1
+        assert answer.stderr == "error: the output was closed before all of it was written\n"
+
+
+def test_a_full_output_is_told(folder: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        answer = subprocess.run(
+            [*CALL, "policies"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert answer.returncode == 1
+    assert answer.stderr == "error: No space left on device; make room, or write elsewhere\n"
+
+
+def test_output_that_was_closed_beforehand_is_done_without(folder: Path) -> None:
+    for closing in (">&-", "2>&-", ">&- 2>&-"):
+        line = f'"$@" {closing}'
+        answer = subprocess.run(
+            ["sh", "-c", line, "sh", *CALL, "policies", "fifo"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert answer.returncode == 0
+        assert answer.stderr == ""
+
+
+def test_terminals_that_know_ascii_alone(folder: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert main([*SIMULATE, "--out", "run"]) == 0
+    for words in (("explain", "run", "a\x1b[31m"), ("jobs", "run"), ("simulate", "--help")):
+        answer = subprocess.run([*CALL, *words], capture_output=True, check=False, env=environment)
+        assert answer.stderr == b""
+        assert answer.returncode == 0
+        assert answer.stdout.isascii()
+        assert b"\x1b" not in answer.stdout
+        if words[0] == "jobs":
+            assert rb"a\x1b[31m" in answer.stdout
+            assert rb"b\u202e\x9b\xe9" in answer.stdout
+
+
+# ---------------------------------------------------------------- SIGTERM
+
+
+def test_sigterm_keeps_what_was_done(folder: Path) -> None:
+    with Path("many.jsonl").open("w") as file:
+        for at in range(20_000):
+            record = {"name": f"j{at}", "arrival": f"{at} slots", "chunks": 4, "minibatches": 100}
+            record |= {"minibatch_time": "60s", "worker": {"gpu": 1}}
+            file.write(json.dumps(record | {"utility": {"kind": "constant", "value": 9}}) + "\n")
+    words = ["simulate", "-c", "c.yaml", "-j", "many.jsonl", "-p", "fifo", "--out", "run"]
+    # What counts begins once the folder is there: the jobs are read, and the run is under way.
+    process = subprocess.Popen([*CALL, *words], stderr=subprocess.PIPE, text=True)
+    for _ in range(1200):
+        if list(folder.glob(".shadowprice.*")):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 143
+    assert "marked partial" in err
+    info = json.loads(Path("run/run.json").read_text())
+    assert info["partial"] is True
+    assert main(["report", "run"]) == 0
+
+
+def test_sigterm_before_a_run_leaves_nothing(folder: Path) -> None:
+    # While it reads its files, which this call never ends.
+    script = (
+        "import os, signal, shadowprice.cli.options as o\n"
+        "o.load_scenario = lambda **_: os.kill(os.getpid(), signal.SIGTERM) or input()\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script + CALL[2], *SIMULATE, "--out", "run"],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert answer.returncode == 143
+    assert answer.stderr == "terminated\n"
+    assert not Path("run").exists()
