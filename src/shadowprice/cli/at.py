@@ -79,8 +79,8 @@ def _print(moment: Moment, *, servers: bool, most: int | None) -> None:
 
 def _servers(moment: Moment, *, every: bool) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
+    from shadowprice.cli.console import SafeText
     from shadowprice.results.moment import folded
 
     resources = [name for name, (_, total) in moment.usage.items() if total]
@@ -99,7 +99,7 @@ def _servers(moment: Moment, *, every: bool) -> Table:
             *(f"{part[name].sum():,}" for name in ("jobs", "workers", "ps")),
             *(_used(moment, part, resource) for resource in resources),
         ]
-        table.add_row(*(Text(cell, _STYLES[state]) for cell in cells))
+        table.add_row(*(SafeText(cell, _STYLES[state]) for cell in cells))
     return table
 
 
@@ -122,7 +122,8 @@ def _used(moment: Moment, part: object, resource: str) -> str:
 
 def _jobs(moment: Moment, most: int | None) -> Table:
     from rich.table import Table
-    from rich.text import Text
+
+    from shadowprice.cli.console import SafeText
 
     table = Table(header_style="bold", box=None, pad_edge=False)
     tenants = moment.jobs["tenant"].null_count() < len(moment.jobs)
@@ -140,8 +141,8 @@ def _jobs(moment: Moment, most: int | None) -> Table:
         cells = [row["job"], *([row["tenant"] or "-"] if tenants else []), row["state"]]
         cells += [f"{row[name]:,}" for name in ("since", "ran", "workers", "ps")]
         style = "" if row["state"] == "running" else "dim"
-        table.add_row(*(Text(cell, style) for cell in [*cells, where]))
+        table.add_row(*(SafeText(cell, style) for cell in [*cells, where]))
     for state, count in shown.items():
         if most is not None and count > most:
-            table.add_row(Text(f"and {count - most:,} more {state} (--all shows them)", "dim"))
+            table.add_row(SafeText(f"and {count - most:,} more {state} (--all shows them)", "dim"))
     return table

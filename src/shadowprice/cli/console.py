@@ -59,6 +59,13 @@ class SafeConsole(Console):
                 yield Segment(escaped(segment.text, lines=True), segment.style)
 
 
+class SafeText(Text):
+    """A text of a table, escaped before its width is measured."""
+
+    def __init__(self, text: str = "", style: str = "", **options: Any) -> None:
+        super().__init__(escaped(text), style, **options)
+
+
 def stdout() -> Console:
     """Return the console for results; a pipe gets a fixed width and no colours."""
     return SafeConsole(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)

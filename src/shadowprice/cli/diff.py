@@ -79,27 +79,29 @@ def _print(found: Difference, limit: int) -> None:
 
 def _outcomes(found: Difference, names: list[str]) -> Table:
     from rich.table import Table
-    from rich.text import Text
+
+    from shadowprice.cli.console import SafeText
 
     table = Table(header_style="bold", box=None, pad_edge=False)
     for name in names:
-        table.add_column(Text(name))
+        table.add_column(SafeText(name))
     table.add_column("jobs", justify="right")
     table.add_column("gain", justify="right")
     for row in found.outcomes.iter_rows(named=True):
         cells = (row["outcome_a"], row["outcome_b"], f"{row['jobs']:,}", f"{row['gain']:+,.4g}")
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(SafeText(cell) for cell in cells))
     return table
 
 
 def _jobs(found: Difference, names: list[str], limit: int) -> Table:
     from rich.table import Table
-    from rich.text import Text
+
+    from shadowprice.cli.console import SafeText
 
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column("job", overflow="fold")
     for name in names:
-        table.add_column(Text(name), justify="right")
+        table.add_column(SafeText(name), justify="right")
     table.add_column("gain", justify="right")
     table.add_column("why", overflow="fold")
     for row in found.jobs.head(limit).iter_rows(named=True):
@@ -109,5 +111,5 @@ def _jobs(found: Difference, names: list[str], limit: int) -> Table:
             when = row[f"outcome_{side}"] if done is None else f"slot {done}"
             cells.append(f"{row[f'utility_{side}']:,.4g}, {when}")
         cells += [f"{row['gain']:+,.4g}", row["why"]]
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(SafeText(cell) for cell in cells))
     return table

@@ -81,13 +81,13 @@ def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None
 
 def _print(story: Story, most: int | None, counsel: Counsel | None, remark: str) -> None:
     from rich.panel import Panel
-    from rich.text import Text
 
+    from shadowprice.cli.console import SafeText
     from shadowprice.results.telling import counsel_lines, story_lines
 
     console = stdout()
     colour, verdict = _verdict(story.job)
-    title = Text.assemble((story.job["job"], "bold"), "  ", (verdict, f"bold {colour}"))
+    title = SafeText.assemble((story.job["job"], "bold"), "  ", (verdict, f"bold {colour}"))
     lines = [*story_lines(story, most)]
     if counsel is not None:
         lines += [("", ""), *counsel_lines(counsel)]
@@ -101,7 +101,7 @@ def _print(story: Story, most: int | None, counsel: Counsel | None, remark: str)
         Panel(
             group,
             title=title,
-            subtitle=Text(subtitle, "dim"),
+            subtitle=SafeText(subtitle, "dim"),
             title_align="left",
             subtitle_align="right",
             border_style=colour,
@@ -112,13 +112,14 @@ def _print(story: Story, most: int | None, counsel: Counsel | None, remark: str)
 
 def _facts(rows: Iterable[tuple[str, str]]) -> Table:
     from rich.table import Table
-    from rich.text import Text
+
+    from shadowprice.cli.console import SafeText
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for name, text in rows:
-        table.add_row(name, Text(text))
+        table.add_row(name, SafeText(text))
     return table
 
 

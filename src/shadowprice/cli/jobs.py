@@ -127,7 +127,8 @@ def _listed(text: str | None) -> list[str]:
 
 def _print(frame: pl.DataFrame) -> None:
     from rich.table import Table
-    from rich.text import Text
+
+    from shadowprice.cli.console import SafeText
 
     if frame.is_empty():
         stderr().print("no job of this run is like that", soft_wrap=True)
@@ -139,7 +140,7 @@ def _print(frame: pl.DataFrame) -> None:
         numeric = frame[name].dtype.is_numeric()
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in frame.select(names).iter_rows():
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(SafeText(_cell(value)) for value in row))
     stdout().print(table)
 
 

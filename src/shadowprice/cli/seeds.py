@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
+from shadowprice.cli.console import SafeText
 from shadowprice.results.measures import Measure
 from shadowprice.results.report.scales import span
 
@@ -40,7 +40,7 @@ def seeds_table(trials: Trials) -> Table:
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column(f"mean of {len(trials.seeds)} seeds ± 95 %")
     for name in trials.policies:
-        table.add_column(Text(name), justify="right")
+        table.add_column(SafeText(name), justify="right")
     for measure in trials.measures:
         means = [trials.interval(name, measure.key) for name in trials.policies]
         known = [mean.mean for mean in means if mean is not None]
@@ -48,12 +48,12 @@ def seeds_table(trials: Trials) -> Table:
         if measure.better and len(set(known)) > 1:
             best = max(known) if measure.better > 0 else min(known)
         cells = [
-            Text("-")
+            SafeText("-")
             if mean is None
-            else Text(with_reach(measure, mean), "bold green" if mean.mean == best else "")
+            else SafeText(with_reach(measure, mean), "bold green" if mean.mean == best else "")
             for mean in means
         ]
-        table.add_row(Text(measure.name), *cells)
+        table.add_row(SafeText(measure.name), *cells)
     return table
 
 
@@ -61,16 +61,16 @@ def comparison_table(trials: Trials) -> Table:
     """Return what each policy has beyond the first, with paired tests."""
     first, *others = trials.policies
     table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column(Text(f"beyond {first}, seed by seed"))
+    table.add_column(SafeText(f"beyond {first}, seed by seed"))
     for name in others:
-        table.add_column(Text(name), justify="right")
+        table.add_column(SafeText(name), justify="right")
     for measure in trials.measures:
         if not measure.better:
             continue
         tests = trials.against_first(measure.key)
         if tests:
-            cells = (Text(*tested(measure, tests[name])) for name in others)
-            table.add_row(Text(measure.name), *cells)
+            cells = (SafeText(*tested(measure, tests[name])) for name in others)
+            table.add_row(SafeText(measure.name), *cells)
     table.caption = (
         "p: paired permutation test over the seeds, with Holm's correction for the policies of "
         "a row; * below 0.05"

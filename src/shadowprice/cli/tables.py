@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
+from shadowprice.cli.console import SafeText
 from shadowprice.results.files import Run
 from shadowprice.results.metrics import common_completion, restricted_mean
 from shadowprice.results.report.scales import span
@@ -145,10 +145,10 @@ def summary_table(runs: Sequence[Run]) -> Table:
         values = [row.value(run) for run in runs]
         best = best_of(values, row.better) if len(runs) > 1 else set()
         cells: list[Any] = [
-            Text("-" if value is None else row.text(value), "bold green" if at in best else "")
+            SafeText("-" if value is None else row.text(value), "bold green" if at in best else "")
             for at, value in enumerate(values)
         ]
-        table.add_row(Text(row.name), *cells)
+        table.add_row(SafeText(row.name), *cells)
     return table
 
 

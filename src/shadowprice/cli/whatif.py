@@ -122,8 +122,8 @@ def whatif(
 
 def _table(found: WhatIf, policy: str) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
+    from shadowprice.cli.console import SafeText
     from shadowprice.cli.seeds import with_reach
     from shadowprice.results.measures import MEASURES, Measure
 
@@ -136,16 +136,16 @@ def _table(found: WhatIf, policy: str) -> Table:
     ]
     shown = [one for one in shown if found.frame[one.key].null_count() < len(found.frame)]
     table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column(Text(policy))
+    table.add_column(SafeText(policy))
     for measure in shown:
-        table.add_column(Text(measure.name.partition(",")[0]), justify="right")
+        table.add_column(SafeText(measure.name.partition(",")[0]), justify="right")
     for change in found.changes:
         cells = []
         for measure in shown:
             mean = found.interval(change, policy, measure.key)
             own = change.added or not measure.key.startswith("gain")
-            cells.append(Text("-" if mean is None or not own else with_reach(measure, mean)))
-        table.add_row(Text(change.label), *cells)
+            cells.append(SafeText("-" if mean is None or not own else with_reach(measure, mean)))
+        table.add_row(SafeText(change.label), *cells)
     return table
 
 
