@@ -483,7 +483,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     )
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
-        journals = list(tmp_path.glob(".run.*/journal.jsonl"))
+        journals = list(tmp_path.glob(".shadowprice.*/journal.jsonl"))
         if journals and journals[0].stat().st_size > 0:
             break
         time.sleep(0.02)
