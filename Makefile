@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FUZZ_SECONDS ?= 3600
 
-.PHONY: help demo test test-nojit smoke lint docs charts bench clean
+.PHONY: help demo test test-nojit smoke lint docs charts fuzz bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -45,6 +46,9 @@ docs: $(STAMP) ## Build the documentation into site/
 
 charts: ## Build the chart library that pages embed, from its npm packages (needs node and npm)
 	@cd tools/charts && npm ci --silent && npm run --silent build
+
+fuzz: $(STAMP) ## Fuzz the whole command line for an hour (make fuzz FUZZ_SECONDS=60: a minute)
+	@$(BIN)/python -m tests.hostile.fuzz --seconds $(FUZZ_SECONDS)
 
 bench: $(STAMP) ## Run every benchmark beside its slow twin
 	@for file in benchmarks/bench_*.py; do \

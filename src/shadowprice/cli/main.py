@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -150,6 +151,8 @@ def run() -> NoReturn:
         elif isinstance(stream, io.TextIOWrapper):
             # What a terminal cannot show is shown escaped, instead of ending the command.
             stream.reconfigure(errors="backslashreplace")
+    if not sys.warnoptions:  # libraries' remarks to programmers say nothing to users
+        warnings.simplefilter("ignore")
     status = main()
     try:
         _flush()

@@ -37,6 +37,9 @@ __all__ = ["CLASSES", "OPTION_NAMES", "SynthesisOptions", "load_jobs", "synthesi
 CLASSES: Final = ("time-insensitive", "time-sensitive", "time-critical")
 _DECAYS: Final = ((0.0, 0.0), (0.01, 1.0), (4.0, 6.0))
 
+_LATEST: Final = 9e9
+"""Seconds that int64 nanoseconds hold; a target beyond them is as good as none."""
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -321,4 +324,4 @@ def draw_sigmoids(
 
 
 def _nanoseconds(seconds: Floats) -> Ints:
-    return np.asarray(np.rint(seconds * NANO), dtype=np.int64)
+    return np.asarray(np.rint(np.minimum(seconds, _LATEST) * NANO), dtype=np.int64)
