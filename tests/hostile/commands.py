@@ -22,6 +22,9 @@ SLOW = frozenset({"experiment"})
 QUICK = frozenset({"fifo", "srtf", "las", "backfill", "dorm"})
 """Policies that compile nothing."""
 
+COMPILING = frozenset({"audit", "cloning", "warm", "whatif"})
+"""Commands that run compiled kernels, whatever the policy."""
+
 SIDE_EFFECTS = frozenset({"serve"})
 """Commands that do not return by themselves."""
 
@@ -135,7 +138,8 @@ class Drawer:
 
         self.rng = random.Random(seed)
         self._runs = policies
-        self._commands = [one for one in commands() if one.words[0] not in SLOW]
+        slow = SLOW | COMPILING if quick else SLOW
+        self._commands = [one for one in commands() if one.words[0] not in slow]
         self._policies = [name for name in known() if not quick or name in QUICK]
         self._parameters = {
             name: [field.alias or label for label, field in info.parameters.model_fields.items()]

@@ -58,17 +58,19 @@ def main() -> int:
             text = json.dumps(case.record())
             if len(text) > LARGEST or text in kept:
                 continue
-            answer = worker.ask(case)
+            answer = worker.ask(case, 20.0)
             faults = judge(answer)
             if faults:
                 print(json.dumps({"faults": faults, **case.record()}), flush=True)
                 continue
             kind = kind_of(gets(answer)[1])
             # Of one kind no more than a few; of calls that succeed, not many either.
-            if kinds[kind] >= (40 if not kind else 6) or answer["seconds"] > 0.3:
+            if kinds[kind] >= (40 if not kind else 8) or answer["seconds"] > 0.3:
                 continue
             kinds[kind] += 1
             kept[text] = {**case.record(), "gets": gets(answer)}
+            if len(kept) % 50 == 0:
+                print(f"{len(kept)} of {tried}", file=sys.stderr, flush=True)
     lines = "".join(json.dumps(record) + "\n" for record in kept.values())
     TABLE.write_bytes(gzip.compress(lines.encode(), 9, mtime=0))
     told = f"{len(kept)} of {tried} cases kept, {len(kinds)} kinds of answers"

@@ -11,6 +11,7 @@ from typing import Final
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest, shown
@@ -55,7 +56,7 @@ class Range:
             ends = [_slot(part, slot_seconds) for part in (first, last)]
         except (InputError, ValueError) as error:
             mend = "write slots or times as FROM..TO, such as 10..50, 10.. or ..2h"
-            raise InputError(Fault(place, f"{text!r} is no range of slots", mend)) from error
+            raise InputError(Fault(place, f"{shown(text)} is no range of slots", mend)) from error
         if dots and None not in ends and ends[0] > ends[1]:  # type: ignore[operator]  # both known
             raise InputError(Fault(place, f"{text!r} ends before it begins"))
         return cls(*ends)
@@ -74,9 +75,9 @@ def _slot(text: str, slot_seconds: float) -> int | None:
     text = text.strip()
     if not text:
         return None
-    if re.fullmatch(r"\d+", text):
-        return int(text)
-    return int(parse_duration(text).in_slots(Fraction(slot_seconds)))
+    if re.fullmatch(r"\d{1,18}", text):
+        return bounds.SLOT.checked(int(text))
+    return bounds.SLOT.checked(int(parse_duration(text).in_slots(Fraction(slot_seconds))))
 
 
 @dataclass(frozen=True, slots=True)
