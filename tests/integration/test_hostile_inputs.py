@@ -1,0 +1,31 @@
+"""A thousand hostile inputs, each with what it gets; see `tests.hostile.make_table`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+from tests.hostile.case import Case
+from tests.hostile.fuzz import POLICIES
+from tests.hostile.make_table import TABLE, gets
+from tests.hostile.pool import Worker, good_runs, judge
+
+
+def table() -> list[dict[str, Any]]:
+    with gzip.open(TABLE, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_a_thousand_hostile_inputs_get_what_the_table_says() -> None:
+    records = table()
+    assert len({json.dumps(Case.of(record).record()) for record in records}) >= 1000
+    wrong = []
+    with good_runs(POLICIES) as runs, Worker(runs) as worker:
+        for record in records:
+            answer = worker.ask(Case.of(record))
+            # Times are not asserted: a hang ends the worker, and is told by that.
+            faults = judge(answer, seconds=float("inf"))
+            if faults or gets(answer) != record["gets"]:
+                wrong.append((record["words"], record["gets"], gets(answer), faults))
+    assert not wrong, f"{len(wrong)} of {len(records)}: {wrong[:5]}"
