@@ -250,6 +250,8 @@ def test_every_story_draws_where_the_job_stood(browser: Browser, pages: dict[str
             assert row["job"] in dialog.locator("h2").inner_text()
             mine = run.allocations.filter(run.allocations["job"] == row["job"])
             figures = dialog.locator("figure h3").all_inner_texts()
+            hint = dialog.locator(".remark", has_text="shadowprice explain").count()
+            assert hint == (row["outcome"] in {"refused", "dropped"})
             if not len(mine):
                 continue
             assert figures[:2] == ["Where it stood", "Workers"]

@@ -81,7 +81,7 @@ def refusals(run: Run) -> str | None:
         Column("slot", numeric=True, slot=True, minor=True),
         Column("value", numeric=True),
         Column("price", numeric=True),
-        Column("reason", long=True, minor=True),
+        Column("reason", long=True),
         Column("first bottleneck", long=True, minor=True),
     ]
     rows: list[list[Cell]] = []
@@ -100,7 +100,8 @@ def refusals(run: Run) -> str | None:
     table = data_table(columns, rows, total=len(refused), remark="those worth most.")
     remark = (
         "Value: what the job would earn at its best completion; price: what that would cost. Press "
-        "a job for its whole story."
+        "a job for its whole story; <code>shadowprice explain RUN JOB</code> tries out what would "
+        "have been admitted."
     )
     return f"{figure('By reason', overview)}{table}<p class=remark>{remark}</p>"
 

@@ -33,7 +33,7 @@ COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
     ("class", "class", {"minor": True}),
     ("tenant", "tenant", {"minor": True}),
     ("outcome", "outcome", {"outcome": True}),
-    ("arrival", "arrival", {"numeric": True, "slot": True}),
+    ("arrival", "arrival", {"numeric": True, "slot": True, "minor": True}),
     ("start", "start", {"numeric": True, "slot": True, "minor": True}),
     ("completion", "completion", {"numeric": True, "slot": True}),
     ("late", "late", {"numeric": True, "minor": True}),
