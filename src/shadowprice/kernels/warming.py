@@ -201,8 +201,10 @@ def prepare(
             try:
                 for thread in threads:
                     thread.start()
-                for thread in threads:
-                    thread.join()
+                # Again and again, not once: a signal has to be seen while they work.
+                while any(thread.is_alive() for thread in threads):
+                    threads[0].join(0.1)
+                    threads[-1].join(0.1)
             finally:
                 work.abandon()
         return len(missing)

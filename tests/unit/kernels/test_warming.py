@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -76,6 +77,24 @@ def test_a_policy_that_was_warmed_compiles_nothing_more(tmp_path: Path) -> None:
     assert "compiling" not in ran.stderr
     again = python("-c", warm, NUMBA_CACHE_DIR=cache)
     assert again.stdout == f"nothing to compile: everything is kept in {cache}\n"
+
+
+@compiled
+def test_an_interrupt_ends_the_compiling_at_once(tmp_path: Path) -> None:
+    warm = "from shadowprice.cli.main import main; import sys; sys.exit(main(['warm', 'oasis']))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", warm],
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("compiling kernels")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, "interrupted\n")
+    # Forty kernels were to be compiled: it did not wait for them.
+    assert len(list(tmp_path.rglob("*.nbi"))) < 20
 
 
 @compiled
