@@ -328,6 +328,13 @@ def test_heat_maps_carry_their_values(seed: int, rows: int, bins: int, log: bool
     assert log or np.abs(read - values).max() < 0.006
 
 
+def test_the_largest_heat_map_of_noise_stays_small() -> None:
+    noise = np.random.default_rng(0).random((512, 2000))
+    grid = Grid(noise, 0, 1, 2000, [f"gpu-{at}" for at in range(512)], 1).fitted()
+    text = heat_map(grid, ramp="load", low=0, high=1, log=False, what="share", title="Load")
+    assert len(text) < 220_000
+
+
 def test_large_heat_maps_join_their_bins() -> None:
     values = np.arange(24.0).reshape(2, 12)
     values[0, :2] = np.nan

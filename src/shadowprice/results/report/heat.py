@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shadowprice.results.report.charts import Floats, chart
 
-MOST_CELLS: Final = 400_000
+MOST_CELLS: Final = 150_000
 """Most cells of a heat map in a page; more are joined, neighbour by neighbour in time."""
 
 

@@ -17,7 +17,7 @@ from shadowprice.results.report.sections import section
 from shadowprice.results.story import Stay, Story
 from shadowprice.results.telling import story_lines
 
-BUDGET: Final = 800_000
+BUDGET: Final = 700_000
 """Characters that the stories may take of a page; those of the jobs worth most are kept."""
 
 MOST_STORIES: Final = 6000
