@@ -32,8 +32,8 @@ def world(
     if incidents:
         for _ in range(int(rng.integers(0, 4))):
             server, slot = int(rng.integers(on.servers)), int(rng.integers(12))
-            happened.append(ServerLost(slot, server))
-            happened.append(ServerBack(slot + int(rng.integers(1, 6)), server))
+            happened.append(ServerLost(slot, on.names[server]))
+            happened.append(ServerBack(slot + int(rng.integers(1, 6)), on.names[server]))
         happened += [
             JobCancelled(job.arrival + int(rng.integers(1, 6)), job.name)
             for job in jobs

@@ -47,7 +47,11 @@ def test_every_job_ends_and_nothing_is_overbooked(
     jobs = random_jobs(CLUSTER, 14, seed)
     incidents: list[Any] = []
     if troubled:
-        incidents = [ServerLost(9, 1), ServerBack(23, 1), JobCancelled(12, jobs[3].name)]
+        incidents = [
+            ServerLost(9, CLUSTER.names[1]),
+            ServerBack(23, CLUSTER.names[1]),
+            JobCancelled(12, jobs[3].name),
+        ]
     notes = Notes()
     chosen = {"rounds": rounds, "workers": workers, "theta": theta, "clock": clock}
     # The engine refuses whatever overbooks a server, breaks (3i), or moves a plan into the past.
@@ -129,7 +133,10 @@ def test_a_lost_server_ends_the_payments_and_the_job_goes_on_later() -> None:
         "astraea",
         {"rounds": 1},
         observers=[notes],
-        incidents=[ServerLost(lost, server), ServerBack(lost + 1, server)],
+        incidents=[
+            ServerLost(lost, CLUSTER.names[server]),
+            ServerBack(lost + 1, CLUSTER.names[server]),
+        ],
     )
     record = engine.jobs["loan"]
     assert record.status is Status.FINISHED

@@ -59,8 +59,8 @@ def world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     incidents: list[Incident] = []
     for _ in range(int(rng.integers(0, 3))):
         server, slot = int(rng.integers(on.servers)), int(rng.integers(10))
-        incidents.append(ServerLost(slot, server))
-        incidents.append(ServerBack(slot + int(rng.integers(1, 6)), server))
+        incidents.append(ServerLost(slot, on.names[server]))
+        incidents.append(ServerBack(slot + int(rng.integers(1, 6)), on.names[server]))
     incidents += [
         JobCancelled(one.arrival + int(rng.integers(0, 4)), one.name)
         for one in jobs

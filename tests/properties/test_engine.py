@@ -40,8 +40,8 @@ def world(seed: int) -> tuple[Cluster, list[Job], list[Incident], np.random.Gene
     incidents: list[Incident] = []
     for _ in range(int(rng.integers(0, 4))):
         server, slot = int(rng.integers(on.servers)), int(rng.integers(12))
-        incidents.append(ServerLost(slot, server))
-        incidents.append(ServerBack(slot + int(rng.integers(1, 8)), server))
+        incidents.append(ServerLost(slot, on.names[server]))
+        incidents.append(ServerBack(slot + int(rng.integers(1, 8)), on.names[server]))
     incidents += [
         JobCancelled(job.arrival + int(rng.integers(1, 6)), job.name)
         for job in jobs
@@ -57,7 +57,7 @@ class Auditor(Observer):
         self.on = on
         self.jobs = {job.name: job for job in jobs}
         self.standing: dict[str, Placement] = {}
-        self.lost: set[int] = set()
+        self.lost: set[str] = set()
         self.completed: list[str] = []
         self.events: list[DriverEvent] = []
 
@@ -91,7 +91,7 @@ class Auditor(Observer):
             for server, workers, ps in zip(
                 placement.servers, placement.workers, placement.ps, strict=True
             ):
-                assert server not in self.lost
+                assert self.on.names[server] not in self.lost
                 load[server] += workers * job.worker
                 if job.ps is not None:
                     load[server] += ps * job.ps

@@ -60,7 +60,10 @@ def test_constraints_hold_whatever_happens(
     happened: list[Incident] = []
     for _ in range(int(rng.integers(0, 3))):
         server, slot = int(rng.integers(on.servers)), int(rng.integers(10))
-        happened += [ServerLost(slot, server), ServerBack(slot + int(rng.integers(1, 5)), server)]
+        happened += [
+            ServerLost(slot, on.names[server]),
+            ServerBack(slot + int(rng.integers(1, 5)), on.names[server]),
+        ]
     if jobs and rng.random() < 0.5:
         happened.append(JobCancelled(jobs[-1].arrival + 1, jobs[-1].name))
     parameters = PRICES | {

@@ -41,7 +41,11 @@ def test_every_job_runs_to_its_end(seed: int, policy: str, troubled: bool) -> No
     jobs = random_jobs(CLUSTER, 14, seed)
     incidents: list[Any] = []
     if troubled:
-        incidents = [ServerLost(3, 1), ServerBack(9, 1), JobCancelled(7, jobs[3].name)]
+        incidents = [
+            ServerLost(3, CLUSTER.names[1]),
+            ServerBack(9, CLUSTER.names[1]),
+            JobCancelled(7, jobs[3].name),
+        ]
     engine = simulate(CLUSTER, jobs, policy, {}, incidents=incidents)
     for record in engine.jobs.values():
         assert record.status in {Status.FINISHED, Status.REFUSED, Status.CANCELLED}

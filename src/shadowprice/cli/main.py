@@ -43,6 +43,7 @@ PARTS: Final = {
     "policies": _own("policies", "What each policy is, its parameters, its paper."),
     "warm": _own("warm", "Compile what policies need before they are used."),
     "statement": _own("statement", "What a tenant paid and earned in a run."),
+    "journal": _own("journal", "Show the journal of a run, and check it."),
     "audit": _own("audit", "Check a run or its claims independently."),
     "trace": Part("shadowprice.cli.trace", "Look at cluster traces, convert them.", WORKLOADS),
     "generate": Part("shadowprice.cli.trace:generate", "Draw a workload.", WORKLOADS),

@@ -67,7 +67,7 @@ def simulate(
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.results.files import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.journaling import JournalWriter
+    from shadowprice.simulator.journaling import JournalObserver
     from shadowprice.simulator.scenario import build_policy, record_run
 
     if journal and out is None:
@@ -94,7 +94,8 @@ def simulate(
     place = PendingDirectory(out, is_run) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:
         built = build_policy(scenario, policy, settings)
-        writer = JournalWriter(pending.path / JOURNAL) if journal and pending else nullcontext()
+        place_of = pending.path / JOURNAL if journal and pending else None
+        writer = JournalObserver(place_of, policy) if place_of else nullcontext()
         with progress_bar(policy, quiet) as progress, writer as observer:
             observers = () if observer is None else (observer,)
             run = record_run(

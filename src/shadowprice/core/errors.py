@@ -69,6 +69,12 @@ class OverbookingError(ShadowpriceError):
     code = "overbooking"
 
 
+class EventError(ShadowpriceError):
+    """An event is out of order, or speaks of what is not there; nothing of it was taken in."""
+
+    code = "event"
+
+
 class PolicyError(ShadowpriceError):
     """A policy returned a decision that breaks a rule: a bug in the policy."""
 

@@ -2,6 +2,10 @@
 
 Events flow from a driver into the engine, decisions from a policy to the engine, and commands from
 the engine to the driver. All are values: none of them acts.
+
+An event's ``slot`` is the first slot that can still be decided when it happens: between two slots
+the coming one, and while a slot runs the one after it. `SlotBegan` and `SlotEnded` name the slot
+itself. Outside, servers go by name; rows of arrays are the engine's and the policies' business.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shadowprice.core.bag import TaskCopies
+from shadowprice.core.cluster import Role, Tenant
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement, Schedule
@@ -19,23 +24,184 @@ from shadowprice.core.schedule import Placement, Schedule
 
 @dataclass(frozen=True, slots=True)
 class ServerLost:
-    """A server is gone from ``slot`` on."""
+    """A server is gone: what runs on it has ended, and nothing may be planned on it.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    server : str
+        Its name.
+    row : int
+        Its row, for policies; the engine fills it in.
+    """
 
     slot: int
-    server: int
+    server: str
+    row: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerBack:
-    """A lost server is back from ``slot`` on."""
+    """A lost or drained server takes work again.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    server : str
+        Its name.
+    row : int
+        Its row, for policies; the engine fills it in.
+    """
 
     slot: int
-    server: int
+    server: str
+    row: int = field(default=-1, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What a server is from now on.
+
+    Parameters
+    ----------
+    role : Role
+        What it may carry.
+    capacity : mapping of str to int
+        Amounts by resource, in the units of `core.amounts`; resources of the cluster only.
+    drained : bool
+        Whether it is to be emptied: jobs leave it after the running slot, and none comes.
+    cost : float or None
+        What it costs an hour, where servers have prices; None keeps what it was, 0 of a new one.
+    """
+
+    role: Role
+    capacity: Mapping[str, int]
+    drained: bool = False
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityChanged:
+    """Servers were added, removed, resized, drained or given another role, or shares changed.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    servers : mapping of str to ServerState or None
+        What each named server is from now on; None removes it. Names that are new are added.
+    tenants : tuple of Tenant or None
+        All tenants with their shares, None where they stay as they are.
+    """
+
+    slot: int
+    servers: Mapping[str, ServerState | None] = field(default_factory=dict)
+    tenants: tuple[Tenant, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRevised:
+    """What is known of a job changed: its rate, its work, its utility, its deadline.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    job : Job
+        The job as it is now known, under its old name and arrival. Progress keeps its share of the
+        work in mini-batches.
+    """
+
+    slot: int
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """A generation of a job ended with a failure.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    job : str
+        The job.
+    generation : int
+        The generation that failed; one that is not the newest changes nothing.
+    reason : str
+        What is known of it.
+    retries : int
+        Failures that the job is allowed in all; one more closes it.
+    """
+
+    slot: int
+    job: str
+    generation: int
+    reason: str
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """A generation of a job could not be started where it was told to; the job is planned anew.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    job : str
+        The job.
+    generation : int
+        The generation; one that is not the newest changes nothing.
+    reason : str
+        What is known of it.
+    """
+
+    slot: int
+    job: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """A generation of a job ended by itself, done, whatever had been counted of its progress."""
+
+    slot: int
+    job: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressMeasured:
+    """How far running jobs say they are.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    progress : mapping of str to (int, int)
+        By job, the generation that reports, and its progress since the job's very beginning in
+        millionths of a mini-batch. A report of an old generation, or that goes back, is ignored.
+    """
+
+    slot: int
+    progress: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Commands were carried out; of a `Stop` or `Resize`, the old generation's end was seen."""
+
+    slot: int
+    commands: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """The owner of a job withdrew it."""
+    """A job was withdrawn by its owner; to policies, also one that failed for good."""
 
     slot: int
     job: str
@@ -76,7 +242,21 @@ class SlotEnded:
     finished: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-DriverEvent = ServerLost | ServerBack | JobCancelled | JobsArrived | SlotBegan | SlotEnded
+DriverEvent = (
+    ServerLost
+    | ServerBack
+    | CapacityChanged
+    | JobCancelled
+    | JobRevised
+    | JobFailed
+    | StartFailed
+    | JobEnded
+    | ProgressMeasured
+    | Acknowledged
+    | JobsArrived
+    | SlotBegan
+    | SlotEnded
+)
 
 # ------------------------------------------------------------------ events, engine -> policy
 
@@ -100,7 +280,8 @@ class JobsDisplaced:
     jobs : tuple of str
         The jobs, in the order in which they were admitted.
     server : int or None
-        The server whose loss displaced them; None where a plan ended short of the work.
+        Row of the server whose loss displaced them; None where a plan is not enough for the work
+        that remains, or could not be started.
     """
 
     slot: int
@@ -109,7 +290,15 @@ class JobsDisplaced:
 
 
 PolicyEvent = (
-    JobsArrived | SlotBegan | JobsFinished | JobsDisplaced | JobCancelled | ServerLost | ServerBack
+    JobsArrived
+    | SlotBegan
+    | JobsFinished
+    | JobsDisplaced
+    | JobCancelled
+    | JobRevised
+    | ServerLost
+    | ServerBack
+    | CapacityChanged
 )
 
 # ------------------------------------------------------------------ decisions, policy -> engine
@@ -237,30 +426,91 @@ Decision = Commit | Reject | Queue | Promise | Place | Pause | Drop | Charge
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class Order:
+    """What every command to run or stop something says; two are equal if they ask for the same.
+
+    Parameters
+    ----------
+    id : int
+        Its number among all commands of the engine; a driver acts on it at most once.
+    generation : int
+        Which placement of the job it speaks of, from 1 on; older ones are refused.
+    after : tuple of int
+        Commands not acknowledged yet that free what this one takes: their end is waited for.
+    frees : tuple of str
+        Servers that the job's generation before holds until its end is seen.
+    """
+
+    id: int = field(default=0, compare=False, kw_only=True)
+    generation: int = field(default=0, compare=False, kw_only=True)
+    after: tuple[int, ...] = field(default=(), compare=False, kw_only=True)
+    frees: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Order):
+    """What `Start` and `Resize` have in common: a new generation of a job.
+
+    Parameters
+    ----------
+    slot : int
+        The slot at whose beginning it is to run.
+    job : str
+        The job.
+    placement : Placement
+        Where, by row.
+    servers : tuple of str
+        The placement's servers by name.
+    copies : tuple of TaskCopies
+        Of a bag, the copies of its tasks that the plan in force began with.
+    plan : int
+        Which plan of the job it follows, from 1 on; 0 where it stands until told otherwise.
+    """
+
+    slot: int
+    job: str
+    placement: Placement
+    servers: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+    copies: tuple[TaskCopies, ...] = field(default=(), compare=False, kw_only=True)
+    plan: int = field(default=0, compare=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Run):
     """Start, or resume, a job in this placement at the beginning of the slot."""
 
-    slot: int
-    job: str
-    placement: Placement
-
 
 @dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Run):
     """Move a running job to this placement at the beginning of the slot."""
 
-    slot: int
-    job: str
-    placement: Placement
-
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Order):
     """Stop a job at the beginning of the slot; ``finished`` tells whether it is complete."""
 
     slot: int
     job: str
     finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """A job lost what it had been promised, and waits to be planned anew.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    job : str
+        The job.
+    reason : str
+        What happened.
+    """
+
+    slot: int
+    job: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,4 +530,4 @@ class Completed:
     utility: float = field(default=0.0)
 
 
-Command = Start | Resize | Stop | Decided | Completed
+Command = Start | Resize | Stop | Displaced | Decided | Completed

@@ -2,11 +2,16 @@
 
 The ledger is the only thing that can reserve or release, and it refuses to overbook. Prices are a
 view of it, not a second truth.
+
+Everything it does can be taken back by its opposite, last thing first, which is how the engine lets
+an event leave no trace. Versions never go back: they say that something changed, and a change that
+was taken back is two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +20,9 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import OverbookingError, ShadowpriceError
 from shadowprice.core.schedule import EMPTY, Placement, Schedule
+
+Mark = tuple[int, int, NDArray[np.int64] | None]
+"""Where a window was: its start, its place in the buffer, and rows that were overwritten."""
 
 
 @dataclass(slots=True)
@@ -123,8 +131,13 @@ class Ledger:
         """Changes seen by each slot of the window, shape (horizon,)."""
         return self._versions[self._offset : self._offset + self.horizon]
 
-    def advance(self, slot: int) -> None:
+    def advance(self, slot: int) -> Mark:
         """Move the window so that it starts at ``slot``; earlier slots are forgotten.
+
+        Returns
+        -------
+        Mark
+            What `retreat` needs to move it back.
 
         Raises
         ------
@@ -136,15 +149,18 @@ class Ledger:
             raise ShadowpriceError(
                 f"the ledger is at slot {self.start} and cannot return to {slot}"
             )
+        start, offset, rows = self.start, self._offset, None
         if steps >= self.horizon:
             # No slot of the old window is left in the new one, however far away it is.
+            rows = self.used.copy()
             self._offset = 0
             self._buffer[: self.horizon] = self._standing
             self._versions[: self.horizon] = 0
         elif steps:
             if self._offset + steps > self.horizon:
+                rows = self.used.copy()
                 # A slot beyond the window has never been touched: it holds only what stands.
-                self._buffer[: self.horizon] = self.used.copy()
+                self._buffer[: self.horizon] = rows
                 self._versions[: self.horizon] = self.versions.copy()
                 self._offset = 0
             entering = slice(self._offset + self.horizon, self._offset + self.horizon + steps)
@@ -152,6 +168,18 @@ class Ledger:
             self._versions[entering] = 0
             self._offset += steps
         self.start = slot
+        return start, offset, rows
+
+    def retreat(self, mark: Mark) -> None:
+        """Move the window back to where it was before `advance`, all else being as it was then."""
+        self.start, offset, rows = mark
+        if rows is None:
+            self._offset = offset
+        else:
+            # The copy down overwrote the rows that had left the window.
+            self._buffer[: self.horizon] = rows
+            self._offset = 0
+        self._versions[:] = int(self._versions.max()) + 1
 
     def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:
         """Reserve a plan for a job that holds none.
@@ -218,6 +246,37 @@ class Ledger:
             self._add_standing(servers, -amounts)
         return rest
 
+    def put_back(self, job: str, holding: Holding, rest: Schedule) -> None:
+        """Let a job hold again what `release` gave back."""
+        self.holdings[job] = holding
+        if len(rest):
+            rows = rest.slots - self.start
+            self.used[rows, rest.servers] += self._amounts(rest, holding)
+            self.versions[rest.active_slots - self.start] += 1
+        if holding.standing is not None:
+            servers, amounts = self._standing_amounts(holding.standing, holding)
+            self._add_standing(servers, amounts)
+
+    def unreserve(self, job: str) -> None:
+        """Take back what `reserve` did."""
+        holding = self.holdings[job]
+        plan, holding.plan = holding.plan, EMPTY
+        self.used[plan.slots - self.start, plan.servers] -= self._amounts(plan, holding)
+        self.versions[plan.active_slots - self.start] += 1
+        self._forget_if_empty(job)
+
+    def unstand(self, job: str, before: Placement | None) -> None:
+        """Let a job stand where it stood before `stand`."""
+        holding = self.holdings[job]
+        assert holding.standing is not None
+        servers, amounts = self._standing_amounts(holding.standing, holding)
+        self._add_standing(servers, -amounts)
+        holding.standing = before
+        if before is not None:
+            servers, amounts = self._standing_amounts(before, holding)
+            self._add_standing(servers, amounts)
+        self._forget_if_empty(job)
+
     def stand(self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None) -> None:
         """Place a job in every slot from ``start`` on, in place of where it stands now.
 
@@ -253,20 +312,66 @@ class Ledger:
         reserved.
         """
         self.capacity[server] = 0
-        self._capacity_changed()
-        return tuple(
-            sorted(
-                job
-                for job, holding in self.holdings.items()
-                if (holding.standing is not None and server in holding.standing.servers)
-                or (holding.plan.from_slot(self.start).servers == server).any()
-            )
-        )
+        self.capacity_changed()
+        return self.holders(server)
+
+    def holders(self, server: int) -> tuple[str, ...]:
+        """Return the jobs that hold something on a server, in name order."""
+        return tuple(sorted(job for job in self.holdings if self._holds(job, server)))
 
     def restore(self, server: int) -> None:
         """Bring a lost server back with its full capacity."""
         self.capacity[server] = self.cluster.capacity[server]
-        self._capacity_changed()
+        self.capacity_changed()
+
+    def overbooked(self, server: int) -> bool:
+        """Whether more is held on a server, in any slot, than it has; so after it shrank."""
+        return bool((self.used[:, server] > self.capacity[server]).any())
+
+    def rebuilt(self, cluster: Cluster, rows: NDArray[np.int64], out: Collection[int]) -> Ledger:
+        """Return the ledger of a cluster whose servers changed.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            The servers now, with the same resources.
+        rows : ndarray of int64, shape (servers before,)
+            Row of each server now; -1 where it is gone, and nothing may be held there.
+        out : collection of int
+            Rows, now, of servers that are out.
+        """
+        made = Ledger(cluster, self.horizon, self.start)
+        kept = np.flatnonzero(rows >= 0)
+        made._buffer[: self.horizon, rows[kept]] = self.used[:, kept]
+        made._standing[rows[kept]] = self._standing[kept]
+        made._versions[:] = int(self._versions.max()) + 1
+        made.capacity_version = self.capacity_version + 1
+        made.capacity[list(out)] = 0
+        made.holdings = {
+            job: Holding(
+                held.worker,
+                held.ps,
+                held.plan.from_slot(self.start).renumbered(rows),
+                None if held.standing is None else held.standing.renumbered(rows),
+            )
+            for job, held in self.holdings.items()
+        }
+        return made
+
+    def become(self, other: Ledger) -> None:
+        """Take over all that another ledger holds; views of this one then show it."""
+        self.__dict__.update(other.__dict__)
+
+    def clone(self) -> Ledger:
+        """Return a ledger that changes on its own from now on."""
+        made = copy(self)
+        made._buffer, made._versions = self._buffer.copy(), self._versions.copy()
+        made._standing, made.capacity = self._standing.copy(), self.capacity.copy()
+        made.holdings = {
+            job: Holding(held.worker, held.ps, held.plan, held.standing)
+            for job, held in self.holdings.items()
+        }
+        return made
 
     def recount(self) -> Amounts:
         """Return what the window should hold by adding up all holdings; for checks."""
@@ -291,6 +396,14 @@ class Ledger:
             for job, holding in sorted(self.holdings.items())
         }
 
+    def _holds(self, job: str, server: int) -> bool:
+        holding = self.holdings[job]
+        if holding.standing is not None and server in holding.standing.servers:
+            return True
+        plan = holding.plan
+        on = np.flatnonzero(plan.servers == server)
+        return bool(len(on) and plan.slots[on[-1]] >= self.start)
+
     def _holding(self, job: str, worker: Amounts, ps: Amounts | None) -> Holding:
         if job not in self.holdings:
             self.holdings[job] = Holding(worker, np.zeros_like(worker) if ps is None else ps)
@@ -306,7 +419,8 @@ class Ledger:
         self.used[:, servers] += change
         self.versions[:] += 1
 
-    def _capacity_changed(self) -> None:
+    def capacity_changed(self) -> None:
+        """Take note that `capacity` was changed."""
         self.capacity_version += 1
         self.versions[:] += 1
 

@@ -28,6 +28,7 @@ class Status(Enum):
     REFUSED = "refused"
     DROPPED = "dropped"
     CANCELLED = "cancelled"
+    FAILED = "failed"
 
     @property
     def open(self) -> bool:

@@ -26,6 +26,8 @@ class Reason(Enum):
     """A rule of the policy, told in the message."""
     SERVER_LOST = "server-lost"
     """What remained of the job could not be kept after a server was lost."""
+    FAILED = "failed"
+    """It ran and failed, once more than it was allowed to."""
     CANCELLED = "cancelled"
     """Its owner withdrew it."""
 

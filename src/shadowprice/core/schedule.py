@@ -43,6 +43,11 @@ class Placement:
         """Whether everything stands on one machine (PD-ORS, Fact 1)."""
         return len(self.servers) == 1
 
+    def renumbered(self, rows: Integers) -> Placement:
+        """Return the same on servers whose rows changed; ``rows`` gives the new ones."""
+        entries = zip(self.servers, self.workers, self.ps, strict=True)
+        return Placement.of((int(rows[server]), workers, ps) for server, workers, ps in entries)
+
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int, int]]) -> Placement:
         """Build from (server, workers, parameter servers), merging equal servers."""
@@ -166,6 +171,20 @@ class Schedule:
         """Return the part that lies in ``slot`` and later."""
         at = int(np.searchsorted(self.slots, slot))
         return Schedule(self.slots[at:], self.servers[at:], self.workers[at:], self.ps[at:])
+
+    def renumbered(self, rows: Integers) -> Schedule:
+        """Return the same on servers whose rows changed, without what stood on one now gone.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, shape (servers before,)
+            The new row of each server, -1 where it is gone.
+        """
+        servers = rows[self.servers]
+        kept = servers >= 0
+        return Schedule.from_arrays(
+            self.slots[kept], servers[kept], self.workers[kept], self.ps[kept]
+        )
 
     def rows(self) -> list[list[int]]:
         """Return ``[slot, server, workers, ps]`` rows, as the decision log writes them."""

@@ -1,91 +1,347 @@
-"""Driver events as lines of text, and back: the complete record of a run.
+"""The journal of a run, version 2: a header, then every event with what was decided on it.
 
-An engine takes nothing in but events, so the journal of its events, replayed into a new engine of
-the same cluster and policy, ends in the same state (`Engine.state_digest`). A line is a JSON object
-with the event's name and fields; jobs are written out in full, so a journal needs no other file.
+JSON Lines. An engine takes nothing in but events, and the decisions stand beside them, so that a
+journal replays without the policy, its version or its parameters: `replay` applies what was decided
+back then. Servers go by name, jobs are written out in full, and now and then a line holds the
+digest of the state, so that a journal is checked as it is read. It is read one line at a time.
+
+A line that a crash cut short, the last one without its end, is dropped with a notice: what it told
+never took effect. Any other damage is an error that names the line.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final
 
-from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.events import (
-    DriverEvent,
-    JobCancelled,
-    JobsArrived,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
-    SlotEnded,
+import shadowprice
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.core.events import CapacityChanged, Decision, PolicyEvent
+from shadowprice.core.policy import Capabilities, Policy, View
+from shadowprice.engine.capacity import changed_cluster
+from shadowprice.engine.engine import Engine, Entry
+from shadowprice.engine.records import (
+    Record,
+    capabilities_of,
+    capabilities_record,
+    cluster_of,
+    cluster_record,
+    decision_of,
+    decision_record,
+    event_of,
+    event_record,
 )
-from shadowprice.core.job import Job
-from shadowprice.engine.engine import Engine
 
-_EVENTS: Final[Mapping[str, type[DriverEvent]]] = {
-    kind.__name__: kind
-    for kind in (ServerLost, ServerBack, JobCancelled, JobsArrived, SlotBegan, SlotEnded)
-}
+FORMAT: Final = 2
+"""Version of the format."""
+
+DIGEST_EVERY: Final = 1000
+"""Events between two digests."""
+
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_WRONG: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
-def encode(event: DriverEvent) -> str:
-    """Return an event as one line, without the line's end."""
-    record: dict[str, Any] = {"event": type(event).__name__, "slot": event.slot}
-    match event:
-        case ServerLost() | ServerBack():
-            record["server"] = event.server
-        case JobCancelled():
-            record["job"] = event.job
-        case JobsArrived():
-            record["jobs"] = [job.record() for job in event.jobs]
-        case SlotEnded():
-            record["progress"] = dict(event.progress)
-            if event.finished:
-                record["finished"] = dict(event.finished)
-        case SlotBegan():
-            pass
-    return _ENCODE(record)
-
-
-def decode(line: str, place: str = "journal") -> DriverEvent:
-    """Return the event that a line tells.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a journal begins with.
 
     Parameters
     ----------
-    line : str
-        As `encode` wrote it.
-    place : str
-        Where it was read, for errors.
+    cluster : Cluster
+        The cluster of the first event.
+    policy : str
+        Name of the policy.
+    capabilities : Capabilities
+        What it does; the engine's rules depend on it.
+    parameters : mapping
+        Its parameters, for readers.
+    until : int or None
+        End of the timespan.
+    versions : mapping of str to str
+        What wrote it.
+    acknowledges : bool
+        Whether the driver acknowledged commands.
+    """
+
+    cluster: Cluster
+    policy: str
+    capabilities: Capabilities
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    until: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    acknowledges: bool = False
+
+    @classmethod
+    def of(cls, engine: Engine, policy: str) -> Header:
+        """Return the header of an engine that has not taken anything in."""
+        return cls(
+            engine.cluster,
+            policy,
+            engine.capabilities,
+            engine.policy.parameters_in_force(),
+            engine.until,
+            {"shadowprice": shadowprice.__version__, "python": platform.python_version()},
+            engine.acknowledges,
+        )
+
+    def line(self) -> str:
+        """Return the header as the journal's first line, without the line's end."""
+        return json.dumps(
+            {
+                "journal": FORMAT,
+                "versions": dict(self.versions),
+                "policy": self.policy,
+                "parameters": dict(self.parameters),
+                "capabilities": capabilities_record(self.capabilities),
+                "until": self.until,
+                "acknowledges": self.acknowledges,
+                "cluster": cluster_record(self.cluster),
+            },
+            ensure_ascii=False,
+            separators=(",", ":"),
+            default=str,
+        )
+
+    @classmethod
+    def read(cls, line: str, place: str) -> Header:
+        """Return the header that a line tells.
+
+        Raises
+        ------
+        InputError
+            If the line is none, or one of another version.
+        """
+        try:
+            record = json.loads(line)
+            version = record.get("journal")
+        except _WRONG as error:
+            raise _damaged(place, "is no header of a journal") from error
+        if version is None and "event" in record:
+            raise InputError(
+                Fault(
+                    place,
+                    "begins a journal of version 1, which lacks the decisions",
+                    "replay it with the version of shadowprice that wrote it (0.1)",
+                )
+            )
+        if version != FORMAT:
+            raise InputError(
+                Fault(
+                    place,
+                    f"is the header of a journal of version {version!r}; this one reads {FORMAT}",
+                    "use the version of shadowprice that wrote it",
+                )
+            )
+        try:
+            return cls(
+                cluster_of(record["cluster"]),
+                record["policy"],
+                capabilities_of(record["capabilities"]),
+                record["parameters"],
+                record["until"],
+                record["versions"],
+                record["acknowledges"],
+            )
+        except _WRONG as error:
+            raise _damaged(place, "is no header of a journal") from error
+
+    def engine(self, policy: Policy | None = None) -> Engine:
+        """Return an engine to replay the journal into.
+
+        Parameters
+        ----------
+        policy : Policy, optional
+            Who decides what comes after; by default nobody.
+        """
+        return Engine(
+            self.cluster,
+            Absent(self.capabilities) if policy is None else policy,
+            until=self.until,
+            acknowledges=self.acknowledges,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A policy that is not there: what it decided is known, what it would decide is not.
+
+    Parameters
+    ----------
+    capabilities : Capabilities
+        What the policy did.
+    """
+
+    capabilities: Capabilities
+
+    def decide(self, view: View, event: PolicyEvent) -> Sequence[Decision]:
+        """Refuse to decide."""
+        del view
+        raise ShadowpriceError(f"{type(event).__name__}: no policy is there to decide")
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return nothing: they are in the journal's header."""
+        return {}
+
+    def resume(self, view: View) -> None:
+        """Take no note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The digest of the state after an event."""
+
+    sequence: int
+    digest: str
+
+
+# ---------------------------------------------------------------- writing
+
+
+def entry_line(entry: Entry, names: Sequence[str]) -> str:
+    """Return an entry as one line, without the line's end; ``names`` are those of the servers."""
+    record: Record = {"n": entry.sequence, **event_record(entry.event)}
+    if any(entry.consultations):
+        record["decided"] = [
+            [decision_record(decision, names) for decision in consultation]
+            for consultation in entry.consultations
+        ]
+    elif entry.consultations:
+        record["asked"] = len(entry.consultations)
+    return _ENCODE(record)
+
+
+class JournalWriter:
+    """Appends to a journal as things happen.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it is begun anew.
+    header : Header
+        What it begins with.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="\n")
+        self._file.write(header.line() + "\n")
+        self._since = 0
+
+    def add(self, entry: Entry, engine: Engine) -> None:
+        """Append what an engine has taken in last, and now and then the digest of its state."""
+        self._file.write(entry_line(entry, engine.cluster.names) + "\n")
+        self._since += 1
+        if self._since >= DIGEST_EVERY:
+            self.mark(engine)
+
+    def mark(self, engine: Engine) -> None:
+        """Append the digest of an engine's state."""
+        mark = {"digest": engine.state_digest(), "n": engine.sequence}
+        self._file.write(_ENCODE(mark) + "\n")
+        self._since = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> JournalWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+# ---------------------------------------------------------------- reading
+
+
+class JournalReader:
+    """A journal, read one line at a time.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    notice : callable, optional
+        Told when a line that was cut short is dropped.
+
+    Attributes
+    ----------
+    header : Header
+        What it begins with.
 
     Raises
     ------
     InputError
-        If the line is no event.
+        If the file is no journal of this version, at once; if a line is damaged, when it is read.
     """
-    try:
-        record = json.loads(line)
-        kind = _EVENTS[record.pop("event")]
-        if kind is JobsArrived:
-            record["jobs"] = tuple(Job.from_record(job) for job in record["jobs"])
-        if "finished" in record:
-            record["finished"] = {job: tuple(done) for job, done in record["finished"].items()}
-        return kind(**record)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(Fault(place, "is no event of a journal")) from error
+
+    def __init__(self, path: Path, notice: Callable[[str], None] | None = None) -> None:
+        self.path = path
+        self._notice = notice
+        try:
+            with path.open("rb") as file:
+                first = file.readline()
+        except OSError as error:
+            raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
+        self.header = Header.read(_text(first, self._place(1)), self._place(1))
+
+    def __iter__(self) -> Iterator[Entry | Mark]:
+        """Yield events with their decisions, and digests, in order."""
+        cluster, sequence = self.header.cluster, 0
+        with self.path.open("rb") as file:
+            file.readline()
+            for number, line in enumerate(file, 2):
+                place = self._place(number)
+                try:
+                    item = _item(_text(line, place), cluster, place)
+                except InputError:
+                    if not line.endswith(b"\n") and _is_last(file):
+                        self._tell(number)
+                        return
+                    raise
+                if isinstance(item, Entry):
+                    if item.sequence != sequence + 1:
+                        raise _damaged(
+                            place, f"is event {item.sequence}, but event {sequence + 1} is next"
+                        )
+                    sequence = item.sequence
+                    if isinstance(item.event, CapacityChanged):
+                        cluster = changed_cluster(cluster, item.event).cluster
+                elif item.sequence != sequence:
+                    raise _damaged(place, f"is the digest after event {item.sequence}")
+                yield item
+
+    def _place(self, number: int) -> str:
+        return f"{self.path}: line {number}"
+
+    def _tell(self, number: int) -> None:
+        if self._notice is not None:
+            self._notice(
+                f"{self._place(number)}: cut short when it was written; what it told never took "
+                "effect, and it is dropped"
+            )
 
 
-def replay(events: Iterable[DriverEvent], engine: Engine) -> Engine:
-    """Let a new engine take the events of a journal in.
+def replay(journal: JournalReader, engine: Engine) -> Engine:
+    """Let a new engine take a journal in, decisions and all; the policy is not asked.
 
     Parameters
     ----------
-    events : iterable of DriverEvent
-        From the first on.
+    journal : JournalReader
+        The journal.
     engine : Engine
-        Freshly built, on the same cluster and with the same policy and parameters.
+        As `Header.engine` gives it.
 
     Returns
     -------
@@ -95,8 +351,49 @@ def replay(events: Iterable[DriverEvent], engine: Engine) -> Engine:
     Raises
     ------
     ShadowpriceError
-        If the events are out of order or do not fit the cluster.
+        If an event does not fit the state, or the state has not the digest that it had.
     """
-    for event in events:
-        engine.handle(event)
+    for item in journal:
+        if isinstance(item, Entry):
+            engine.apply(item)
+        elif item.digest != engine.state_digest():
+            raise ShadowpriceError(
+                f"{journal.path}: after event {item.sequence} the state is not the one that was "
+                "written down: the journal was changed, or was written by another version"
+            )
     return engine
+
+
+def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
+    try:
+        record = json.loads(line)
+        if "digest" in record:
+            return Mark(record["n"], record["digest"])
+        sequence, asked = record.pop("n"), record.pop("asked", 0)
+        decided = record.pop("decided", [[]] * asked)
+        event = event_of(record)
+        if isinstance(event, CapacityChanged):
+            cluster = changed_cluster(cluster, event).cluster
+        consultations = tuple(
+            tuple(decision_of(decision, cluster.index) for decision in consultation)
+            for consultation in decided
+        )
+    except _WRONG as error:
+        raise _damaged(place, "is no event of a journal") from error
+    return Entry(sequence, event, consultations)
+
+
+def _text(line: bytes, place: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise _damaged(place, "is no text") from error
+
+
+def _is_last(file: IO[bytes]) -> bool:
+    return not file.peek(1) if hasattr(file, "peek") else not file.read(1)
+
+
+def _damaged(place: str, message: str) -> InputError:
+    mend = "the journal is damaged: restore it from a copy, or begin from a snapshot"
+    return InputError(Fault(place, message, mend))

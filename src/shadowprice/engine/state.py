@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final
 
 from shadowprice.core.bag import TaskCopies
-from shadowprice.core.job import Job
+from shadowprice.core.job import MICRO, Job
 from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import EMPTY, Placement, Schedule
@@ -43,6 +45,18 @@ class JobRecord:
         Of a bag: tasks that are not finished, by entry of ``copies``.
     finished : list of int
         Of a bag: finished tasks by group.
+    measured : int
+        Progress that it reported, in millionths of a mini-batch.
+    generation : int
+        Number of its newest placement, 0 before the first.
+    failures : int
+        Generations that failed.
+    began : int
+        Number of the command that started it the last time; what runs is ordered by it.
+    committed : int
+        Number of the plan in force among all plans of the engine; slots are ordered by it.
+    following : int
+        Number of the plan that the newest generation follows.
     """
 
     job: Job
@@ -59,6 +73,12 @@ class JobRecord:
     copies: tuple[TaskCopies, ...] = ()
     left: list[int] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
+    measured: int = 0
+    generation: int = 0
+    failures: int = 0
+    began: int = 0
+    committed: int = 0
+    following: int = 0
 
     @property
     def tasks_left(self) -> tuple[int, ...]:
@@ -74,6 +94,26 @@ class JobRecord:
     def remaining(self) -> int:
         """Progress units still to make."""
         return max(0, self.job.required - self.progress)
+
+    def units(self, micro: int) -> int:
+        """Return measured progress, in millionths of a mini-batch, in the job's own units."""
+        return micro * self.job.required // (self.job.work * MICRO)
+
+    def values(self) -> tuple[Any, ...]:
+        """Return everything that it holds; lists are replaced, not changed, while it matters."""
+        return _VALUES(self)
+
+    def put_back(self, values: tuple[Any, ...]) -> None:
+        """Let it hold what `values` gave."""
+        for name, value in zip(_FIELDS, values, strict=True):
+            setattr(self, name, value)
+
+    def copy(self) -> JobRecord:
+        """Return a record that changes on its own from now on."""
+        made: JobRecord = object.__new__(JobRecord)
+        made.put_back(self.values())
+        made.left, made.finished = list(self.left), list(self.finished)
+        return made
 
     def story(self) -> str:
         """Return one line that tells a reader what happened to the job."""
@@ -91,3 +131,7 @@ class JobRecord:
         if self.placement is not None:
             parts.append(f"standing on servers {list(self.placement.servers)}")
         return f"job {self.job.name!r} ({'; '.join(parts)})"
+
+
+_FIELDS: Final = tuple(JobRecord.__slots__)
+_VALUES: Final = attrgetter(*_FIELDS)

@@ -11,7 +11,7 @@ from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import JobState
 
 if TYPE_CHECKING:
-    from shadowprice.engine.engine import Engine
+    from shadowprice.engine.books import Books
 
 
 class EngineView:
@@ -19,13 +19,13 @@ class EngineView:
 
     Parameters
     ----------
-    engine : Engine
+    engine : Books
         Whose state to show.
     """
 
     __slots__ = ("_engine", "ledger", "open_jobs")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Books) -> None:
         self._engine = engine
         self.ledger: LedgerView = LedgerView(engine.ledger)
         self.open_jobs: Mapping[str, JobState] = MappingProxyType(engine.open_jobs)

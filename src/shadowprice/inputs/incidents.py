@@ -82,7 +82,7 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
             except InputError as error:
                 faults += error.faults
     found.sort(key=lambda entry: entry[1].slot)
-    faults += _server_faults(found, cluster)
+    faults += _server_faults(found)
     if faults:
         raise InputError(faults)
     return [incident for _, incident in found]
@@ -103,7 +103,7 @@ def _resolve(
     if name not in cluster.index:
         raise InputError(_unknown(f"{place}.{key}", "server", name, cluster.index))
     kind = ServerLost if spec.server_lost is not None else ServerBack
-    return kind(spec.slot, cluster.index[name])
+    return kind(spec.slot, name)
 
 
 def _unknown(place: str, what: str, name: str, known: Iterable[str]) -> Fault:
@@ -112,14 +112,14 @@ def _unknown(place: str, what: str, name: str, known: Iterable[str]) -> Fault:
     return Fault(place, f"there is no {what} {name!r}", mend)
 
 
-def _server_faults(found: Sequence[tuple[str, Incident]], cluster: Cluster) -> list[Fault]:
+def _server_faults(found: Sequence[tuple[str, Incident]]) -> list[Fault]:
     """Return the losses of servers that are out and the returns of servers that are there."""
     faults = []
-    out: set[int] = set()
+    out: set[str] = set()
     for place, incident in found:
         if isinstance(incident, JobCancelled):
             continue
-        name = cluster.names[incident.server]
+        name = incident.server
         lost = isinstance(incident, ServerLost)
         if lost == (incident.server in out):
             state = "is out already" if lost else "is not out"

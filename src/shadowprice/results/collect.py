@@ -145,7 +145,7 @@ def collect(
         "options": dict(circumstances.options),
         "versions": _versions(),
         "cluster": _cluster_record(recorder.cluster),
-        "incidents": [_incident(recorder.cluster, event) for event in recorder.incidents],
+        "incidents": [_incident(event) for event in recorder.incidents],
         "summary": summary,
         "state_digest": recorder.engine.state_digest() if recorder.engine else None,
         "timing": {
@@ -212,9 +212,9 @@ def _cluster_record(cluster: Cluster) -> Record:
     }
 
 
-def _incident(cluster: Cluster, event: ServerLost | ServerBack | JobCancelled) -> Record:
+def _incident(event: ServerLost | ServerBack | JobCancelled) -> Record:
     if isinstance(event, ServerLost):
-        return {"slot": event.slot, "server_lost": cluster.names[event.server]}
+        return {"slot": event.slot, "server_lost": event.server}
     if isinstance(event, ServerBack):
-        return {"slot": event.slot, "server_back": cluster.names[event.server]}
+        return {"slot": event.slot, "server_back": event.server}
     return {"slot": event.slot, "cancel": event.job}

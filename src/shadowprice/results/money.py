@@ -83,15 +83,15 @@ def spending(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: Inte
 def _slots_there(recorder: Recorder, first: int, end: int) -> Floats:
     """Return for how many slots of a span each server was there."""
     there = np.full(recorder.cluster.servers, float(max(end - first, 0)))
-    gone: dict[int, int] = {}
+    gone: dict[str, int] = {}
     incidents = [one for one in recorder.incidents if isinstance(one, ServerLost | ServerBack)]
-    back = [ServerBack(end, server) for server in range(recorder.cluster.servers)]
+    back = [ServerBack(end, name) for name in recorder.cluster.names]
     for incident in [*incidents, *back]:
         slot = min(max(incident.slot, first), end)
         if isinstance(incident, ServerLost):
             gone.setdefault(incident.server, slot)
         elif incident.server in gone:
-            there[incident.server] -= slot - gone.pop(incident.server)
+            there[recorder.cluster.index[incident.server]] -= slot - gone.pop(incident.server)
     return there
 
 

@@ -36,7 +36,6 @@ from shadowprice.core.policy import Policy, PricedPolicy
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
 from shadowprice.results.observer import Observer
-from shadowprice.results.restarts import Restarts
 
 HEAT_BINS: Final = 2000
 """Most columns of a heat map; longer runs average neighbouring slots."""
@@ -166,7 +165,6 @@ class Recorder(Observer):
         self.incidents: list[ServerLost | ServerBack | JobCancelled] = []
         self.latencies = array("d")
         self.restarted: dict[str, int] = {}
-        self._restarts = Restarts()
         self.arrived: set[str] = set()
         self.earned: dict[str, float] = {}
         self.completions: dict[str, int] = {}
@@ -203,11 +201,11 @@ class Recorder(Observer):
                 self.incidents.append(event)
             case _:
                 pass
-        for job in self._restarts.obey(commands):
-            self.restarted[job] = self.restarted.get(job, 0) + 1
         for command in commands:
             match command:
                 case Start(slot, job, placement) | Resize(slot, job, placement):
+                    if command.generation > 1:
+                        self.restarted[job] = self.restarted.get(job, 0) + 1
                     self._close(job, slot)
                     self._begin(job, slot, placement)
                 case Stop(slot, job):

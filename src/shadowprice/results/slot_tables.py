@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
-from shadowprice.core.events import ServerBack, ServerLost
+from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.results.recorder import Integers, Recorder, Segments
 
 HEAT_ROWS: Final = 512
@@ -155,13 +155,15 @@ def _usage(
     totals = np.tile(capacity.sum(axis=0), (len(every), 1))
     out: set[int] = set()
     for incident in recorder.incidents:
-        at = int(np.searchsorted(every, incident.slot))
-        if isinstance(incident, ServerLost) and incident.server not in out:
-            out.add(incident.server)
-            totals[at:] -= capacity[incident.server]
-        elif isinstance(incident, ServerBack) and incident.server in out:
-            out.discard(incident.server)
-            totals[at:] += capacity[incident.server]
+        if isinstance(incident, JobCancelled):
+            continue
+        at, row = int(np.searchsorted(every, incident.slot)), cluster.index[incident.server]
+        if isinstance(incident, ServerLost) and row not in out:
+            out.add(row)
+            totals[at:] -= capacity[row]
+        elif isinstance(incident, ServerBack) and row in out:
+            out.discard(row)
+            totals[at:] += capacity[row]
     return used, totals
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.bag import Bag
-from shadowprice.engine.state import JobRecord
+from shadowprice.core.events import Run
+from shadowprice.core.job import Job
 from shadowprice.laws.named import law_of
 
 Floats = NDArray[np.float64]
@@ -23,6 +23,10 @@ class _Attempt:
     ----------
     plan : int
         Which of the bag's plans it is.
+    start : int
+        The slot in which all copies started.
+    left : int
+        Tasks that have not finished.
     entry : ndarray of int64, shape (tasks,)
         Entry of the plan's copies that each task belongs to.
     ends : ndarray, shape (tasks, most copies)
@@ -32,6 +36,8 @@ class _Attempt:
     """
 
     plan: int
+    start: int
+    left: int
     entry: Integers
     ends: Floats
     alive: Integers
@@ -56,61 +62,65 @@ class BagExecution:
         self.seed = seed
         self._attempts: dict[str, _Attempt] = {}
 
-    def run(self, record: JobRecord, workers: int, slot: int) -> tuple[int, ...]:
+    def run(self, job: Job, order: Run, slot: int) -> tuple[int, ...]:
         """Run a bag through one slot.
 
         Parameters
         ----------
-        record : JobRecord
-            The bag, as the engine knows it.
-        workers : int
-            Workers that it has in the slot.
+        job : Job
+            The bag.
+        order : Run
+            What was ordered of it last: its workers, and the copies of the plan it follows.
         slot : int
             The slot.
 
         Returns
         -------
         tuple of int
-            Tasks that finished in the slot and by the deadline, by entry of ``record.copies``.
+            Tasks that finished in the slot and by the deadline, by entry of ``order.copies``.
         """
-        job, bag = record.job, record.job.bag
+        bag = job.bag
         assert bag is not None
         attempt = self._attempts.get(job.name)
-        if attempt is None or attempt.plan != record.plans:
-            attempt = self._attempts[job.name] = self._begin(record, bag)
-        _stop_redundant(attempt.alive, workers)
-        passed = slot + 1 - record.plan.start
-        until = min(passed, job.arrival + bag.deadline - record.plan.start)
+        if attempt is None or attempt.plan != order.plan:
+            attempt = self._attempts[job.name] = self._begin(job, order, slot)
+        _stop_redundant(attempt.alive, order.placement.total_workers)
+        passed = slot + 1 - attempt.start
+        until = min(passed, job.arrival + bag.deadline - attempt.start)
         columns = np.arange(attempt.ends.shape[1])
         running = columns < attempt.alive[:, None]
         first = np.where(running, attempt.ends, np.inf).min(axis=1, initial=np.inf)
         done = first <= until
         attempt.alive[done] = 0
-        finished = np.bincount(attempt.entry[done], minlength=len(record.copies))
-        if record.progress + int(done.sum()) >= job.required:
+        finished = np.bincount(attempt.entry[done], minlength=len(order.copies))
+        attempt.left -= int(done.sum())
+        if not attempt.left:
             del self._attempts[job.name]
         return tuple(finished.tolist())
 
-    def _begin(self, record: JobRecord, bag: Bag) -> _Attempt:
-        rng = np.random.default_rng([self.seed, record.plans, *record.job.name.encode()])
-        most = max(entry.copies for entry in record.copies)
-        tasks = sum(entry.tasks for entry in record.copies)
+    def _begin(self, job: Job, order: Run, slot: int) -> _Attempt:
+        bag, copies = job.bag, order.copies
+        assert bag is not None
+        rng = np.random.default_rng([self.seed, order.plan, *job.name.encode()])
+        most = max(entry.copies for entry in copies)
+        tasks = sum(entry.tasks for entry in copies)
         ends = np.full((tasks, most), np.inf)
         at = 0
-        for entry in record.copies:
+        for entry in copies:
             law = law_of(bag.groups[entry.group].law)
             # In (0, 1]: a law's inverse survival is finite there.
             survival = 1.0 - rng.random((entry.tasks, entry.copies))
             seconds = law.inverse_survival(survival)
             ends[at : at + entry.tasks, : entry.copies] = seconds / bag.slot_seconds
             at += entry.tasks
+        numbers = [entry.tasks for entry in copies]
         return _Attempt(
-            plan=record.plans,
-            entry=np.repeat(np.arange(len(record.copies)), [e.tasks for e in record.copies]),
+            plan=order.plan,
+            start=slot,
+            left=tasks,
+            entry=np.repeat(np.arange(len(copies)), numbers),
             ends=ends,
-            alive=np.repeat(
-                np.array([e.copies for e in record.copies]), [e.tasks for e in record.copies]
-            ),
+            alive=np.repeat(np.array([entry.copies for entry in copies]), numbers),
         )
 
 

@@ -19,7 +19,6 @@ from shadowprice.core.events import (
     ServerBack,
     ServerLost,
     SlotBegan,
-    SlotEnded,
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, QuotingPolicy, View
@@ -28,9 +27,8 @@ from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
 from shadowprice.kernels.stopwatch import working_time
 from shadowprice.results.observer import Observer
-from shadowprice.results.restarts import Restarts
-from shadowprice.simulator.bags import BagExecution
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
+from shadowprice.simulator.machines import Machines
 
 Incident = ServerLost | ServerBack | JobCancelled
 
@@ -85,35 +83,43 @@ class Simulation:
             The engine in its final state.
         """
         policy = _Timed(self.policy, observers) if observers else self.policy
-        engine = Engine(self.cluster, policy, until=self.until)
+        # An event that fails is the end of a simulation: nobody asks the policy again.
+        engine = Engine(self.cluster, policy, until=self.until, keeps_memory=False)
+        wakes, patience = self.policy.capabilities.wakes_every_slot, self._patience
         for observer in observers:
             observer.began(engine)
         agenda = _agenda(self.jobs, self.incidents)
-        bags, restarts = BagExecution(self.seed), Restarts()
+        machines = Machines(self.execution, self.seed)
         arrived = slot = still = simulated = 0
         upcoming = next(agenda, None)
-        while upcoming is not None or not engine.idle or _waits(engine):
-            if engine.idle and upcoming is not None and not _waits(engine):
+        while upcoming is not None or not machines.idle or (wakes and machines.waiting):
+            if machines.idle and upcoming is not None and not (wakes and machines.waiting):
                 slot = max(slot, upcoming[0])
             if self.until is not None and slot >= self.until:
                 break
             while upcoming is not None and upcoming[0] <= slot:
                 still = 0
                 for event in upcoming[1]:
-                    _send(engine, event, observers)
                     if isinstance(event, JobsArrived):
                         arrived += len(event.jobs)
+                        machines.submit(event)
+                    machines.obey(_send(engine, event, observers))
+                    if isinstance(event, JobCancelled):
+                        machines.withdraw(event.job)
                 upcoming = next(agenda, None)
                 if progress is not None:
                     progress(arrived, len(self.jobs))
-            self._run_slot(engine, slot, bags, restarts, observers)
+            machines.obey(_send(engine, SlotBegan(slot), observers))
+            for observer in observers:
+                observer.slot_running(engine, slot)
+            machines.obey(_send(engine, machines.run(slot), observers))
             slot += 1
             simulated += 1
             bounds.SIMULATED.check(simulated, "the run", "give --until, or make slots longer")
             # A policy may leave jobs queued for ever; a whole horizon of standstill, or as long as
             # the policy says, is the end, or skipped where something is left to come.
-            still = still + 1 if engine.idle else 0
-            if still > (engine.capabilities.patience or self.cluster.horizon):
+            still = still + 1 if machines.idle else 0
+            if still > patience:
                 if upcoming is None:
                     break
                 slot, still = max(slot, upcoming[0]), 0
@@ -121,34 +127,9 @@ class Simulation:
             observer.finished(engine)
         return engine
 
-    def _run_slot(
-        self,
-        engine: Engine,
-        slot: int,
-        bags: BagExecution,
-        restarts: Restarts,
-        observers: Sequence[Observer],
-    ) -> None:
-        moved = restarts.obey(_send(engine, SlotBegan(slot), observers))
-        for observer in observers:
-            observer.slot_running(engine, slot)
-        gained: dict[str, int] = {}
-        finished: dict[str, tuple[int, ...]] = {}
-        for name, placement in engine.running.items():
-            record = engine.jobs[name]
-            if record.job.bag is None:
-                gained[name] = self.execution.progress(
-                    record.job, placement, slot, moved=name in moved
-                )
-            else:
-                finished[name] = bags.run(record, placement.total_workers, slot)
-                gained[name] = sum(finished[name])
-        _send(engine, SlotEnded(slot, gained, finished), observers)
-
-
-def _waits(engine: Engine) -> bool:
-    """Whether queued jobs may still be placed although nothing runs."""
-    return engine.capabilities.wakes_every_slot and bool(engine.open_jobs)
+    @property
+    def _patience(self) -> int:
+        return self.policy.capabilities.patience or self.cluster.horizon
 
 
 def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> list[Command]:
@@ -179,6 +160,10 @@ class _Timed:
     def __init__(self, policy: Policy, observers: Sequence[Observer]) -> None:
         self._policy = policy
         self._observers = observers
+
+    @property
+    def wrapped_policy(self) -> Policy:
+        return self._policy
 
     @property
     def capabilities(self) -> Capabilities:

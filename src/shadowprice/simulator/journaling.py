@@ -1,4 +1,4 @@
-"""Writing the journal of a run as it happens."""
+"""Writing the journal of a simulation as it happens."""
 
 from __future__ import annotations
 
@@ -7,28 +7,47 @@ from pathlib import Path
 from types import TracebackType
 
 from shadowprice.core.events import Command, DriverEvent
-from shadowprice.engine.journal import encode
+from shadowprice.engine import Engine
+from shadowprice.engine.journal import Header, JournalWriter
 from shadowprice.results.observer import Observer
 
 
-class JournalWriter(Observer):
-    """An observer that appends every event to a file, one line each.
+class JournalObserver(Observer):
+    """An observer that appends every event, with what was decided, to a journal.
 
     Parameters
     ----------
     path : Path
         The file; it is begun anew.
+    policy : str
+        Name of the policy.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="\n")
+    def __init__(self, path: Path, policy: str) -> None:
+        self._path = path
+        self._policy = policy
+        self._engine: Engine | None = None
+        self._writer: JournalWriter | None = None
+
+    def began(self, engine: Engine) -> None:
+        """Write the header."""
+        self._engine = engine
+        self._writer = JournalWriter(self._path, Header.of(engine, self._policy))
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Append an event."""
-        del commands
-        self._file.write(encode(event) + "\n")
+        del event, commands
+        assert self._engine is not None
+        assert self._engine.last is not None
+        assert self._writer is not None
+        self._writer.add(self._engine.last, self._engine)
 
-    def __enter__(self) -> JournalWriter:
+    def finished(self, engine: Engine) -> None:
+        """Append the digest of the final state."""
+        if self._writer is not None:
+            self._writer.mark(engine)
+
+    def __enter__(self) -> JournalObserver:
         return self
 
     def __exit__(
@@ -37,4 +56,5 @@ class JournalWriter(Observer):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        if self._writer is not None:
+            self._writer.close()

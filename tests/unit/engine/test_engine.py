@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
 from shadowprice.core.events import (
     Charge,
     Commit,
     Completed,
     Decided,
     Decision,
+    Displaced,
     Drop,
     JobCancelled,
     JobsArrived,
@@ -70,7 +71,7 @@ GOOD = ((0, 0, 4, 0), (0, 3, 0, 1), (1, 1, 4, 0), (1, 3, 0, 1))
 
 
 def engine(answer: Answer, on: Cluster | None = None, until: int | None = None) -> Engine:
-    return Engine(on or cluster(), Scripted(answer), until=until)
+    return Engine(on or cluster(), Scripted(answer), until=until, keeps_memory=False)
 
 
 def test_a_plan_runs_slot_by_slot_and_completes() -> None:
@@ -189,11 +190,11 @@ def test_a_lost_server_displaces_its_jobs_and_the_rest_of_their_plan_is_released
     made.handle(JobsArrived(0, (job(on),)))
     made.handle(SlotBegan(0))
     made.handle(SlotEnded(0, {"job": 4}))
-    made.handle(ServerLost(1, 1))
+    made.handle(ServerLost(1, on.names[1]))
     assert made.handle(SlotBegan(1)) == [Resize(1, "job", Placement((2, 4), (4, 0), (0, 1)))]
     done = made.handle(SlotEnded(1, {"job": 4}))
     assert Completed(1, "job", 10.0) in done
-    made.handle(ServerBack(2, 1))
+    made.handle(ServerBack(2, on.names[1]))
     assert (made.ledger.capacity == on.capacity).all()
 
 
@@ -203,14 +204,20 @@ def test_a_plan_that_falls_short_is_planned_again() -> None:
     def answer(view: View, event: PolicyEvent) -> Iterable[Decision]:
         if isinstance(event, JobsDisplaced):
             assert event.server is None
-            return [Drop("job", WHY)] if view.slot > 2 else [commit((2, 0, 4, 0), (2, 3, 0, 1))]
+            if view.slot > 2:
+                return [Drop("job", WHY)]
+            return [commit(*((slot, *rest) for slot in (1, 2) for rest in ((0, 4, 0), (3, 0, 1))))]
         return on_arrival(commit(*GOOD))(view, event)
 
     made = engine(answer, on)
     made.handle(JobsArrived(0, (job(on),)))
-    for slot, gained in enumerate((3, 3, 1)):
+    seen = []
+    for slot, gained in enumerate((3, 1, 3)):
         made.handle(SlotBegan(slot))
-        made.handle(SlotEnded(slot, {"job": gained}))
+        commands = made.handle(SlotEnded(slot, {"job": gained}))
+        seen.append([command.job for command in commands if isinstance(command, Displaced)])
+    # Seen with the first slot that yields too little, not when the plan ends.
+    assert seen == [["job"], [], ["job"]]
     assert made.jobs["job"].status is Status.DROPPED
     assert made.jobs["job"].refusal is WHY
     assert not made.ledger.used.any()
@@ -242,7 +249,7 @@ def test_a_placement_stands_until_told_otherwise() -> None:
             return [Place("job", here)]
         return []
 
-    made = Engine(on, Scripted(answer, plans=False, wakes=True))
+    made = Engine(on, Scripted(answer, plans=False, wakes=True), keeps_memory=False)
     made.handle(JobsArrived(0, (job(on),)))
     seen = []
     for slot in range(4):
@@ -260,9 +267,11 @@ def test_events_out_of_order_are_refused() -> None:
     on = cluster()
     made = engine(on_arrival(commit(*GOOD)), on)
     made.handle(SlotBegan(3))
-    with pytest.raises(ShadowpriceError, match="comes too late"):
+    with pytest.raises(EventError, match="comes too late: slot 4 is next"):
         made.handle(JobsArrived(3, (job(on, arrival=3),)))
-    with pytest.raises(ShadowpriceError, match="expected SlotEnded"):
+    with pytest.raises(EventError, match="comes too early: slot 3 runs"):
+        made.handle(JobsArrived(5, (job(on, arrival=3),)))
+    with pytest.raises(EventError, match="expected SlotEnded"):
         made.handle(SlotBegan(4))
     made.handle(SlotEnded(3, {}))
     with pytest.raises(ShadowpriceError, match="comes too late"):

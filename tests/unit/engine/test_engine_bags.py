@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +27,7 @@ from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.refusal import Reason
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine import Engine
-from shadowprice.engine.journal import decode, encode, replay
+from shadowprice.engine.journal import Header, JournalReader, JournalWriter, replay
 from tests.bag_cases import bag, exponential, pareto, places
 from tests.planners import EarliestPlanner
 
@@ -147,7 +148,7 @@ def test_a_plan_that_ends_with_tasks_left_is_planned_again_for_those() -> None:
 def test_a_lost_server_displaces_a_bag_with_what_it_finished() -> None:
     policy = Fixed(later=([(1, 2, 4, 0)], (TaskCopies(0, 1, 2), TaskCopies(1, 2, 1))))
     engine, _ = run(policy, (1, 1))
-    engine.handle(ServerLost(1, 0))
+    engine.handle(ServerLost(1, engine.cluster.names[0]))
     assert policy.left == (1, 2)
     assert engine.jobs["bag"].plan.rows() == [[1, 2, 4, 0]]
 
@@ -165,10 +166,17 @@ def test_a_bags_progress_says_which_tasks() -> None:
         engine.handle(SlotEnded(0, {"bag": 1}))
 
 
-def test_the_journal_of_a_bag_replays() -> None:
-    engine, events = run(Fixed(), (1, 2), (1, 0))
-    lines = [encode(event) for event in events]
-    again = replay((decode(line) for line in lines), Engine(places(role=Role.ANY), Fixed()))
+def test_the_journal_of_a_bag_replays(tmp_path: Path) -> None:
+    _, events = run(Fixed(), (1, 2), (1, 0))
+    engine = Engine(places(role=Role.ANY), Fixed())
+    with JournalWriter(tmp_path / "journal.jsonl", Header.of(engine, "fixed")) as writer:
+        for event in events:
+            engine.handle(event)
+            assert engine.last is not None
+            writer.add(engine.last, engine)
+    reader = JournalReader(tmp_path / "journal.jsonl")
+    again = replay(reader, reader.header.engine())
+    assert again.jobs["bag"].left == engine.jobs["bag"].left
     assert again.state_digest() == engine.state_digest()
     other, _ = run(Fixed(), (1, 2), (0, 1))
     assert other.state_digest() != engine.state_digest()

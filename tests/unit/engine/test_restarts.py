@@ -85,7 +85,9 @@ def test_what_was_charged_suffices_and_nothing_less() -> None:
 
 def test_a_plan_that_does_not_charge_falls_short_and_is_planned_again() -> None:
     asked = hour_job(60)
-    policy = Scripted(MOVING, rows((6, 1)), charges=False)
+    # Seen at the end of slot 2, in which it moved.
+    later = rows(*((slot, 1) for slot in range(3, 7)))
+    policy = Scripted(MOVING, later, charges=False)
     engine = Simulation(ON, [asked], policy).run()
     record = engine.jobs["job"]
     assert record.plans == 2

@@ -35,7 +35,7 @@ def test_yaml_and_json_lines_say_the_same(tmp_path: Path) -> None:
         '{"slot": 2, "server_lost": "gpu-1"}\n{"slot": 4, "cancel": "resnet"}\n',
         "incidents.jsonl",
     )
-    expected = [ServerLost(2, 1), JobCancelled(4, "resnet"), ServerBack(9, 1)]
+    expected = [ServerLost(2, ON.names[1]), JobCancelled(4, "resnet"), ServerBack(9, ON.names[1])]
     assert read_incidents(yaml, ON, JOBS) == expected
     assert read_incidents(lines, ON, JOBS) == expected
 

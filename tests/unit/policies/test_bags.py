@@ -355,7 +355,7 @@ def test_a_full_cluster_says_how_many_places_are_missing() -> None:
 def test_a_lost_server_gives_the_rest_a_new_plan_before_the_deadline() -> None:
     on = places()
     jobs = [bag(on, exponential(8, 1.5, 0.9), deadline=12.0)]
-    lost: list[Incident] = [ServerLost(1, server) for server in range(2)]
+    lost: list[Incident] = [ServerLost(1, on.names[server]) for server in range(2)]
     record = simulated(on, jobs, incidents=lost).jobs["bag"]
     assert record.plans > 1
     assert record.status is Status.FINISHED

@@ -254,7 +254,9 @@ def wide(on: Cluster, name: str, chunks: int = 4, arrival: int = 0) -> Job:
 
 def test_a_displaced_job_runs_again_at_once_on_what_is_left() -> None:
     on = cluster(2, 1, gpus=4)
-    seen = placements(on, [wide(on, "one")], (ServerLost(1, 0), ServerBack(3, 0)))
+    seen = placements(
+        on, [wide(on, "one")], (ServerLost(1, on.names[0]), ServerBack(3, on.names[0]))
+    )
     assert [slot["one"] for slot in seen[:5]] == [4, 4, 4, 4, 4]
 
 

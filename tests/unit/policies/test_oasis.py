@@ -278,7 +278,7 @@ def test_a_job_that_no_server_can_hold_never_reaches_the_prices() -> None:
 def test_a_job_whose_server_is_lost_keeps_its_work_on_the_other_one() -> None:
     on = cluster(2, 1, horizon=10)
     one = job(on, epochs=4)  # 16 worker-slots: 4 slots
-    engine = run(on, [one], {}, incidents=[ServerLost(2, 0)])
+    engine = run(on, [one], {}, incidents=[ServerLost(2, on.names[0])])
     record = engine.jobs["job"]
     assert record.status is Status.FINISHED
     moved = record.plan.from_slot(2)
@@ -294,21 +294,30 @@ def test_an_admitted_job_is_kept_at_any_price_while_it_fits() -> None:
     one = job(on, ps=None, epochs=4, utility=Deadline(60.0, 3.0))
     settings = {"prices": "given", "worker": FLAT["worker"]}
     engine = run(
-        on, [one], settings, incidents=[ServerLost(1, 0), ServerLost(1, 1), ServerBack(3, 1)]
+        on,
+        [one],
+        settings,
+        incidents=[
+            ServerLost(1, on.names[0]),
+            ServerLost(1, on.names[1]),
+            ServerBack(3, on.names[1]),
+        ],
     )
     record = engine.jobs["job"]
     assert record.status is Status.DROPPED  # planned again at once, and then nothing is there
-    engine = run(on, [one], settings, incidents=[ServerLost(1, 0), ServerLost(2, 1)])
+    engine = run(
+        on, [one], settings, incidents=[ServerLost(1, on.names[0]), ServerLost(2, on.names[1])]
+    )
     assert engine.jobs["job"].status is Status.DROPPED
     blocker = job(on, "blocker", ps=None, arrival=0, epochs=2, utility=Constant(1e3))
-    engine = run(on, [one, blocker], settings, incidents=[ServerLost(1, 0)])
+    engine = run(on, [one, blocker], settings, incidents=[ServerLost(1, on.names[0])])
     assert engine.jobs["job"].status is Status.FINISHED  # past its deadline, for nothing
     assert engine.jobs["job"].completion > 3
 
 
 def test_a_job_that_nothing_is_left_for_is_dropped_with_the_reason() -> None:
     on = cluster(1, 1, horizon=10)
-    engine = run(on, [job(on, epochs=4)], {}, incidents=[ServerLost(2, 0)])
+    engine = run(on, [job(on, epochs=4)], {}, incidents=[ServerLost(2, on.names[0])])
     record = engine.jobs["job"]
     assert record.status is Status.DROPPED
     refusal = refusal_of(engine)
@@ -319,7 +328,7 @@ def test_a_job_that_nothing_is_left_for_is_dropped_with_the_reason() -> None:
 
 def test_a_lost_server_is_used_again_once_it_is_back() -> None:
     on = cluster(1, 1, horizon=10)
-    incidents: list[Incident] = [ServerLost(1, 0), ServerBack(4, 0)]
+    incidents: list[Incident] = [ServerLost(1, on.names[0]), ServerBack(4, on.names[0])]
     jobs = [job(on, "early", arrival=2), job(on, "late", arrival=4)]
     engine = run(on, jobs, {}, incidents=incidents)
     assert refusal_of(engine, "early").reason is Reason.NO_ROOM
@@ -526,7 +535,7 @@ def test_after_a_loss_the_job_that_has_most_to_lose_chooses_first() -> None:
     shape = {"chunks": 8, "worker_range": (4, 8), "ps_amounts": None}
     patient = job(on, "patient", utility=Constant(1.0), **shape)
     urgent = job(on, "urgent", utility=Deadline(50.0, 4.0), **shape)
-    engine = run(on, [patient, urgent], {}, incidents=[ServerLost(1, 0)])
+    engine = run(on, [patient, urgent], {}, incidents=[ServerLost(1, on.names[0])])
     # With one server left, the urgent job needs every slot from 1 to 4 to be in time.
     assert engine.jobs["urgent"].completion == 4
     assert engine.jobs["patient"].completion == 6

@@ -175,7 +175,7 @@ def test_a_displaced_job_is_planned_anew_and_a_returned_server_is_used() -> None
         job(on, "later", arrival=6, ps_amounts=None, chunks=8, epochs=4, minibatches=10),
     ]
     policy = make_policy("optimum", PolicyContext(on, jobs, 10), {})
-    incidents = [ServerLost(1, 0), ServerBack(5, 0)]
+    incidents = [ServerLost(1, on.names[0]), ServerBack(5, on.names[0])]
     engine = Simulation(on, jobs, policy, until=10, incidents=incidents).run()
     assert {record.status for record in engine.jobs.values()} == {Status.FINISHED}
 

@@ -398,11 +398,11 @@ def test_a_lost_server_moves_what_stood_on_it() -> None:
     (home,) = {row[1] for row in first}
     engine.handle(SlotBegan(0))
     engine.handle(SlotEnded(0, {"job": engine.jobs["job"].job.gain(4, colocated=True)}))
-    moved = decision_of(engine.handle(ServerLost(1, home)))
+    moved = decision_of(engine.handle(ServerLost(1, engine.cluster.names[home])))
     plan = plan_of(moved)
     assert {row[1] for row in plan} == {1 - home}
     assert plan[0][0] == 1
-    lost = decision_of(engine.handle(ServerLost(1, 1 - home)))
+    lost = decision_of(engine.handle(ServerLost(1, engine.cluster.names[1 - home])))
     assert isinstance(lost, Drop)
     assert lost.refusal.reason is Reason.SERVER_LOST
     assert not engine.ledger.used.any()

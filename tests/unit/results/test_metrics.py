@@ -123,7 +123,9 @@ def test_a_server_that_is_lost_never_raises_the_share_in_time() -> None:
     for seed in range(30):
         on, _, jobs = clocked(seed)
         whole = ran(on, jobs, "drf", until=12).summary["met_target"]
-        lost = ran(on, jobs, "drf", until=12, incidents=[ServerLost(1, 1)]).summary["met_target"]
+        lost = ran(on, jobs, "drf", until=12, incidents=[ServerLost(1, on.names[1])]).summary[
+            "met_target"
+        ]
         assert lost["of"] == whole["of"]
         better += (lost["share"] or 0) > (whole["share"] or 0)
     assert better == 0  # the share of finished jobs rose in 4 of these 30
@@ -132,7 +134,7 @@ def test_a_server_that_is_lost_never_raises_the_share_in_time() -> None:
 def test_a_late_incident_leaves_the_figures_alone() -> None:
     on, _, jobs = clocked(4)
     plain = ran(on, jobs, "fifo").summary
-    late = ran(on, jobs, "fifo", incidents=[ServerLost(5_000, 1)]).summary
+    late = ran(on, jobs, "fifo", incidents=[ServerLost(5_000, on.names[1])]).summary
     assert plain["utilisation"]["gpu"] > 0.1
     for name in ("end", "utilisation", "jct", "makespan", "met_target"):
         assert late[name] == plain[name], name

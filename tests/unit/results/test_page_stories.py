@@ -32,7 +32,12 @@ def planned_run(jobs: int = 12) -> Run:
     on = pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=16)
     work = [random_two_rates(on, rng, f"job-{at}", latest=9) for at in range(jobs)]
     policy = make_policy("pdors", PolicyContext(on, work, 20), {})
-    incidents = [ServerLost(3, 0), ServerLost(3, 1), ServerBack(8, 0), ServerBack(8, 1)]
+    incidents = [
+        ServerLost(3, on.names[0]),
+        ServerLost(3, on.names[1]),
+        ServerBack(8, on.names[0]),
+        ServerBack(8, on.names[1]),
+    ]
     return record_run(Scenario(on, work, until=20, incidents=incidents), "pdors", policy)
 
 

@@ -83,7 +83,9 @@ def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> Run:
         for at in range(jobs)
     ]
     return record_run(
-        Scenario(on, work, incidents=[ServerLost(2, 0), JobCancelled(9, "job-7")][: jobs // 4]),
+        Scenario(
+            on, work, incidents=[ServerLost(2, on.names[0]), JobCancelled(9, "job-7")][: jobs // 4]
+        ),
         "flat-rate",
         FlatRate(price),
     )

@@ -142,9 +142,9 @@ class Backfill:
                     entry = self._running.pop(name).entry
                     self._queue[name] = entry
                     entry.length = _expected(entry, view.open_jobs[name].remaining)
-            case ServerLost(_, server):
+            case ServerLost(_, _, server):
                 self._room.lose(server)
-            case ServerBack(_, server):
+            case ServerBack(_, _, server):
                 self._room.restore(server)
         self._changed = True
 

@@ -83,9 +83,9 @@ class Drf:
             case JobsDisplaced(_, names):
                 for name in names:
                     self._table.clear(self._table.rows[name])
-            case ServerLost(_, server):
+            case ServerLost(_, _, server):
                 self._table.lose(server)
-            case ServerBack(_, server):
+            case ServerBack(_, _, server):
                 self._table.restore(server)
         self._changed = True
 

@@ -76,9 +76,9 @@ class Fifo:
                 self._displace(names)
             case JobCancelled(_, name):
                 self._leave(name)
-            case ServerLost(_, server):
+            case ServerLost(_, _, server):
                 self._room.lose(server)
-            case ServerBack(_, server):
+            case ServerBack(_, _, server):
                 self._room.restore(server)
                 self._blocked = False
             case _:

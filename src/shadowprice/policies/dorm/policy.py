@@ -112,11 +112,11 @@ class Dorm:
                     self._queue[name] = entry = self._running.pop(name)
                     entry.choice = -1
                 self._queue = dict(sorted(self._queue.items(), key=lambda pair: pair[1].order))
-            case ServerLost(_, server):
+            case ServerLost(_, _, server):
                 self._room.lose(server)
                 self._up[server] = False
                 self._renew()
-            case ServerBack(_, server):
+            case ServerBack(_, _, server):
                 self._room.restore(server)
                 self._up[server] = True
                 self._renew()

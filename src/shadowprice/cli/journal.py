@@ -1,0 +1,148 @@
+"""``shadowprice journal``: show a journal and check it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shadowprice.cli.console import Output, print_json, stderr, stdout
+
+
+def journal(
+    path: Annotated[
+        Path, typer.Argument(help="A journal, or a run directory that holds one.", metavar="PATH")
+    ],
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check/--no-check",
+            help="Replay it and compare the state with the digests in it.",
+        ),
+    ] = True,
+    events: Annotated[
+        int, typer.Option("--events", "-n", min=0, help="Show the last so many events.")
+    ] = 0,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
+) -> None:
+    """Show what a journal holds, and check it.
+
+    The check replays every event with the decisions beside it, without the policy, and compares the
+    state with every digest in the journal.
+
+    [bold]Examples[/bold]
+
+    shadowprice journal run
+
+    shadowprice journal run/journal.jsonl --events 20 --no-check
+    """
+    from shadowprice.results.files import JOURNAL
+
+    told = _read(path / JOURNAL if path.is_dir() else path, check=check, events=events)
+    if output is Output.JSON:
+        print_json(told)
+        return
+    for line in _lines(told):
+        stdout().print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _read(path: Path, *, check: bool, events: int) -> dict[str, Any]:
+    from collections import Counter, deque
+
+    from shadowprice.core.errors import ShadowpriceError
+    from shadowprice.engine.engine import Entry
+    from shadowprice.engine.journal import JournalReader
+
+    notices: list[str] = []
+
+    def notice(text: str) -> None:
+        notices.append(text)
+        stderr().print(f"note: {text}", soft_wrap=True, markup=False)
+
+    reader = JournalReader(path, notice)
+    header = reader.header
+    engine = header.engine() if check else None
+    kinds: Counter[str] = Counter()
+    decisions: Counter[str] = Counter()
+    digests, slots = 0, [-1, -1]
+    last: deque[dict[str, Any]] = deque(maxlen=events)
+    for item in reader:
+        if not isinstance(item, Entry):
+            digests += 1
+            if engine is not None and engine.state_digest() != item.digest:
+                raise ShadowpriceError(
+                    f"{path}: after event {item.sequence} the state is not the one that was "
+                    "written down; the journal was changed, or was written by another version"
+                )
+            continue
+        if engine is not None:
+            engine.apply(item)
+            engine.collect()
+        kinds[type(item.event).__name__] += 1
+        for consultation in item.consultations:
+            decisions.update(type(decision).__name__ for decision in consultation)
+        slots = [item.event.slot if slots[0] < 0 else slots[0], item.event.slot]
+        last.append(_told(item))
+    return {
+        "path": str(path),
+        "policy": header.policy,
+        "servers": header.cluster.servers,
+        "until": header.until,
+        "versions": dict(header.versions),
+        "events": kinds.total(),
+        "first_slot": slots[0] if kinds else None,
+        "last_slot": slots[1] if kinds else None,
+        "by_kind": dict(sorted(kinds.items())),
+        "decisions": dict(sorted(decisions.items())),
+        "digests": digests,
+        "checked": check,
+        "state_digest": None if engine is None else engine.state_digest(),
+        "notices": notices,
+        "last": list(last),
+    }
+
+
+def _told(entry: Any) -> dict[str, Any]:
+    event = entry.event
+    about = getattr(event, "job", None) or getattr(event, "server", None)
+    if hasattr(event, "jobs"):
+        about = ", ".join(job.name for job in event.jobs)
+    return {
+        "n": entry.sequence,
+        "event": type(event).__name__,
+        "slot": event.slot,
+        "about": getattr(about, "name", about),
+        "decisions": [
+            f"{type(decision).__name__} {decision.job}"
+            for consultation in entry.consultations
+            for decision in consultation
+        ],
+    }
+
+
+def _lines(told: dict[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
+    lines = [
+        f"{told['path']}: journal of {told['policy']} on {told['servers']} servers ({versions})",
+        f"{told['events']} events, slots {told['first_slot']} to {told['last_slot']}"
+        if told["events"]
+        else "no events",
+    ]
+    for title, counts in (("events", told["by_kind"]), ("decisions", told["decisions"])):
+        if counts:
+            lines.append(
+                f"{title}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
+            )
+    for entry in told["last"]:
+        about = f" {entry['about']}" if entry["about"] else ""
+        decided = "".join(f"; {text}" for text in entry["decisions"])
+        lines.append(f"{entry['n']:>8}  slot {entry['slot']:>6}  {entry['event']}{about}{decided}")
+    if told["checked"]:
+        lines.append(
+            f"replayed without the policy; {told['digests']} digests agree; "
+            f"state {told['state_digest'][:16]}"
+        )
+    else:
+        lines.append("not checked")
+    return lines

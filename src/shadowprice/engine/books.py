@@ -1,0 +1,332 @@
+"""The engine's books: what is known of jobs and servers, and every change to it.
+
+All changes go through an `Undo`, so that an event takes effect as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import EventError
+from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.core.ledger import Ledger
+from shadowprice.core.policy import Status
+from shadowprice.core.schedule import EMPTY, Placement
+from shadowprice.engine.digest import StateDigest, of_state
+from shadowprice.engine.state import JobRecord
+from shadowprice.engine.undo import Undo
+
+DEPARTED: Final = 10_000
+"""Names of jobs that have left the engine that are remembered."""
+
+
+class Books:
+    """Jobs, reservations, what runs, and what was ordered.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    horizon : int
+        Slots of the ledger's window.
+    until : int or None
+        End of the timespan T.
+    acknowledges : bool
+        Whether the driver acknowledges commands; they are kept until it does.
+
+    Attributes
+    ----------
+    jobs, open_jobs : dict of str to JobRecord
+        Jobs that the engine knows, and those of them that may still run, in order of arrival.
+    running : dict of str to Placement
+        What runs, in the order in which it was started.
+    lost, drained : set of int
+        Rows of servers that are out, and of those of them that were emptied on purpose.
+    slot_running : int or None
+        The slot that runs, None between two slots.
+    unacknowledged : dict of int to Command
+        Orders by number that were given and not yet acknowledged.
+    sequence : int
+        Events taken in.
+    """
+
+    def __init__(
+        self, cluster: Cluster, horizon: int, until: int | None, *, acknowledges: bool
+    ) -> None:
+        self.cluster = cluster
+        self.until = until
+        self.acknowledges = acknowledges
+        self.ledger = Ledger(cluster, horizon)
+        self.jobs: dict[str, JobRecord] = {}
+        self.open_jobs: dict[str, JobRecord] = {}
+        self.lost: set[int] = set()
+        self.drained: set[int] = set()
+        self.running: dict[str, Placement] = {}
+        self.slot_running: int | None = None
+        self.unacknowledged: dict[int, Start | Resize | Stop] = {}
+        self.sequence = self.arrivals = self.commands = self.commitments = 0
+        self._agenda: dict[int, dict[str, Placement]] = {}
+        self._planned: dict[str, None] = {}
+        self._moved: dict[str, None] = {}
+        self._ran: dict[str, None] = {}
+        self._closed: list[str] = []
+        self._departed: dict[str, None] = {}
+        self._digest = StateDigest()
+        self._undo = Undo()
+        self._touched: set[JobRecord] = set()
+
+    # ------------------------------------------------------------ looking
+
+    @property
+    def slot(self) -> int:
+        """The first slot that can still be decided."""
+        if self.slot_running is not None:
+            return self.slot_running + 1
+        return self.ledger.start
+
+    @property
+    def end(self) -> int:
+        """First slot that no plan may use."""
+        return self.ledger.end if self.until is None else min(self.ledger.end, self.until)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or is planned: slots may then be skipped."""
+        return not self.running and not self._agenda and not self._moved
+
+    def ran(self, name: str) -> bool:
+        """Whether a job ran in the slot that runs."""
+        return name in self.running or name in self._ran
+
+    def check_skip(self, slot: int) -> None:
+        """Refuse to skip slots in which something runs or is planned.
+
+        Raises
+        ------
+        EventError
+            If anything does, or is, before ``slot``.
+        """
+        if (
+            self.running
+            or any(self._standing(name) for name in self._moved)
+            or any(planned < slot for planned in self._agenda)
+        ):
+            raise EventError(f"slots before {slot} were skipped while jobs run")
+
+    def _standing(self, name: str) -> Placement | None:
+        if self.until is not None and self.slot >= self.until:
+            return None
+        record = self.open_jobs.get(name)
+        return None if record is None else record.placement
+
+    def state_digest(self) -> str:
+        """Return a digest that equal states share: jobs, past and open, servers, what runs.
+
+        It does not depend on the order of the servers, and costs what changed since it was last
+        asked for.
+        """
+        names = self.cluster.names
+        return of_state(
+            {
+                "slot": self.slot,
+                "running_slot": self.slot_running,
+                "sequence": self.sequence,
+                "jobs": f"{self._digest.refresh(self.jobs, names):064x}",
+                "running": sorted(
+                    [name, sorted(names[row] for row in placement.servers)]
+                    for name, placement in self.running.items()
+                ),
+                "lost": sorted(names[row] for row in self.lost - self.drained),
+                "drained": sorted(names[row] for row in self.drained),
+            }
+        )
+
+    def collect(self) -> list[JobRecord]:
+        """Hand over the jobs that were closed since the last time; the engine forgets them.
+
+        Their names may then be used again. The digest still tells what became of them, and the
+        last `DEPARTED` names are remembered, so that word of them that comes late is no error.
+        """
+        self._digest.refresh(self.jobs, self.cluster.names)
+        gone = []
+        for name in self._closed:
+            gone.append(self.jobs.pop(name))
+            self._digest.leave(name)
+            self._departed[name] = None
+        self._closed.clear()
+        while len(self._departed) > DEPARTED:
+            del self._departed[next(iter(self._departed))]
+        return gone
+
+    def departed(self, name: str) -> bool:
+        """Whether a job has left the engine not long ago."""
+        return name in self._departed
+
+    # ------------------------------------------------------------ changing
+
+    def _touch(self, record: JobRecord) -> JobRecord:
+        """Return a record that is about to change; how it was is remembered once an event."""
+        if record not in self._touched:
+            self._touched.add(record)
+            self._digest.changed.add(record.job.name)
+            self._undo.push(record.put_back, record.values())
+        return record
+
+    def _begin_event(self) -> None:
+        """Remember what an event may count up."""
+        counters = (self.arrivals, self.commands, self.commitments, self.sequence)
+        self._undo.push(self._reset, *counters)
+
+    def _reset(self, arrivals: int, commands: int, commitments: int, sequence: int) -> None:
+        self.arrivals, self.commands = arrivals, commands
+        self.commitments, self.sequence = commitments, sequence
+
+    def _end_event(self) -> None:
+        """Let everything that was changed be so."""
+        self._undo.clear()
+        self._touched.clear()
+
+    def _take_back(self) -> None:
+        """Let everything be as it was before the event."""
+        self._digest.changed.update(record.job.name for record in self._touched)
+        self._undo.roll_back()
+        self._digest.changed.update(record.job.name for record in self._touched)
+        self._touched.clear()
+
+    def _number(self) -> int:
+        """Return the number of a new order."""
+        self.commands += 1
+        return self.commands
+
+    def _advance(self, slot: int) -> None:
+        self._undo.push(self.ledger.retreat, self.ledger.advance(slot))
+
+    def _enter(self, record: JobRecord) -> None:
+        name = record.job.name
+        self._digest.changed.add(name)
+        self._touched.add(record)  # it goes as a whole
+        self._undo.put(self.jobs, name, record)
+        self._undo.put(self.open_jobs, name, record)
+
+    def _let_go(self, name: str) -> None:
+        """Release what a job holds from now on; it stops at the next slot unless placed again."""
+        record, undo = self.jobs[name], self._undo
+        holding = self.ledger.holdings.get(name)
+        if holding is not None:
+            rest = self.ledger.release(name)
+            undo.push(self.ledger.put_back, name, holding, rest)
+            for slot in rest.active_slots.tolist() if len(rest) else ():
+                agenda = self._agenda[slot]
+                undo.drop(agenda, name, self._commitment)
+                if not agenda:
+                    undo.drop(self._agenda, slot)
+        if len(record.plan):
+            self._touch(record).plan = EMPTY
+        if record.placement is not None:
+            self._touch(record).placement = None
+        if name in self.running:
+            self._move(name)
+
+    def _move(self, name: str) -> None:
+        """Look at a job again when the next slot begins."""
+        self._undo.keep(self._moved)
+        self._moved[name] = None
+
+    def _close(self, name: str, status: Status) -> JobRecord:
+        plan = self.jobs[name].plan
+        self._let_go(name)
+        record: JobRecord = self._undo.drop(self.open_jobs, name, self._arrival)
+        self._touch(record).status = status
+        if len(plan):
+            self._touch(record).plan = plan
+        if name in self.running:
+            self._undo.drop(self.running, name, self._start)
+        for mapping in (self._moved, self._planned):
+            if name in mapping:
+                self._undo.keep(mapping)
+                del mapping[name]
+        self._closed.append(name)
+        self._undo.push(self._closed.pop)
+        return record
+
+    def _displace(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Release all that these jobs hold; return them in order of arrival."""
+        ordered = tuple(sorted(names, key=self._arrival))
+        for name in ordered:
+            self._let_go(name)
+            self._touch(self.jobs[name]).status = Status.QUEUED
+        return ordered
+
+    # ------------------------------------------------------------ ordering
+
+    def _run(
+        self, kind: type[Start] | type[Resize], slot: int, name: str, placement: Placement
+    ) -> Start | Resize:
+        """Give a job a new generation in this placement."""
+        record = self._touch(self.jobs[name])
+        undo, names = self._undo, self.cluster.names
+        number = self._number()
+        plan = record.plans if len(record.plan) else 0
+        before = self.running.get(name)
+        record.generation = record.generation + 1
+        record.following = plan
+        undo.put(self.running, name, placement)
+        if kind is Start:
+            record.began = number
+            if record.started is None:
+                record.started = slot
+        order = kind(
+            slot,
+            name,
+            placement,
+            id=number,
+            generation=record.generation,
+            after=self._waits_for(placement, name) if self.acknowledges else (),
+            frees=() if before is None else tuple([names[row] for row in before.servers]),
+            servers=tuple([names[row] for row in placement.servers]),
+            copies=record.copies,
+            plan=plan,
+        )
+        self._give(order)
+        return order
+
+    def _stop(self, slot: int, name: str, placement: Placement, *, finished: bool) -> Stop:
+        """Order the end of what runs, or ran, in a placement."""
+        order = Stop(
+            slot,
+            name,
+            finished,
+            id=self._number(),
+            generation=self.jobs[name].generation,
+            frees=tuple([self.cluster.names[row] for row in placement.servers]),
+        )
+        self._give(order)
+        return order
+
+    def _give(self, order: Start | Resize | Stop) -> None:
+        if self.acknowledges:
+            self._undo.put(self.unacknowledged, order.id, order)
+
+    def _waits_for(self, placement: Placement, name: str) -> tuple[int, ...]:
+        """Return the orders whose end was not seen yet that free what a placement takes."""
+        if not self.unacknowledged:
+            return ()
+        wanted = {self.cluster.names[row] for row in placement.servers}
+        return tuple(
+            number
+            for number, order in self.unacknowledged.items()
+            if order.job == name or not wanted.isdisjoint(order.frees)
+        )
+
+    # ------------------------------------------------------------ orders of entries
+
+    def _arrival(self, name: str) -> int:
+        return self.jobs[name].order
+
+    def _start(self, name: str) -> int:
+        return self.jobs[name].began
+
+    def _commitment(self, name: str) -> int:
+        return self.jobs[name].committed

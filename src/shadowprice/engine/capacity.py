@@ -1,0 +1,87 @@
+"""A cluster whose servers or shares change while jobs run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.cluster import BANDWIDTH, Amounts, Cluster
+from shadowprice.core.events import CapacityChanged, ServerState
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a `CapacityChanged` comes to.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The cluster from now on; the very same object where neither servers nor shares changed.
+    rows : ndarray of int64, shape (servers before,)
+        Row of each server now, -1 where it is gone. Servers keep their order; new ones come last.
+    narrowed : tuple of str
+        Servers of which jobs may have to go: with less capacity, or another role.
+    drained, restored : tuple of str
+        Servers to be emptied, and those that take work.
+    """
+
+    cluster: Cluster
+    rows: NDArray[np.int64]
+    narrowed: tuple[str, ...]
+    drained: tuple[str, ...]
+    restored: tuple[str, ...]
+
+
+def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
+    """Work out what servers and shares are after an event, which was checked before."""
+    states = event.servers
+    kept = [name for name in cluster.names if states.get(name, cluster) is not None]
+    added = [name for name, s in states.items() if s is not None and name not in cluster.index]
+    names = (*kept, *added)
+    capacity = np.zeros((len(names), len(cluster.resources)), dtype=np.int64)
+    roles, narrowed = [], []
+    for row, name in enumerate(names):
+        state, before = states.get(name), cluster.index.get(name)
+        if state is None:
+            assert before is not None
+            capacity[row] = cluster.capacity[before]
+            roles.append(cluster.roles[before])
+            continue
+        capacity[row] = _amounts(cluster, state)
+        roles.append(state.role)
+        if before is not None and (
+            (capacity[row] < cluster.capacity[before]).any()
+            or state.role is not cluster.roles[before]
+        ):
+            narrowed.append(name)
+    place = {name: row for row, name in enumerate(names)}
+    rows = np.array([place.get(name, -1) for name in cluster.names], dtype=np.int64)
+    tenants = cluster.tenants if event.tenants is None else event.tenants
+    if (
+        names == cluster.names
+        and tuple(roles) == cluster.roles
+        and tenants == cluster.tenants
+        and (capacity == cluster.capacity).all()
+    ):
+        made = cluster
+    else:
+        made = replace(cluster, names=names, roles=tuple(roles), capacity=capacity, tenants=tenants)
+    given = [(name, state) for name, state in states.items() if state is not None]
+    return Change(
+        made,
+        rows,
+        tuple(narrowed),
+        tuple(name for name, state in given if state.drained),
+        tuple(name for name, state in given if not state.drained),
+    )
+
+
+def _amounts(cluster: Cluster, state: ServerState) -> Amounts:
+    row = [
+        state.capacity.get(resource, UNLIMITED if resource == BANDWIDTH else 0)
+        for resource in cluster.resources
+    ]
+    return np.array(row, dtype=np.int64)

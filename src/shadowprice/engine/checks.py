@@ -1,0 +1,241 @@
+"""Events are checked in full before anything of them is taken in."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from shadowprice.core import bounds
+from shadowprice.core.cluster import Cluster, Role, Tenant
+from shadowprice.core.errors import EventError
+from shadowprice.core.events import (
+    Acknowledged,
+    CapacityChanged,
+    DriverEvent,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    JobRevised,
+    JobsArrived,
+    ProgressMeasured,
+    ServerBack,
+    ServerLost,
+    ServerState,
+    SlotBegan,
+    SlotEnded,
+    StartFailed,
+)
+from shadowprice.core.job import Job
+
+if TYPE_CHECKING:
+    from shadowprice.engine.books import Books
+
+_LARGEST: Final = int(bounds.PROGRESS.most)
+
+
+def check_event(books: Books, event: DriverEvent) -> None:
+    """Check an event's types, ranges, order, and the names it gives.
+
+    Raises
+    ------
+    EventError
+        Saying what is wrong; nothing was changed.
+    """
+    check = _CHECKS.get(type(event))
+    if check is None:
+        raise EventError(f"{event!r} is no event")
+    _check_time(books, event)
+    check(books, event)
+
+
+def _check_time(books: Books, event: DriverEvent) -> None:
+    name, slot = type(event).__name__, event.slot
+    if type(slot) is not int or slot < 0:
+        raise EventError(f"{name} of slot {slot!r}: a slot is a whole number from 0 on")
+    running = books.slot_running
+    if isinstance(event, SlotEnded):
+        if running != slot:
+            expected = "SlotBegan first" if running is None else f"SlotEnded of slot {running}"
+            raise EventError(f"SlotEnded in slot {slot}: expected {expected}")
+        return
+    if isinstance(event, SlotBegan) and running is not None:
+        raise EventError(f"SlotBegan in slot {slot}: expected SlotEnded of slot {running}")
+    if slot < books.slot:
+        raise EventError(f"{name} of slot {slot} comes too late: slot {books.slot} is next")
+    if slot > books.slot:
+        if running is not None:
+            raise EventError(f"{name} of slot {slot} comes too early: slot {running} runs")
+        books.check_skip(slot)
+
+
+def _whole(what: str, value: object, most: int = _LARGEST) -> None:
+    if type(value) is not int or not 0 <= value <= most:
+        raise EventError(f"{what} is {value!r}, not a whole number from 0 to {most}")
+
+
+def _text(what: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise EventError(f"{what} is {value!r}, not a name")
+
+
+def _known(what: str, name: object, known: Collection[str]) -> None:
+    _text(what, name)
+    if str(name) not in known:
+        close = difflib.get_close_matches(str(name), list(known), 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise EventError(f"there is no {what} {name!r}{hint}")
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _arrived(books: Books, event: JobsArrived) -> None:
+    seen: set[str] = set()
+    for job in event.jobs:
+        check_job(books.cluster, job, event.slot)
+        if job.name in books.jobs or job.name in seen:
+            raise EventError(f"job {job.name!r} arrived twice")
+        seen.add(job.name)
+
+
+def check_job(cluster: Cluster, job: Job, slot: int) -> None:
+    """Check that a job was made for a cluster, and arrives by a slot.
+
+    Raises
+    ------
+    EventError
+        If it was not, or does not.
+    """
+    if not isinstance(job, Job):
+        raise EventError(f"{job!r} is no job")
+    _text("a job's name", job.name)
+    if type(job.arrival) is not int or not 0 <= job.arrival <= slot:
+        raise EventError(f"job {job.name!r} arrives in slot {job.arrival}, not by slot {slot}")
+    width = len(cluster.resources)
+    if len(job.worker) != width or (job.ps is not None and len(job.ps) != width):
+        raise EventError(f"job {job.name!r} was made for a cluster with other resources")
+    if job.required < 1 or not len(job.worker_counts):
+        raise EventError(f"job {job.name!r} has nothing to do, or nothing to do it with")
+    if job.tenant is not None and cluster.tenants:
+        _known("tenant", job.tenant, cluster.tenant_index)
+
+
+def _cancelled(books: Books, event: JobCancelled) -> None:
+    _text("a job's name", event.job)
+    if event.job not in books.jobs and not books.departed(event.job):
+        raise EventError(f"job {event.job!r} was cancelled, but never arrived")
+
+
+def _revised(books: Books, event: JobRevised) -> None:
+    job = event.job
+    check_job(books.cluster, job, event.slot)
+    _known("open job", job.name, books.open_jobs)
+    before = books.open_jobs[job.name].job
+    if (job.arrival, job.tenant) != (before.arrival, before.tenant):
+        raise EventError(f"job {job.name!r}: neither arrival nor tenant can be revised")
+    if job.bag is not None or before.bag is not None:
+        raise EventError(f"job {job.name!r}: a bag of tasks cannot be revised; cancel it")
+
+
+def _of_a_generation(books: Books, event: JobFailed | StartFailed | JobEnded) -> None:
+    if books.departed(event.job) and event.job not in books.jobs:
+        return
+    _known("job", event.job, books.jobs)
+    _whole(f"the generation of job {event.job!r}", event.generation)
+    if event.generation > books.jobs[event.job].generation:
+        raise EventError(f"job {event.job!r} has no generation {event.generation} yet")
+    if isinstance(event, JobFailed):
+        _whole(f"the retries of job {event.job!r}", event.retries)
+
+
+def _measured(books: Books, event: ProgressMeasured) -> None:
+    for name, report in event.progress.items():
+        if books.departed(name) and name not in books.jobs:
+            continue
+        _known("job", name, books.jobs)
+        if not isinstance(report, tuple) or len(report) != 2:
+            raise EventError(f"job {name!r} reports {report!r}, not a generation and its progress")
+        _whole(f"the generation of job {name!r}", report[0])
+        _whole(f"the progress of job {name!r}", report[1])
+        if books.jobs[name].job.bag is not None:
+            raise EventError(f"job {name!r} is a bag: its tasks are counted when the slot ends")
+
+
+# ---------------------------------------------------------------- slots
+
+
+def _began(_books: Books, _event: SlotBegan) -> None:
+    return
+
+
+def _ended(books: Books, event: SlotEnded) -> None:
+    for name, gained in event.progress.items():
+        if type(gained) is int and 0 <= gained <= _LARGEST and name in books.running:
+            continue
+        if not books.ran(name):
+            raise EventError(f"job {name!r} made progress in slot {event.slot} without running")
+        _whole(f"the progress of job {name!r} in slot {event.slot}", gained)
+    for name in event.finished:
+        if name not in event.progress:
+            raise EventError(f"bag {name!r} finished tasks in slot {event.slot} without progress")
+
+
+# ---------------------------------------------------------------- servers and commands
+
+
+def _server(books: Books, event: ServerLost | ServerBack) -> None:
+    _known("server", event.server, books.cluster.index)
+
+
+def _capacity(books: Books, event: CapacityChanged) -> None:
+    cluster = books.cluster
+    for name, state in event.servers.items():
+        _text("a server's name", name)
+        if state is None:
+            _known("server", name, cluster.index)
+            continue
+        if not isinstance(state, ServerState) or not isinstance(state.role, Role):
+            raise EventError(f"server {name!r} is to be {state!r}, which is no state of a server")
+        for resource, amount in state.capacity.items():
+            _known("resource", resource, cluster.column)
+            _whole(f"the {resource} of server {name!r}", amount, 2**62)
+    gone = {name for name, state in event.servers.items() if state is None}
+    if len(gone) == cluster.servers and not event.servers.keys() - gone:
+        raise EventError("the last server cannot be removed; drain it, or add others with it")
+    if event.tenants is not None:
+        names = [tenant.name for tenant in event.tenants if isinstance(tenant, Tenant)]
+        if len(names) != len(event.tenants) or len(set(names)) < len(names):
+            raise EventError("tenants are given twice, or are no tenants")
+        open_ = {record.job.tenant for record in books.open_jobs.values()} - {None}
+        if names and open_ - set(names):
+            left = ", ".join(sorted(str(name) for name in open_ - set(names)))
+            raise EventError(f"tenants with open jobs cannot leave: {left}")
+        for tenant in event.tenants:
+            for resource, amount in tenant.share.items():
+                _known("resource", resource, cluster.column)
+                _whole(f"the {resource} share of tenant {tenant.name!r}", amount, 2**62)
+
+
+def _acknowledged(books: Books, event: Acknowledged) -> None:
+    for number in event.commands:
+        _whole("a command's number", number)
+        if number > books.commands:
+            raise EventError(f"command {number} was never given; {books.commands} was the last")
+
+
+_CHECKS: Final[Mapping[type, Callable[[Any, Any], None]]] = {
+    ServerLost: _server,
+    ServerBack: _server,
+    CapacityChanged: _capacity,
+    JobCancelled: _cancelled,
+    JobRevised: _revised,
+    JobFailed: _of_a_generation,
+    StartFailed: _of_a_generation,
+    JobEnded: _of_a_generation,
+    ProgressMeasured: _measured,
+    Acknowledged: _acknowledged,
+    JobsArrived: _arrived,
+    SlotBegan: _began,
+    SlotEnded: _ended,
+}

@@ -1,0 +1,266 @@
+"""Asking the policy, and putting its decisions into effect: each is checked, then applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import EventError, OverbookingError, PolicyError
+from shadowprice.core.events import (
+    Charge,
+    Command,
+    Commit,
+    Decided,
+    Decision,
+    Drop,
+    Pause,
+    Place,
+    PolicyEvent,
+    Promise,
+    Queue,
+    Reject,
+)
+from shadowprice.core.policy import Policy, Status
+from shadowprice.core.schedule import Schedule
+from shadowprice.engine.bags import check_bag
+from shadowprice.engine.books import Books
+from shadowprice.engine.memory import inner, recall, remember
+from shadowprice.engine.state import JobRecord
+from shadowprice.engine.validation import check_commitment, check_placement
+from shadowprice.engine.view import EngineView
+
+Consultation = tuple[Decision, ...]
+"""What the policy decided when it was asked once."""
+
+
+class Decider(Books):
+    """Books that a policy's decisions change.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    policy : Policy
+        Who decides.
+    until : int or None
+        End of the timespan T.
+    acknowledges : bool
+        Whether the driver acknowledges commands.
+    keeps_memory : bool
+        Whether the policy's memory is kept before it is asked, so that an event that fails leaves
+        no trace in it either.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        *,
+        until: int | None,
+        acknowledges: bool,
+        keeps_memory: bool,
+    ) -> None:
+        capabilities = policy.capabilities
+        horizon = cluster.horizon if capabilities.plans_ahead else 1
+        super().__init__(cluster, horizon, until, acknowledges=acknowledges)
+        self.policy = policy
+        self.capabilities = capabilities
+        self.keeps_memory = keeps_memory
+        self._local_free = capabilities.local_traffic_is_free
+        self._view = EngineView(self)
+        self._memory: bytes | None = None
+        self._asked = False
+        self._absent = False
+        self._script: Iterator[Consultation] | None = None
+        self._consultations: list[Consultation] = []
+
+    @property
+    def view(self) -> EngineView:
+        """What policies see now."""
+        return self._view
+
+    # ------------------------------------------------------------ asking
+
+    def _consult(self, event: PolicyEvent) -> list[Command]:
+        """Put an event to the policy, or what was decided on it back then, into effect."""
+        commands: list[Command] = []
+        taken: list[Decision] = []
+        if self._script is not None:
+            decisions: Iterable[Decision] = next(self._script, ())
+        else:
+            self._keep_memory()
+            if self._absent:
+                self._resume_policy("what happened without it")
+            decisions = self.policy.decide(self._view, event)
+        for decision in decisions:
+            commands += self._apply(decision)
+            taken.append(decision)
+        self._consultations.append(tuple(taken))
+        return commands
+
+    def _resume_policy(self, what: str) -> None:
+        """Let the policy begin anew on what it sees, where it is there to see it."""
+        if self._script is not None:
+            self._undo.assign(self, "_absent", True)
+            return
+        self._keep_memory()
+        resume = getattr(inner(self.policy), "resume", None)
+        if resume is None:
+            raise EventError(f"the policy cannot follow {what}")
+        self._undo.assign(self, "_absent", False)
+        resume(self._view)
+
+    def _keep_memory(self) -> None:
+        if self.keeps_memory and not self._asked:
+            if self._memory is None:
+                self._memory = remember(self.policy, self._view)
+            self._asked = True
+
+    def _settle_memory(self) -> None:
+        """Forget the memory that was kept: the event took effect."""
+        if self._asked:
+            self._memory, self._asked = None, False
+
+    def _give_memory_back(self) -> None:
+        """Let the policy be as it was before it was asked."""
+        if self._asked and self._memory is not None:
+            recall(self.policy, self._memory, self._view)
+        self._asked = False
+
+    # ------------------------------------------------------------ putting into effect
+
+    def _apply(self, decision: Decision) -> list[Command]:
+        if isinstance(decision, Charge):
+            self._check_charge(decision)
+            return [Decided(self.slot, decision)]
+        handler = _HANDLERS.get(type(decision))
+        if handler is None:
+            raise PolicyError(f"{decision!r} is no decision")
+        record = self.open_jobs.get(decision.job)
+        if record is None:
+            known = self.jobs.get(decision.job)
+            story = f"job {decision.job!r} is unknown" if known is None else known.story()
+            raise PolicyError(f"{story}: {type(decision).__name__} came too late")
+        apply: Callable[[JobRecord, Any], None] = getattr(self, handler)
+        ran = self.running.get(decision.job)
+        try:
+            apply(record, decision)
+        except OverbookingError as error:
+            raise PolicyError(f"{record.story()}: {error}") from error
+        decided = Decided(self.slot, decision)
+        if ran is not None and decision.job not in self.running:  # given up while it runs
+            return [self._stop(self.slot, decision.job, ran, finished=False), decided]
+        return [decided]
+
+    def _commit(self, record: JobRecord, decision: Commit) -> None:
+        plan = decision.schedule
+        if len(plan) and plan.start < self.slot:
+            raise PolicyError(f"{record.story()}: planned for slot {plan.start}, which is over")
+        if record.job.bag is None and not decision.copies:
+            check_commitment(
+                record,
+                plan,
+                self.cluster,
+                self.end,
+                moved=self._restarts(record, plan),
+                local_free=self._local_free,
+            )
+        else:
+            check_bag(record, plan, decision.copies, self.cluster, self.end)
+        job, undo = self._touch(record).job, self._undo
+        self._let_go(job.name)
+        self.ledger.reserve(job.name, plan, job.worker, job.ps)
+        undo.push(self.ledger.unreserve, job.name)
+        self.commitments += 1
+        record.committed = self.commitments
+        record.plans = record.plans + 1
+        if decision.copies or record.copies:
+            record.copies = decision.copies
+            record.left = [entry.tasks for entry in decision.copies]
+        for slot, placement in plan.placements():
+            if slot not in self._agenda:
+                undo.put(self._agenda, slot, {})
+            undo.put(self._agenda[slot], job.name, placement)
+        record.plan = plan
+        record.status = Status.ADMITTED
+
+    def _restarts(self, record: JobRecord, plan: Schedule) -> NDArray[np.bool_] | None:
+        """Return before which slots of a plan its job restarts, None where that costs nothing."""
+        if not record.job.restart or not self.capabilities.charges_restarts or not len(plan):
+            return None
+        before = self.running.get(record.job.name) if plan.start == self.slot else None
+        return plan.moved(before, ran=record.started is not None)
+
+    def _place(self, record: JobRecord, decision: Place) -> None:
+        if len(record.plan):
+            raise PolicyError(f"{record.story()}: placed, although it follows a plan")
+        if record.job.bag is not None:
+            raise PolicyError(f"{record.story()}: placed, but copies of tasks follow a plan")
+        check_placement(record, decision.placement, self.cluster, local_free=self._local_free)
+        job = record.job
+        before = record.placement
+        self.ledger.stand(job.name, decision.placement, job.worker, job.ps)
+        self._undo.push(self.ledger.unstand, job.name, before)
+        self._touch(record).placement = decision.placement
+        record.status = Status.ADMITTED
+        self._move(job.name)
+
+    def _pause(self, record: JobRecord, decision: Pause) -> None:
+        if record.placement is None:
+            raise PolicyError(f"{record.story()}: paused, but it stands nowhere")
+        self._let_go(decision.job)
+
+    def _queue(self, record: JobRecord, _decision: Queue) -> None:
+        if record.status is Status.ARRIVED:
+            self._touch(record).status = Status.QUEUED
+
+    def _promise(self, record: JobRecord, decision: Promise) -> None:
+        if record.job.bag is not None or len(record.plan):
+            raise PolicyError(f"{record.story()}: promised, although it follows a plan")
+        completion = decision.completion
+        if completion is not None and completion < self.slot:
+            raise PolicyError(f"{record.story()}: promised for slot {completion}, which is over")
+        if completion is not None and self.until is not None and completion >= self.until:
+            raise PolicyError(
+                f"{record.story()}: promised for slot {completion}, but nothing runs in slot "
+                f"{self.until} or later"
+            )
+        if completion is None and record.promise is None:
+            raise PolicyError(f"{record.story()}: a promise was taken back that was never given")
+        self._touch(record).promise = completion
+        if completion is not None:
+            record.status = Status.ADMITTED
+        elif record.placement is None:
+            record.status = Status.QUEUED
+
+    def _reject(self, record: JobRecord, decision: Reject) -> None:
+        if record.status is Status.ADMITTED:
+            raise PolicyError(f"{record.story()}: refused after it was admitted; drop it instead")
+        closed = self._close(decision.job, Status.REFUSED)
+        closed.refusal = decision.refusal
+
+    def _drop(self, record: JobRecord, decision: Drop) -> None:
+        closed = self._close(record.job.name, Status.DROPPED)
+        closed.refusal = decision.refusal
+
+    def _check_charge(self, charge: Charge) -> None:
+        for tenant in (charge.payer, charge.payee):
+            if tenant not in self.cluster.tenant_index:
+                raise PolicyError(f"charge of job {charge.job!r}: unknown tenant {tenant!r}")
+        if min(charge.amounts.values(), default=0) < 0:
+            raise PolicyError(f"charge of job {charge.job!r} in slot {charge.slot} is negative")
+
+
+_HANDLERS: Final[Mapping[type, str]] = {
+    Commit: "_commit",
+    Promise: "_promise",
+    Place: "_place",
+    Pause: "_pause",
+    Queue: "_queue",
+    Reject: "_reject",
+    Drop: "_drop",
+}

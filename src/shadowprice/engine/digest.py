@@ -1,0 +1,115 @@
+"""A digest of the engine's state that costs what changed, not what there is.
+
+Every job is hashed on its own, and the hashes are added up: a sum does not depend on an order, and
+a job that changed is taken out and put in again. A job that has left the engine stays in the sum,
+so that the digest tells all that ever happened, whether or not somebody has collected it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+from shadowprice.core.schedule import Placement, Schedule
+from shadowprice.engine.state import JobRecord
+
+_MODULUS = 2**256
+
+
+class StateDigest:
+    """The sum of the hashes of all jobs, brought up to date when asked.
+
+    Attributes
+    ----------
+    changed : set of str
+        Jobs that changed since the sum was last brought up to date.
+    """
+
+    __slots__ = ("_hashes", "_sum", "changed")
+
+    def __init__(self) -> None:
+        self._sum = 0
+        self._hashes: dict[str, int] = {}
+        self.changed: set[str] = set()
+
+    def refresh(self, jobs: Mapping[str, JobRecord], names: Sequence[str]) -> int:
+        """Return the sum; ``names`` are those of the servers."""
+        for name in self.changed:
+            record = jobs.get(name)
+            if record is not None:
+                self._take_out(name)
+                self._hashes[name] = value = _hash(_item(record, names))
+                self._sum += value
+            elif name in self._hashes:  # its arrival was taken back
+                self._take_out(name)
+                del self._hashes[name]
+        self.changed.clear()
+        self._sum %= _MODULUS
+        return self._sum
+
+    def leave(self, name: str) -> None:
+        """Let a job leave whose hash is up to date; the sum keeps it."""
+        self._hashes.pop(name, None)
+
+    def clone(self) -> StateDigest:
+        """Return a digest that changes on its own from now on."""
+        made = StateDigest()
+        made._sum, made._hashes, made.changed = self._sum, dict(self._hashes), set(self.changed)
+        return made
+
+    def of_departed(self) -> int:
+        """Return the part of the sum that jobs left behind which are gone."""
+        return (self._sum - sum(self._hashes.values())) % _MODULUS
+
+    def restore(self, departed: int, names: Sequence[str]) -> None:
+        """Begin from what jobs left behind that are gone; the others are still to be added."""
+        self._sum, self._hashes, self.changed = departed, {}, set(names)
+
+    def _take_out(self, name: str) -> None:
+        self._sum -= self._hashes.get(name, 0)
+
+
+def of_state(parts: Mapping[str, object]) -> str:
+    """Return the digest of a state given by plain values."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hash(item: object) -> int:
+    text = json.dumps(item, separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+
+
+def _item(record: JobRecord, names: Sequence[str]) -> list[object]:
+    refusal = record.refusal
+    return [
+        record.job.name,
+        record.job.required,
+        record.status.value,
+        record.progress,
+        record.measured,
+        record.started,
+        record.completion,
+        record.generation,
+        record.failures,
+        record.plans,
+        None if refusal is None else refusal.record(),
+        _plan(record.plan, names) if record.status.open else None,
+        _standing(record.placement, names),
+        record.finished,
+        record.left,
+    ]
+
+
+def _plan(plan: Schedule, names: Sequence[str]) -> list[list[object]]:
+    # By name: two clusters that number their servers otherwise agree.
+    rows = ([slot, names[server], workers, ps] for slot, server, workers, ps in plan.rows())
+    return sorted(rows)  # (slot, name) is unique and decides
+
+
+def _standing(placement: Placement | None, names: Sequence[str]) -> list[list[object]] | None:
+    if placement is None:
+        return None
+    entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
+    return sorted([names[server], workers, ps] for server, workers, ps in entries)

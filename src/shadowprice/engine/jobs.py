@@ -1,0 +1,161 @@
+"""What happens to jobs: they come, are revised, fail, report, end, are withdrawn."""
+
+from __future__ import annotations
+
+from shadowprice.core.errors import PolicyError
+from shadowprice.core.events import (
+    Acknowledged,
+    Command,
+    Completed,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    JobRevised,
+    JobsArrived,
+    JobsFinished,
+    ProgressMeasured,
+    Reject,
+    StartFailed,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Status
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.utility import utility_value
+from shadowprice.engine.promises import revised_plan_holds, standing_holds
+from shadowprice.engine.servers import ServerEvents
+from shadowprice.engine.state import JobRecord
+
+
+class JobEvents(ServerEvents):
+    """The lives of jobs, slots apart."""
+
+    def _arrive(self, event: JobsArrived) -> list[Command]:
+        commands: list[Command] = []
+        considered = []
+        for job in event.jobs:
+            self.arrivals += 1
+            self._enter(JobRecord(job, self.arrivals))
+            refusal = self._refused_at_once(job)
+            if refusal is None:
+                considered.append(job)
+            else:
+                commands += self._apply(Reject(job.name, refusal))
+        if considered:
+            commands += self._consult(JobsArrived(event.slot, tuple(considered)))
+        for job in considered:
+            record = self.jobs[job.name]
+            if record.status is Status.ARRIVED:
+                if self._script is None:
+                    raise PolicyError(f"{record.story()}: the policy decided nothing")
+                self._touch(record).status = Status.QUEUED
+        return commands
+
+    def _refused_at_once(self, job: Job) -> Refusal | None:
+        """Return why a job is refused without asking the policy, None if it is asked."""
+        return self._runs_no_bags(job) or self._never_fits(job)
+
+    def _runs_no_bags(self, job: Job) -> Refusal | None:
+        if job.bag is None or self.capabilities.runs_bags:
+            return None
+        return Refusal(
+            Reason.POLICY,
+            "a bag of tasks needs a policy that plans copies, and this one runs training jobs "
+            "only; `shadowprice policies` tells which do",
+        )
+
+    def _cancel(self, event: JobCancelled) -> list[Command]:
+        if event.job not in self.open_jobs:
+            return []
+        refusal = Refusal(Reason.CANCELLED, "cancelled by its owner")
+        return self._withdraw(event, Status.CANCELLED, refusal)
+
+    def _withdraw(self, event: JobCancelled, status: Status, refusal: Refusal) -> list[Command]:
+        placement = self.running.get(event.job)
+        record = self._close(event.job, status)
+        record.refusal = refusal
+        commands: list[Command] = []
+        if placement is not None:
+            commands.append(self._stop(event.slot, event.job, placement, finished=False))
+        return commands + self._consult(event)
+
+    def _revise(self, event: JobRevised) -> list[Command]:
+        job = event.job
+        record = self.open_jobs[job.name]
+        before = record.job
+        done = record.progress * before.work // before.required
+        self._touch(record).job = job
+        record.progress = min(job.required, done * job.required // job.work)
+        if record.measured:
+            record.progress = min(job.required, record.units(record.measured))
+        moved = self.capabilities.charges_restarts
+        broken = not (
+            revised_plan_holds(record, before, self.slot, self.running.get(job.name), charged=moved)
+            if len(record.plan)
+            else standing_holds(record, before)
+        )
+        self._resume_policy("a job that was revised")
+        commands = self._consult(event)
+        if broken and job.name in self.open_jobs:
+            commands += self._replan([job.name], None, "it was revised")
+        return commands
+
+    def _fail(self, event: JobFailed) -> list[Command]:
+        record = self._newest(event.job, event.generation)
+        if record is None:
+            return []
+        self._touch(record).failures = record.failures + 1
+        self._end_run(event.job)
+        if record.failures <= event.retries:
+            return []  # it starts again where it is planned, or stands, with the next slot
+        refusal = Refusal(Reason.FAILED, event.reason, numbers={"failures": record.failures})
+        withdrawn = JobCancelled(event.slot, event.job)
+        return self._withdraw(withdrawn, Status.FAILED, refusal)
+
+    def _fail_to_start(self, event: StartFailed) -> list[Command]:
+        if self._newest(event.job, event.generation) is None:
+            return []
+        self._end_run(event.job)
+        return self._replan([event.job], None, f"it could not be started: {event.reason}")
+
+    def _end_job(self, event: JobEnded) -> list[Command]:
+        record = self._newest(event.job, event.generation)
+        if record is None:
+            return []
+        slot = event.slot - 1
+        self._touch(record).progress = record.job.required
+        self._end_run(event.job)
+        commands = self._complete(event.job, slot)
+        return commands + self._consult(JobsFinished(event.slot, (event.job,)))
+
+    def _newest(self, name: str, generation: int) -> JobRecord | None:
+        """Return an open job whose newest generation this is and runs, None if it is stale."""
+        record = self.open_jobs.get(name)
+        if record is None or record.generation != generation or name not in self.running:
+            return None
+        return record
+
+    def _acknowledge(self, event: Acknowledged) -> list[Command]:
+        for number in event.commands:
+            if number in self.unacknowledged:
+                self._undo.drop(self.unacknowledged, number, int)
+        return []
+
+    def _measure(self, event: ProgressMeasured) -> list[Command]:
+        for name, (generation, measured) in event.progress.items():
+            record = self._newest(name, generation)
+            if record is None or measured <= record.measured:
+                continue
+            self._touch(record).measured = measured
+            progress = min(record.job.required, record.units(measured))
+            record.progress = max(record.progress, progress)
+        return []
+
+    def _complete(self, name: str, slot: int) -> list[Command]:
+        placement = self.running.get(name)
+        record = self._close(name, Status.FINISHED)
+        record.completion = slot
+        earned = utility_value(record.job.utility, slot - record.job.arrival)
+        commands: list[Command] = []
+        if placement is not None:
+            commands.append(self._stop(slot + 1, name, placement, finished=True))
+        return [*commands, Completed(slot, name, earned)]

@@ -1,0 +1,160 @@
+"""A policy's own memory as a value: learners, queues, cursors, generators.
+
+The memory is all that the policy's attributes hold. What it shares with the engine is kept by
+reference: open jobs by name, the cluster, the view. So a memory is taken in time that grows with
+what the policy knows, fits a clone of the engine as well as the engine itself, and can be carried
+to another process. Only what policies are made of is read back: plain values, arrays, and classes
+of this package.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, Final
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.policy import Policy
+from shadowprice.engine.view import EngineView
+
+_PLAIN: Final = frozenset(
+    {("builtins", name) for name in ("bytearray", "complex", "frozenset", "range", "set", "slice")}
+    | {("collections", name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")}
+    | {
+        ("array", "array"),
+        ("array", "_array_reconstructor"),
+        ("builtins", "getattr"),
+        ("copyreg", "_reconstructor"),
+        ("fractions", "Fraction"),
+        ("itertools", "count"),
+    }
+)
+"""What memories hold besides numpy's and this package's classes."""
+
+
+def remember(policy: Policy, view: EngineView) -> bytes:
+    """Return a policy's memory.
+
+    Parameters
+    ----------
+    policy : Policy
+        The policy.
+    view : EngineView
+        The engine's state, by reference to which jobs are kept.
+
+    Raises
+    ------
+    PolicyError
+        If the policy holds what is no memory: a file, a lock, a generator at work.
+    """
+    stream = io.BytesIO()
+    try:
+        _Writer(stream, view).dump(vars(inner(policy)))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        name = type(inner(policy)).__name__
+        raise PolicyError(f"the memory of policy {name} cannot be kept: {error}") from error
+    return stream.getvalue()
+
+
+def recall(policy: Policy, memory: bytes, view: EngineView) -> None:
+    """Give a policy a memory, in place of all that it knows.
+
+    Parameters
+    ----------
+    policy : Policy
+        Built for the same cluster and with the same parameters as the one that remembered.
+    memory : bytes
+        As `remember` gave it, perhaps in another process.
+    view : EngineView
+        The state that the policy is to decide on; it holds the jobs that the memory speaks of.
+
+    Raises
+    ------
+    ShadowpriceError
+        If the memory is damaged, of another version, or speaks of jobs that are not open.
+    """
+    target = inner(policy)
+    try:
+        attributes = _Reader(io.BytesIO(memory), view, type(target).__module__).load()
+    except (pickle.UnpicklingError, EOFError, KeyError, AttributeError, ImportError) as error:
+        raise ShadowpriceError(f"a policy's memory cannot be read: {error}") from error
+    vars(target).clear()
+    vars(target).update(attributes)
+
+
+def twin(policy: Policy, memory: bytes, view: EngineView) -> Policy:
+    """Return another policy of the same kind with this memory."""
+    target = inner(policy)
+    made: Policy = object.__new__(type(target))
+    recall(made, memory, view)
+    return made
+
+
+def inner(policy: Any) -> Any:
+    """Return the policy itself where it is wrapped, to be timed for instance."""
+    while hasattr(policy, "wrapped_policy"):
+        policy = policy.wrapped_policy
+    return policy
+
+
+# What is kept by reference. Functions of this module, so that their names can be written down.
+
+
+def _job(name: str) -> Any:
+    raise NotImplementedError(name)
+
+
+def _shared(what: str) -> Any:
+    raise NotImplementedError(what)
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO, view: EngineView) -> None:
+        super().__init__(stream, protocol=5)
+        self._view = view
+        self._cluster = view.cluster
+
+    def reducer_override(self, value: object) -> Any:
+        """Write shared things by reference."""
+        kind = type(value)
+        if kind is Job:
+            state = self._view.open_jobs.get(value.name)  # type: ignore[attr-defined]
+            if state is not None and state.job is value:
+                return _job, (state.job.name,)
+        elif kind is Cluster:
+            if value is self._cluster:
+                return _shared, ("cluster",)
+        elif kind is EngineView:
+            return _shared, ("view",)
+        elif kind is LedgerView:
+            return _shared, ("ledger",)
+        return NotImplemented
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, view: EngineView, module: str) -> None:
+        super().__init__(stream)
+        self._view = view
+        self._package = module.partition(".")[0]
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Read classes that memories are made of, and nothing else."""
+        if module == __name__:
+            return {"_job": self._open_job, "_shared": self._reference}[name]
+        package = module.partition(".")[0]
+        if package in {"shadowprice", "numpy", self._package} or (module, name) in _PLAIN:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of a memory")
+
+    def _open_job(self, name: str) -> Job:
+        return self._view.open_jobs[name].job
+
+    def _reference(self, what: str) -> object:
+        return {
+            "cluster": self._view.cluster,
+            "view": self._view,
+            "ledger": self._view.ledger,
+        }[what]

@@ -1,0 +1,79 @@
+"""Whether what a job holds is still enough for the work that remains."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shadowprice.core.job import Job
+from shadowprice.core.schedule import Placement, Schedule
+from shadowprice.engine.state import JobRecord
+
+
+def potential(job: Job, plan: Schedule, before: Placement | None, *, charged: bool) -> int:
+    """Return the progress units that a plan makes at the declared rates.
+
+    Parameters
+    ----------
+    job : Job
+        Whose plan it is; it has run before.
+    plan : Schedule
+        Slots that lie ahead, with numbers of workers that the job may run with.
+    before : Placement or None
+        Where it runs in the slot before.
+    charged : bool
+        Whether restarts are taken off.
+    """
+    workers, _, colocated = plan.totals()
+    at = np.searchsorted(job.worker_counts, workers)
+    gains = np.where(colocated, job.internal_gains[at], job.gains[at])
+    if charged and job.restart:
+        moved = plan.moved(before, ran=True)
+        left = np.where(colocated, job.moved_internal_gains[at], job.moved_gains[at])
+        gains = np.where(moved, left, gains)
+    return int(gains.sum())
+
+
+def falls_short(record: JobRecord, now: int, before: Placement | None, *, charged: bool) -> bool:
+    """Whether a plan cannot complete its job any more, a slot of it having yielded too little."""
+    if record.job.bag is not None:
+        return False  # how many copies end in time is chance; the plan's end will tell
+    ahead = record.plan.from_slot(now)
+    return potential(record.job, ahead, before, charged=charged) < record.remaining
+
+
+def revised_plan_holds(
+    record: JobRecord, old: Job, now: int, before: Placement | None, *, charged: bool
+) -> bool:
+    """Whether the plan of a job that was revised still runs, and completes it."""
+    job, ahead = record.job, record.plan.from_slot(now)
+    if not _same_demand(job, old):
+        return False
+    workers, ps, _ = ahead.totals()
+    at = np.searchsorted(job.worker_counts, workers)
+    inside = at < len(job.worker_counts)
+    if not inside.all() or (job.worker_counts[at] != workers).any():
+        return False
+    if (ps < job.ps_counts[at]).any():
+        return False
+    ran = record.started is not None
+    return potential(job, ahead, before, charged=charged and ran) >= record.remaining
+
+
+def standing_holds(record: JobRecord, old: Job) -> bool:
+    """Whether a job that was revised can stand where it stands."""
+    job, placement = record.job, record.placement
+    if placement is None:
+        return True
+    choice = job.choice_of(placement.total_workers)
+    return (
+        _same_demand(job, old)
+        and choice is not None
+        and placement.total_ps >= int(job.ps_counts[choice])
+    )
+
+
+def _same_demand(job: Job, old: Job) -> bool:
+    if (job.ps is None) != (old.ps is None):
+        return False
+    same = bool((job.worker == old.worker).all())
+    return same and (job.ps is None or old.ps is None or bool((job.ps == old.ps).all()))

@@ -1,0 +1,306 @@
+"""Clusters, events and decisions as plain values, and back; servers go by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+from shadowprice.core.amounts import Dimension
+from shadowprice.core.bag import TaskCopies
+from shadowprice.core.cluster import Cluster, Role, Tenant
+from shadowprice.core.events import (
+    Acknowledged,
+    CapacityChanged,
+    Charge,
+    Commit,
+    Decision,
+    DriverEvent,
+    Drop,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    JobRevised,
+    JobsArrived,
+    Pause,
+    Place,
+    ProgressMeasured,
+    Queue,
+    Reject,
+    ServerBack,
+    ServerLost,
+    ServerState,
+    SlotBegan,
+    SlotEnded,
+    StartFailed,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Capabilities
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.schedule import Placement, Schedule
+
+Record = dict[str, Any]
+
+# ---------------------------------------------------------------- clusters
+
+
+def cluster_record(cluster: Cluster) -> Record:
+    """Return a cluster as plain values."""
+    return {
+        "slot_seconds": str(cluster.slot_seconds),
+        "horizon": cluster.horizon,
+        "restart_seconds": str(cluster.restart_seconds),
+        "resources": [
+            [name, dimension.value]
+            for name, dimension in zip(cluster.resources, cluster.dimensions, strict=True)
+        ],
+        "servers": [
+            [name, role.value, row]
+            for name, role, row in zip(
+                cluster.names, cluster.roles, cluster.capacity.tolist(), strict=True
+            )
+        ],
+        "tenants": [[tenant.name, dict(tenant.share)] for tenant in cluster.tenants],
+    }
+
+
+def cluster_of(record: Mapping[str, Any]) -> Cluster:
+    """Return the cluster that `cluster_record` described."""
+    servers, resources = record["servers"], record["resources"]
+    capacity = np.array([row for _, _, row in servers], dtype=np.int64)
+    return Cluster(
+        slot_seconds=Fraction(record["slot_seconds"]),
+        horizon=record["horizon"],
+        resources=tuple(name for name, _ in resources),
+        dimensions=tuple(Dimension(dimension) for _, dimension in resources),
+        names=tuple(name for name, _, _ in servers),
+        roles=tuple(Role(role) for _, role, _ in servers),
+        capacity=capacity.reshape(len(servers), len(resources)),
+        tenants=tuple(Tenant(name, share) for name, share in record["tenants"]),
+        restart_seconds=Fraction(record["restart_seconds"]),
+    )
+
+
+def capabilities_record(capabilities: Capabilities) -> Record:
+    """Return what a policy does as plain values."""
+    return {field.name: getattr(capabilities, field.name) for field in fields(capabilities)}
+
+
+def capabilities_of(record: Mapping[str, Any]) -> Capabilities:
+    """Return the capabilities that `capabilities_record` described."""
+    return Capabilities(**record)
+
+
+# ---------------------------------------------------------------- events
+
+_EVENTS: Final[Mapping[str, type[DriverEvent]]] = {
+    kind.__name__: kind
+    for kind in (
+        ServerLost,
+        ServerBack,
+        CapacityChanged,
+        JobCancelled,
+        JobRevised,
+        JobFailed,
+        StartFailed,
+        JobEnded,
+        ProgressMeasured,
+        Acknowledged,
+        JobsArrived,
+        SlotBegan,
+        SlotEnded,
+    )
+}
+
+
+def event_record(event: DriverEvent) -> Record:
+    """Return an event as plain values."""
+    record: Record = {"event": type(event).__name__, "slot": event.slot}
+    match event:
+        case ServerLost() | ServerBack():
+            record["server"] = event.server
+        case SlotEnded():
+            record["progress"] = dict(event.progress)
+            if event.finished:
+                record["finished"] = dict(event.finished)
+        case JobsArrived():
+            record["jobs"] = [job.record() for job in event.jobs]
+        case JobRevised():
+            record["job"] = event.job.record()
+        case CapacityChanged():
+            record["servers"] = {
+                name: None if state is None else _state_record(state)
+                for name, state in event.servers.items()
+            }
+            if event.tenants is not None:
+                record["tenants"] = [[each.name, dict(each.share)] for each in event.tenants]
+        case ProgressMeasured():
+            record["progress"] = dict(event.progress)
+        case Acknowledged():
+            record["commands"] = event.commands
+        case JobCancelled() | JobFailed() | StartFailed() | JobEnded() | SlotBegan():
+            for field in fields(event):
+                record[field.name] = getattr(event, field.name)
+    return record
+
+
+def event_of(record: Mapping[str, Any]) -> DriverEvent:
+    """Return the event that `event_record` described.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, AttributeError
+        If it is none.
+    """
+    values = dict(record)
+    kind = _EVENTS[values.pop("event")]
+    read = _READ.get(kind)
+    if read is not None:
+        read(values)
+    return kind(**values)
+
+
+def _read_arrivals(values: Record) -> None:
+    values["jobs"] = tuple(Job.from_record(job) for job in values["jobs"])
+
+
+def _read_revision(values: Record) -> None:
+    values["job"] = Job.from_record(values["job"])
+
+
+def _read_end(values: Record) -> None:
+    if "finished" in values:
+        finished = values["finished"].items()
+        values["finished"] = {job: tuple(done) for job, done in finished}
+
+
+def _read_progress(values: Record) -> None:
+    values["progress"] = {job: tuple(report) for job, report in values["progress"].items()}
+
+
+def _read_commands(values: Record) -> None:
+    values["commands"] = tuple(values["commands"])
+
+
+def _read_capacity(values: Record) -> None:
+    values["servers"] = {
+        name: None
+        if state is None
+        else ServerState(Role(state["role"]), state["capacity"], state["drained"])
+        for name, state in values["servers"].items()
+    }
+    if "tenants" in values:
+        values["tenants"] = tuple(Tenant(name, share) for name, share in values["tenants"])
+
+
+_READ: Final[Mapping[type, Callable[[Record], None]]] = {
+    JobsArrived: _read_arrivals,
+    JobRevised: _read_revision,
+    SlotEnded: _read_end,
+    ProgressMeasured: _read_progress,
+    Acknowledged: _read_commands,
+    CapacityChanged: _read_capacity,
+}
+
+
+def _state_record(state: ServerState) -> Record:
+    return {
+        "role": state.role.value,
+        "capacity": dict(state.capacity),
+        "drained": state.drained,
+    }
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def decision_record(decision: Decision, names: Sequence[str]) -> Record:
+    """Return a decision as plain values; ``names`` are those of the servers."""
+    record: Record = {"decide": type(decision).__name__, "job": decision.job}
+    match decision:
+        case Commit():
+            record["plan"] = schedule_record(decision.schedule, names)
+            record["payoff"], record["utility"] = decision.payoff, decision.utility
+            record["cost"] = decision.cost
+            if decision.copies:
+                record["copies"] = [list(entry) for entry in decision.copies]
+        case Place():
+            record["on"] = placement_record(decision.placement, names)
+        case Reject() | Drop():
+            record["refusal"] = decision.refusal.record()
+        case Queue():
+            if decision.message:
+                record["message"] = decision.message
+        case Charge():
+            record |= {"slot": decision.slot, "payer": decision.payer, "payee": decision.payee}
+            record["amounts"] = dict(decision.amounts)
+        case Pause():
+            pass
+    return record
+
+
+def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision:
+    """Return the decision that `decision_record` described; ``index`` gives rows by name.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, AttributeError
+        If it is none.
+    """
+    job = record["job"]
+    match record["decide"]:
+        case "Commit":
+            copies = tuple(TaskCopies(*entry) for entry in record.get("copies", ()))
+            plan = schedule_of(record["plan"], index)
+            return Commit(job, plan, record["payoff"], record["utility"], record["cost"], copies)
+        case "Place":
+            return Place(job, placement_of(record["on"], index))
+        case "Reject":
+            return Reject(job, refusal_of(record["refusal"]))
+        case "Drop":
+            return Drop(job, refusal_of(record["refusal"]))
+        case "Queue":
+            return Queue(job, record.get("message", ""))
+        case "Pause":
+            return Pause(job)
+        case "Charge":
+            amounts = record["amounts"]
+            return Charge(job, record["slot"], record["payer"], record["payee"], amounts)
+    raise ValueError(f"{record['decide']!r} is no decision")
+
+
+def schedule_record(plan: Schedule, names: Sequence[str]) -> Record:
+    """Return a schedule as plain values: rows of slot, server, workers, ps; servers listed once."""
+    rows, at = np.unique(plan.servers, return_inverse=True)
+    columns = (plan.slots, at, plan.workers, plan.ps)
+    return {
+        "servers": [names[row] for row in rows.tolist()],
+        "rows": [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)],
+    }
+
+
+def schedule_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Schedule:
+    """Return the schedule that `schedule_record` described."""
+    rows = [index[name] for name in record["servers"]]
+    entries = ((slot, rows[at], workers, ps) for slot, at, workers, ps in record["rows"])
+    return Schedule.of(entries)
+
+
+def placement_record(placement: Placement, names: Sequence[str]) -> list[list[Any]]:
+    """Return a placement as rows of server, workers, ps."""
+    entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
+    return [[names[server], workers, ps] for server, workers, ps in entries]
+
+
+def placement_of(record: Sequence[Sequence[Any]], index: Mapping[str, int]) -> Placement:
+    """Return the placement that `placement_record` described."""
+    return Placement.of((index[name], workers, ps) for name, workers, ps in record)
+
+
+def refusal_of(record: Mapping[str, Any]) -> Refusal:
+    """Return the refusal that `Refusal.record` described."""
+    values = dict(record)
+    return Refusal(Reason(values.pop("code")), **values)

@@ -1,0 +1,164 @@
+"""What happens to servers, and to the jobs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import numpy as np
+
+from shadowprice.core.cluster import Amounts
+from shadowprice.core.events import (
+    CapacityChanged,
+    Command,
+    Displaced,
+    JobsDisplaced,
+    ServerBack,
+    ServerLost,
+)
+from shadowprice.core.ledger import Ledger
+from shadowprice.engine.capacity import Change, changed_cluster
+from shadowprice.engine.decisions import Decider
+from shadowprice.engine.validation import EmptyClusterCheck
+
+
+class ServerEvents(Decider):
+    """Servers that are lost, come back, are drained, or are others than before."""
+
+    _never_fits: EmptyClusterCheck
+
+    def _lose(self, event: ServerLost) -> list[Command]:
+        row = self.cluster.index[event.server]
+        if row in self.lost and row not in self.drained:
+            return []
+        return self._take_out(event.slot, row, drained=False)
+
+    def _take_out(self, slot: int, row: int, *, drained: bool) -> list[Command]:
+        """Take a server out; drained, what runs there runs to the end of its slot."""
+        name, ledger = self.cluster.names[row], self.ledger
+        commands: list[Command] = []
+        if not drained and self.slot_running is not None:
+            commands += self._kill(slot, row)
+        was_out = row in self.lost
+        self._undo.assign(self, "lost", self.lost | {row})
+        out = self.drained | {row} if drained else self.drained - {row}
+        self._undo.assign(self, "drained", out)
+        self._undo.push(_set_capacity, ledger, row, ledger.capacity[row].copy())
+        holders = ledger.lose(row)
+        displaced = self._displace(holders)
+        why = f"{name} is drained" if drained else f"{name} was lost"
+        commands += [Displaced(slot, job, why) for job in displaced]
+        if not was_out:
+            commands += self._consult(ServerLost(slot, name, row))
+        if displaced:
+            commands += self._consult(JobsDisplaced(slot, displaced, row))
+        return commands
+
+    def _kill(self, slot: int, row: int) -> list[Command]:
+        """Stop what runs on a server that is gone while a slot runs."""
+        hit = [name for name, placement in self.running.items() if row in placement.servers]
+        commands: list[Command] = []
+        for name in hit:
+            placement = self.running[name]
+            self._end_run(name)
+            commands.append(self._stop(slot, name, placement, finished=False))
+        return commands
+
+    def _bring_back(self, event: ServerBack) -> list[Command]:
+        row, ledger = self.cluster.index[event.server], self.ledger
+        if row not in self.lost:
+            return []
+        self._undo.assign(self, "lost", self.lost - {row})
+        self._undo.assign(self, "drained", self.drained - {row})
+        self._undo.push(_set_capacity, ledger, row, ledger.capacity[row].copy())
+        ledger.restore(row)
+        return self._consult(ServerBack(event.slot, event.server, row))
+
+    def _change_capacity(self, event: CapacityChanged) -> list[Command]:
+        change = changed_cluster(self.cluster, event)
+        commands: list[Command] = []
+        if change.cluster is not self.cluster:
+            commands += self._rebuild(event, change)
+        for name in change.drained:
+            row = self.cluster.index[name]
+            if row not in self.lost:
+                commands += self._take_out(event.slot, row, drained=True)
+        for name in change.restored:
+            row = self.cluster.index[name]
+            if row in self.drained:
+                commands += self._bring_back(ServerBack(event.slot, name))
+        return commands
+
+    def _rebuild(self, event: CapacityChanged, change: Change) -> list[Command]:
+        """Let the books speak of the cluster as it is now, and the policy follow."""
+        undo, before = self._undo, self.cluster
+        commands: list[Command] = []
+        gone: list[str] = []
+        for row in np.flatnonzero(change.rows < 0).tolist():
+            if self.slot_running is not None:
+                commands += self._kill(event.slot, row)
+            gone += self._displace(self.ledger.holders(row))
+        for name in change.narrowed:
+            if (
+                change.cluster.roles[change.cluster.index[name]]
+                is not before.roles[before.index[name]]
+            ):
+                gone += self._displace(self.ledger.holders(before.index[name]))
+        self._renumber(change)
+        undo.assign(self, "cluster", change.cluster)
+        undo.assign(
+            self, "_never_fits", EmptyClusterCheck(change.cluster, local_free=self._local_free)
+        )
+        for name in change.narrowed:
+            row = change.cluster.index[name]
+            while self.ledger.overbooked(row):
+                gone += self._displace([max(self.ledger.holders(row), key=self._newness)])
+        displaced = tuple(sorted(gone, key=self._arrival))
+        commands += [Displaced(event.slot, name, "the servers changed") for name in displaced]
+        self._resume_policy("a cluster that changes")
+        commands += self._consult(event)
+        if displaced:
+            commands += self._consult(JobsDisplaced(event.slot, displaced, None))
+        return commands
+
+    def _newness(self, name: str) -> tuple[int, int, int]:
+        """Return what is largest of the job that was given its places last."""
+        record = self.jobs[name]
+        return record.committed, record.began, record.order
+
+    def _renumber(self, change: Change) -> None:
+        """Give every row its new number."""
+        undo, rows, ledger = self._undo, change.rows, self.ledger
+        undo.push(ledger.become, copy(ledger))
+        undo.assign(self, "lost", {int(rows[row]) for row in self.lost if rows[row] >= 0})
+        undo.assign(self, "drained", {int(rows[row]) for row in self.drained if rows[row] >= 0})
+        ledger.become(ledger.rebuilt(change.cluster, rows, self.lost))
+        for record in self.open_jobs.values():
+            if len(record.plan):
+                self._touch(record).plan = record.plan.renumbered(rows)
+            if record.placement is not None:
+                self._touch(record).placement = record.placement.renumbered(rows)
+        for mapping in (self.running, *self._agenda.values()):
+            undo.keep(mapping)
+            for name, placement in mapping.items():
+                mapping[name] = placement.renumbered(rows)
+
+    # ------------------------------------------------------------ shared steps
+
+    def _end_run(self, name: str) -> None:
+        """Take note that what runs of a job has ended by itself."""
+        self._undo.keep(self._ran)
+        self._ran[name] = None
+        self._undo.drop(self.running, name, self._start)
+        self._digest.changed.add(name)
+        self._move(name)
+
+    def _replan(self, names: Sequence[str], row: int | None, why: str) -> list[Command]:
+        displaced = self._displace(names)
+        commands: list[Command] = [Displaced(self.slot, name, why) for name in displaced]
+        return commands + self._consult(JobsDisplaced(self.slot, displaced, row))
+
+
+def _set_capacity(ledger: Ledger, row: int, capacity: Amounts) -> None:
+    ledger.capacity[row] = capacity
+    ledger.capacity_changed()

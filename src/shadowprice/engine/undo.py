@@ -1,0 +1,78 @@
+"""What an event changed, so that it can leave no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Undo:
+    """Changes of one event, each with its opposite.
+
+    Removing an entry of a dictionary and putting it back moves it to the end. Where the order
+    matters, it is put right after everything else: by a key that entries know, or from a copy of a
+    dictionary that is small.
+    """
+
+    __slots__ = ("_kept", "_orders", "_steps")
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._orders: dict[int, tuple[dict[str, Any], Callable[[str], Any]]] = {}
+        self._kept: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def clear(self) -> None:
+        """Forget everything: the event took effect."""
+        self._steps.clear()
+        self._orders.clear()
+        self._kept.clear()
+
+    def push(self, opposite: Callable[..., object], *arguments: Any) -> None:
+        """Note how a change is taken back."""
+        self._steps.append((opposite, arguments))
+
+    def assign(self, owner: object, name: str, value: object) -> None:
+        """Set an attribute."""
+        self._steps.append((setattr, (owner, name, getattr(owner, name))))
+        setattr(owner, name, value)
+
+    def put(self, mapping: dict[Any, Any], key: Any, value: object) -> None:
+        """Set an entry."""
+        if key in mapping:
+            self._steps.append((mapping.__setitem__, (key, mapping[key])))
+        else:
+            self._steps.append((mapping.pop, (key, None)))
+        mapping[key] = value
+
+    def drop(
+        self, mapping: dict[Any, Any], key: Any, order: Callable[[str], Any] | None = None
+    ) -> Any:
+        """Remove an entry that is there; ``order`` sorts the entries by key as they were."""
+        value = mapping.pop(key)
+        self._steps.append((mapping.__setitem__, (key, value)))
+        if order is not None:
+            self._orders[id(mapping)] = (mapping, order)
+        return value
+
+    def keep(self, mapping: dict[Any, Any]) -> None:
+        """Remember a small mapping as it is, once an event; it may then change at will."""
+        if id(mapping) not in self._kept:
+            self._kept.add(id(mapping))
+            self._steps.append((_refill, (mapping, dict(mapping))))
+
+    def roll_back(self) -> None:
+        """Take everything back, the last change first."""
+        for opposite, arguments in reversed(self._steps):
+            opposite(*arguments)
+        for mapping, order in self._orders.values():
+            entries = sorted(mapping.items(), key=lambda entry: order(entry[0]))
+            _refill(mapping, dict(entries))
+        self.clear()
+
+
+def _refill(mapping: dict[Any, Any], entries: dict[Any, Any]) -> None:
+    mapping.clear()
+    mapping.update(entries)
