@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shadowprice.policies.astraea.calendar import calendar
+from shadowprice.policies.astraea.calendar import Calendar
 from shadowprice.policies.astraea.market import Award, Market, Places
 from shadowprice.policies.astraea.prices import price_table
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
@@ -65,7 +65,7 @@ def played(*, rigid: bool) -> tuple[list[list[Award]], list[str]]:
 
 def test_the_example_s_jobs_run_in_the_rounds_it_says() -> None:
     arrivals = {row["arrival"] for row in EXAMPLE["jobs"]}
-    rounds = calendar(EXAMPLE["settings"]["lambda"], longest=300)
+    rounds = Calendar(EXAMPLE["settings"]["lambda"], longest=300)
     turns = [turn for turn in itertools.islice(rounds, 4) if turn.collected > max(arrivals)]
     assert [[turn.start, turn.end] for turn in turns] == EXAMPLE["rounds"]
 

@@ -5,7 +5,7 @@ All changes go through an `Undo`, so that an event takes effect as a whole or no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from shadowprice.core.cluster import Cluster
@@ -163,6 +163,87 @@ class Books:
     def departed(self, name: str) -> bool:
         """Whether a job has left the engine not long ago."""
         return name in self._departed
+
+    # ------------------------------------------------------------ other books
+
+    def marks(self) -> dict[str, Iterable[str]]:
+        """Return the names of jobs that are marked, by mark, in their order."""
+        return {
+            "planned": self._planned,
+            "moved": self._moved,
+            "ran": self._ran,
+            "closed": self._closed,
+            "departed": self._departed,
+        }
+
+    def departed_digest(self) -> int:
+        """Return what jobs that have left the engine are in its digest."""
+        self._digest.refresh(self.jobs, self.cluster.names)
+        return self._digest.of_departed()
+
+    def take_records(
+        self,
+        records: Iterable[JobRecord],
+        running: Mapping[str, Placement],
+        *,
+        start: int,
+        departed: int,
+        marks: Mapping[str, Iterable[str]],
+    ) -> None:
+        """Fill new books, whose counters, slot and lost servers are set, with jobs.
+
+        Parameters
+        ----------
+        records : iterable of JobRecord
+            Jobs in order of arrival.
+        running : mapping of str to Placement
+            What runs, in the order in which it was started.
+        start : int
+            First slot of the ledger's window.
+        departed : int
+            As `departed_digest` gave it.
+        marks : mapping
+            As `marks` gave them.
+        """
+        self.ledger.advance(start)
+        for row in self.lost:
+            self.ledger.lose(row)
+        for record in records:
+            self.jobs[record.job.name] = record
+            if record.status.open:
+                self.open_jobs[record.job.name] = record
+        for record in sorted(self.open_jobs.values(), key=lambda record: record.committed):
+            job, name = record.job, record.job.name
+            if len(record.plan):
+                self.ledger.reserve(name, record.plan.from_slot(start), job.worker, job.ps)
+                for slot, placement in record.plan.from_slot(self.slot).placements():
+                    self._agenda.setdefault(slot, {})[name] = placement
+            if record.placement is not None:
+                self.ledger.stand(name, record.placement, job.worker, job.ps)
+        self.running.update(running)
+        self._planned.update(dict.fromkeys(marks["planned"]))
+        self._moved.update(dict.fromkeys(marks["moved"]))
+        self._ran.update(dict.fromkeys(marks["ran"]))
+        self._closed.extend(marks["closed"])
+        self._departed.update(dict.fromkeys(marks["departed"]))
+        self._digest.restore(departed, self.jobs)
+
+    def take_books(self, other: Books) -> None:
+        """Take over all that other books hold, to change on their own from now on."""
+        for name in ("arrivals", "commands", "commitments", "sequence", "slot_running"):
+            setattr(self, name, getattr(other, name))
+        self.lost, self.drained = set(other.lost), set(other.drained)
+        self.ledger.become(other.ledger.clone())
+        self.jobs.update(other.jobs)
+        for name, record in other.open_jobs.items():
+            self.jobs[name] = self.open_jobs[name] = record.copy()
+        self.running.update(other.running)
+        self._agenda = {slot: dict(planned) for slot, planned in other._agenda.items()}
+        self._planned, self._moved = dict(other._planned), dict(other._moved)
+        self._ran, self._departed = dict(other._ran), dict(other._departed)
+        self._closed = list(other._closed)
+        self.unacknowledged = dict(other.unacknowledged)
+        self._digest = other._digest.clone()
 
     # ------------------------------------------------------------ changing
 

@@ -43,8 +43,13 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
     names = (*kept, *added)
     capacity = np.zeros((len(names), len(cluster.resources)), dtype=np.int64)
     roles, narrowed = [], []
+    costs = np.zeros(len(names))
     for row, name in enumerate(names):
         state, before = states.get(name), cluster.index.get(name)
+        if cluster.costs is not None and before is not None:
+            costs[row] = cluster.costs[before]
+        if state is not None and state.cost is not None:
+            costs[row] = state.cost
         if state is None:
             assert before is not None
             capacity[row] = cluster.capacity[before]
@@ -65,10 +70,18 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
         and tuple(roles) == cluster.roles
         and tenants == cluster.tenants
         and (capacity == cluster.capacity).all()
+        and (cluster.costs is None or (costs == cluster.costs).all())
     ):
         made = cluster
     else:
-        made = replace(cluster, names=names, roles=tuple(roles), capacity=capacity, tenants=tenants)
+        made = replace(
+            cluster,
+            names=names,
+            roles=tuple(roles),
+            capacity=capacity,
+            tenants=tenants,
+            costs=None if cluster.costs is None else costs,
+        )
     given = [(name, state) for name, state in states.items() if state is not None]
     return Change(
         made,

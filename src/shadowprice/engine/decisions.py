@@ -102,6 +102,18 @@ class Decider(Books):
         self._consultations.append(tuple(taken))
         return commands
 
+    def begin_policy_anew(self) -> None:
+        """Let the policy begin anew on what it sees; for one that was not there so far.
+
+        Raises
+        ------
+        EventError
+            If the policy cannot.
+        """
+        self._resume_policy("what happened without it")
+        self._undo.clear()
+        self._settle_memory()
+
     def _resume_policy(self, what: str) -> None:
         """Let the policy begin anew on what it sees, where it is there to see it."""
         if self._script is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.state import JobRecord
@@ -62,7 +62,7 @@ class StateDigest:
         """Return the part of the sum that jobs left behind which are gone."""
         return (self._sum - sum(self._hashes.values())) % _MODULUS
 
-    def restore(self, departed: int, names: Sequence[str]) -> None:
+    def restore(self, departed: int, names: Iterable[str]) -> None:
         """Begin from what jobs left behind that are gone; the others are still to be added."""
         self._sum, self._hashes, self.changed = departed, {}, set(names)
 

@@ -29,6 +29,7 @@ _PLAIN: Final = frozenset(
         ("builtins", "getattr"),
         ("copyreg", "_reconstructor"),
         ("fractions", "Fraction"),
+        ("functools", "partial"),
         ("itertools", "count"),
     }
 )

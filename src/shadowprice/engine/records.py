@@ -64,6 +64,7 @@ def cluster_record(cluster: Cluster) -> Record:
             )
         ],
         "tenants": [[tenant.name, dict(tenant.share)] for tenant in cluster.tenants],
+        "costs": None if cluster.costs is None else cluster.costs.tolist(),
     }
 
 
@@ -81,6 +82,7 @@ def cluster_of(record: Mapping[str, Any]) -> Cluster:
         capacity=capacity.reshape(len(servers), len(resources)),
         tenants=tuple(Tenant(name, share) for name, share in record["tenants"]),
         restart_seconds=Fraction(record["restart_seconds"]),
+        costs=None if record["costs"] is None else np.array(record["costs"], dtype=np.float64),
     )
 
 
@@ -187,9 +189,7 @@ def _read_commands(values: Record) -> None:
 
 def _read_capacity(values: Record) -> None:
     values["servers"] = {
-        name: None
-        if state is None
-        else ServerState(Role(state["role"]), state["capacity"], state["drained"])
+        name: None if state is None else ServerState(**(state | {"role": Role(state["role"])}))
         for name, state in values["servers"].items()
     }
     if "tenants" in values:
@@ -211,6 +211,7 @@ def _state_record(state: ServerState) -> Record:
         "role": state.role.value,
         "capacity": dict(state.capacity),
         "drained": state.drained,
+        "cost": state.cost,
     }
 
 

@@ -110,8 +110,7 @@ class JobRecord:
 
     def copy(self) -> JobRecord:
         """Return a record that changes on its own from now on."""
-        made: JobRecord = object.__new__(JobRecord)
-        made.put_back(self.values())
+        made = JobRecord(*_VALUES(self))
         made.left, made.finished = list(self.left), list(self.finished)
         return made
 

@@ -3,12 +3,12 @@ import itertools
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.policies.astraea.calendar import Round, calendar
+from shadowprice.policies.astraea.calendar import Calendar, Round
 from shadowprice.policies.astraea.prices import price_table, rounds_of_lemma
 
 
 def first(rounds: int, longest: int, count: int) -> list[Round]:
-    return list(itertools.islice(calendar(rounds, longest), count))
+    return list(itertools.islice(Calendar(rounds, longest), count))
 
 
 def test_the_example_s_batch() -> None:

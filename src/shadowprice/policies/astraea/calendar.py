@@ -15,7 +15,6 @@ length, and a batch collects whatever arrived before it begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shadowprice.core.errors import InputError
@@ -44,8 +43,8 @@ class Round:
     collected: int
 
 
-def calendar(rounds: int, longest: int) -> Iterator[Round]:
-    """Yield all rounds in order, without end.
+class Calendar:
+    """All rounds in order, without end.
 
     Parameters
     ----------
@@ -59,14 +58,27 @@ def calendar(rounds: int, longest: int) -> Iterator[Round]:
     InputError
         If there is no room for the first batch's rounds of two slots.
     """
-    if rounds < 1 or longest < 2:
-        raise InputError("Astraea needs lambda of at least 1 and a horizon of at least 2 slots")
-    batch, start = 1, 2 * rounds
-    while True:
-        doubling = 1 << batch <= longest
-        length = 1 << min(batch, longest.bit_length() - 1)
-        collected = (1 << batch) - 1 if doubling else start
-        for number in range(rounds):
-            yield Round(batch, number, start, start + length, collected)
-            start += length
-        batch += 1
+
+    def __init__(self, rounds: int, longest: int) -> None:
+        if rounds < 1 or longest < 2:
+            raise InputError("Astraea needs lambda of at least 1 and a horizon of at least 2 slots")
+        self._rounds, self._longest = rounds, longest
+        self._batch, self._number, self._start = 1, 0, 2 * rounds
+        self._collected = self._collects()
+
+    def __iter__(self) -> Calendar:
+        return self
+
+    def __next__(self) -> Round:
+        length = 1 << min(self._batch, self._longest.bit_length() - 1)
+        end = self._start + length
+        turn = Round(self._batch, self._number, self._start, end, self._collected)
+        self._start, self._number = end, self._number + 1
+        if self._number == self._rounds:
+            self._batch, self._number = self._batch + 1, 0
+            self._collected = self._collects()
+        return turn
+
+    def _collects(self) -> int:
+        """Return the slot before which the batch that begins now collects."""
+        return (1 << self._batch) - 1 if 1 << self._batch <= self._longest else self._start

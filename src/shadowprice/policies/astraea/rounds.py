@@ -29,7 +29,7 @@ from shadowprice.core.policy import Capabilities, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.astraea.calendar import Round, calendar
+from shadowprice.policies.astraea.calendar import Calendar, Round
 from shadowprice.policies.astraea.market import Award, Market
 from shadowprice.policies.astraea.parameters import RoundParameters
 from shadowprice.policies.astraea.pools import Pool, theta_record
@@ -103,7 +103,7 @@ class RoundPolicy:
         self.rounds = self._rounds(known=known)
         # A gang fits the ledger's window, which reaches one horizon ahead.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
-        self._calendar = calendar(self.rounds, self.longest)
+        self._calendar = Calendar(self.rounds, self.longest)
         self._ahead: deque[Round] = deque()
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -15,16 +16,23 @@ def fixed_workers(setting: FixedWorkers, seed: int) -> Callable[[Job], int]:
     """Return the function that gives each job its number of workers.
 
     The draw depends on the seed and the job's name alone, so neither the order nor the presence of
-    other jobs changes it.
+    other jobs changes it. The function can be written down, as a part of a policy's memory.
     """
     if setting == "most":
-        return lambda job: job.most_workers
+        return _most
     if setting == "fewest":
-        return lambda job: int(job.worker_counts[0])
+        return _fewest
     if setting == "drawn":
-        key = (seed % 2**64).to_bytes(8, "little")
-        return lambda job: _drawn(job, key)
-    return lambda job: _nearest(job, setting)
+        return partial(_drawn, key=(seed % 2**64).to_bytes(8, "little"))
+    return partial(_nearest, wanted=setting)
+
+
+def _most(job: Job) -> int:
+    return job.most_workers
+
+
+def _fewest(job: Job) -> int:
+    return int(job.worker_counts[0])
 
 
 def _nearest(job: Job, wanted: int) -> int:

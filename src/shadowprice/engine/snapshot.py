@@ -1,0 +1,253 @@
+"""The whole state of an engine as plain values, and an engine of its own from them.
+
+What the engine knows is written out by name, so that a snapshot outlives versions; what the policy
+knows of its own is its memory (`shadowprice.engine.memory`), which is kept beside it and fits the
+same policy with the same parameters. Without it, or with another policy, the policy begins anew on
+what it sees.
+"""
+
+from __future__ import annotations
+
+import base64
+import platform
+from collections.abc import Mapping
+from typing import Any, Final
+
+import shadowprice
+from shadowprice.core.bag import TaskCopies
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy, Status
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.memory import recall, remember, twin
+from shadowprice.engine.records import (
+    Record,
+    cluster_of,
+    cluster_record,
+    placement_of,
+    placement_record,
+    refusal_of,
+    schedule_of,
+    schedule_record,
+)
+from shadowprice.engine.state import JobRecord
+
+FORMAT: Final = 1
+"""Version of the format."""
+
+_COUNTS: Final = (
+    "progress",
+    "started",
+    "completion",
+    "plans",
+    "measured",
+    "generation",
+    "failures",
+    "began",
+    "committed",
+    "following",
+)
+
+
+def snapshot(engine: Engine) -> Record:
+    """Return an engine's whole state as plain values, ready for JSON.
+
+    Parameters
+    ----------
+    engine : Engine
+        Between two events.
+
+    Raises
+    ------
+    PolicyError
+        If the policy holds what cannot be kept.
+    """
+    names = engine.cluster.names
+    memory = remember(engine.policy, engine.view)
+    return {
+        "snapshot": FORMAT,
+        "versions": {"shadowprice": shadowprice.__version__, "python": platform.python_version()},
+        "cluster": cluster_record(engine.cluster),
+        "until": engine.until,
+        "acknowledges": engine.acknowledges,
+        "sequence": engine.sequence,
+        "arrivals": engine.arrivals,
+        "commands": engine.commands,
+        "commitments": engine.commitments,
+        "start": engine.ledger.start,
+        "slot_running": engine.slot_running,
+        "lost": [names[row] for row in sorted(engine.lost)],
+        "drained": [names[row] for row in sorted(engine.drained)],
+        "jobs": [_job_record(record, names) for record in engine.jobs.values()],
+        "running": {
+            name: placement_record(placement, names) for name, placement in engine.running.items()
+        },
+        **{name: list(names_) for name, names_ in engine.marks().items()},
+        "departed_digest": f"{engine.departed_digest():x}",
+        "unacknowledged": [_order_record(order) for order in engine.unacknowledged.values()],
+        "state_digest": engine.state_digest(),
+        "memory": base64.b85encode(memory).decode(),
+    }
+
+
+def restore(
+    record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool = True, memory: bool = True
+) -> Engine:
+    """Return an engine in the state that a snapshot tells.
+
+    Parameters
+    ----------
+    record : mapping
+        As `snapshot` gave it.
+    policy : Policy
+        Freshly built; it takes over the memory of the one that was there.
+    keeps_memory : bool
+        As of `Engine`.
+    memory : bool
+        Whether the policy takes the memory over; if not, it begins anew on what it sees, as a
+        policy of another kind, version or parameters has to.
+
+    Raises
+    ------
+    InputError
+        If the record is no snapshot of this version, or contradicts itself.
+    ShadowpriceError
+        If the policy's memory cannot be read.
+    """
+    if not isinstance(record, Mapping) or record.get("snapshot") != FORMAT:
+        version = record.get("snapshot") if isinstance(record, Mapping) else None
+        raise InputError(Fault("snapshot", f"is of version {version!r}; this one reads {FORMAT}"))
+    try:
+        engine = _restored(record, policy, keeps_memory=keeps_memory)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(Fault("snapshot", f"is damaged: {error!r}")) from error
+    if engine.state_digest() != record["state_digest"]:
+        raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
+    if memory:
+        recall(engine.policy, base64.b85decode(record["memory"]), engine.view)
+    else:
+        engine.begin_policy_anew()
+    return engine
+
+
+def clone(engine: Engine) -> Engine:
+    """Return an engine in the same state, with a policy of its own, to ask what would be.
+
+    Jobs and plans are shared, as nobody changes them; the time grows with the open jobs.
+    """
+    memory = remember(engine.policy, engine.view)
+    made = Engine(
+        engine.cluster,
+        engine.policy,
+        until=engine.until,
+        keeps_memory=engine.keeps_memory,
+        acknowledges=engine.acknowledges,
+    )
+    made.take_books(engine)
+    made.policy = twin(engine.policy, memory, made.view)
+    return made
+
+
+def _restored(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) -> Engine:
+    cluster = cluster_of(record["cluster"])
+    engine = Engine(
+        cluster,
+        policy,
+        until=record["until"],
+        keeps_memory=keeps_memory,
+        acknowledges=record["acknowledges"],
+    )
+    index = cluster.index
+    for name in ("sequence", "arrivals", "commands", "commitments", "slot_running"):
+        setattr(engine, name, record[name])
+    engine.lost = {index[name] for name in record["lost"]}
+    engine.drained = {index[name] for name in record["drained"]}
+    engine.take_records(
+        [_job_of(each, index) for each in record["jobs"]],
+        {name: placement_of(on, index) for name, on in record["running"].items()},
+        start=record["start"],
+        departed=int(record["departed_digest"], 16),
+        marks={name: record[name] for name in engine.marks()},
+    )
+    for each in record["unacknowledged"]:
+        order = _order_of(each, index)
+        engine.unacknowledged[order.id] = order
+    return engine
+
+
+def _job_record(record: JobRecord, names: tuple[str, ...]) -> Record:
+    told: Record = {"job": record.job.record(), "status": record.status.value}
+    told["order"] = record.order
+    for name in _COUNTS:
+        told[name] = getattr(record, name)
+    if len(record.plan) and record.status.open:
+        told["plan"] = schedule_record(record.plan, names)
+    if record.placement is not None:
+        told["placement"] = placement_record(record.placement, names)
+    if record.refusal is not None:
+        told["refusal"] = record.refusal.record()
+    if record.copies:
+        told["copies"] = [list(entry) for entry in record.copies]
+        told["left"] = list(record.left)
+    if record.finished:
+        told["finished"] = list(record.finished)
+    return told
+
+
+def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
+    record = JobRecord(Job.from_record(told["job"]), told["order"], Status(told["status"]))
+    for name in _COUNTS:
+        setattr(record, name, told[name])
+    if "plan" in told:
+        record.plan = schedule_of(told["plan"], index)
+    if "placement" in told:
+        record.placement = placement_of(told["placement"], index)
+    if "refusal" in told:
+        record.refusal = refusal_of(told["refusal"])
+    record.copies = tuple(TaskCopies(*entry) for entry in told.get("copies", ()))
+    record.left, record.finished = list(told.get("left", ())), list(told.get("finished", ()))
+    return record
+
+
+def _order_record(order: Start | Resize | Stop) -> Record:
+    told: Record = {
+        "order": type(order).__name__,
+        "slot": order.slot,
+        "job": order.job,
+        "id": order.id,
+        "generation": order.generation,
+        "after": list(order.after),
+        "frees": list(order.frees),
+    }
+    if isinstance(order, Stop):
+        told["finished"] = order.finished
+    else:
+        placement = order.placement
+        entries = zip(order.servers, placement.workers, placement.ps, strict=True)
+        told["on"] = [list(entry) for entry in entries]
+        told["copies"] = [list(entry) for entry in order.copies]
+        told["plan"] = order.plan
+    return told
+
+
+def _order_of(told: Mapping[str, Any], index: Mapping[str, int]) -> Start | Resize | Stop:
+    common: dict[str, Any] = {
+        "id": told["id"],
+        "generation": told["generation"],
+        "after": tuple(told["after"]),
+        "frees": tuple(told["frees"]),
+    }
+    if told["order"] == "Stop":
+        return Stop(told["slot"], told["job"], told["finished"], **common)
+    known = [entry for entry in told["on"] if entry[0] in index]
+    kind = Start if told["order"] == "Start" else Resize
+    return kind(
+        told["slot"],
+        told["job"],
+        placement_of(known, index),
+        servers=tuple(name for name, _, _ in told["on"]),
+        copies=tuple(TaskCopies(*entry) for entry in told["copies"]),
+        plan=told["plan"],
+        **common,
+    )

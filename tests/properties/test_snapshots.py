@@ -1,0 +1,154 @@
+"""An engine that is restored, or cloned, decides on as the original: with every policy."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from typing import Any
+
+import pytest
+
+from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.engine import Engine
+from shadowprice.engine.memory import recall, remember
+from shadowprice.engine.snapshot import clone, restore, snapshot
+from tests.planners import EarliestPlanner, Wanderer
+from tests.policy_worlds import driven, every_policy, fresh
+from tests.properties.test_engine import Auditor, Simulation, world
+
+SEEDS = (1, 4)
+
+
+def told(commands: Any) -> list[str]:
+    """Return commands in words, numbers and generations included."""
+    words = []
+    for command in commands:
+        text = repr(command)
+        decision = getattr(command, "decision", None)
+        if hasattr(decision, "schedule"):
+            text = repr((decision.schedule.rows(), decision.payoff, decision.cost, decision.copies))
+        words.append(text)
+    return words
+
+
+@pytest.mark.parametrize("policy", every_policy())
+def test_restarts_at_every_event_change_nothing(policy: str) -> None:
+    """A new engine after each event, through JSON, and a policy that was just built."""
+    seed = SEEDS[0]
+    on, jobs, events, commands = driven(policy, seed)
+    engine = Engine(on, fresh(policy, on, jobs, seed))
+    straight = Engine(on, fresh(policy, on, jobs, seed), keeps_memory=False)
+    for event, expected in zip(events, commands, strict=True):
+        engine = restore(json.loads(json.dumps(snapshot(engine))), fresh(policy, on, jobs, seed))
+        assert told(engine.handle(event)) == told(expected)
+        straight.handle(event)
+        assert engine.state_digest() == straight.state_digest()
+        assert (engine.ledger.used == straight.ledger.used).all()
+        assert list(engine.running) == list(straight.running)
+
+
+@pytest.mark.parametrize("policy", every_policy())
+def test_a_clone_goes_its_own_way(policy: str) -> None:
+    """What a clone decides is what the original decides next, and leaves no trace in it."""
+    for seed in SEEDS:
+        on, jobs, events, commands = driven(policy, seed)
+        engine = Engine(on, fresh(policy, on, jobs, seed), keeps_memory=False)
+        half = len(events) // 2
+        for event in events[:half]:
+            engine.handle(event)
+        before = engine.state_digest()
+        copy = clone(engine)
+        assert copy.state_digest() == before
+        ends = []
+        for each in (copy, engine):
+            for event, expected in zip(events[half:], commands[half:], strict=True):
+                assert told(each.handle(event)) == told(expected)
+            ends.append(each.state_digest())
+            if each is copy:
+                assert engine.state_digest() == before
+        assert ends[0] == ends[1]
+
+
+def _go_on(order: tuple[str, int, str]) -> tuple[list[list[str]], str]:
+    """Restore a snapshot in this process, and take in the rest of what the driver sent."""
+    policy, seed, text = order
+    on, jobs, events, _ = driven(policy, seed)
+    engine = restore(json.loads(text), fresh(policy, on, jobs, seed))
+    half = len(events) // 2
+    return [told(engine.handle(event)) for event in events[half:]], engine.state_digest()
+
+
+def test_another_process_decides_on_as_this_one_would() -> None:
+    orders, expected = [], []
+    for policy in every_policy():
+        seed = SEEDS[1]
+        on, jobs, events, commands = driven(policy, seed)
+        engine = Engine(on, fresh(policy, on, jobs, seed), keeps_memory=False)
+        half = len(events) // 2
+        for event in events[:half]:
+            engine.handle(event)
+        orders.append((policy, seed, json.dumps(snapshot(engine))))
+        for event in events[half:]:
+            engine.handle(event)
+        expected.append(([told(each) for each in commands[half:]], engine.state_digest()))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.map(_go_on, orders)
+    for (policy, _, _), there, here in zip(orders, found, expected, strict=True):
+        assert there == here, policy
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_planners_with_faults_survive_restarts(seed: int) -> None:
+    on, jobs, incidents, _ = world(seed)
+    for made in (EarliestPlanner, lambda: Wanderer(seed)):
+        auditor = Auditor(on, jobs)
+        done = Simulation(on, jobs, made(), until=60, incidents=incidents).run([auditor])
+        engine = Engine(on, made(), until=60)
+        for event in auditor.events:
+            engine = restore(json.loads(json.dumps(snapshot(engine))), made())
+            engine.handle(event)
+        assert engine.state_digest() == done.state_digest()
+
+
+# ---------------------------------------------------------------- damage
+
+
+def test_a_damaged_snapshot_is_refused() -> None:
+    on, jobs, events, _ = driven("fifo", 1)
+    engine = Engine(on, fresh("fifo", on, jobs, 1))
+    for event in events[:9]:
+        engine.handle(event)
+    whole = json.dumps(snapshot(engine))
+
+    def broken(**changes: Any) -> dict[str, Any]:
+        return json.loads(whole) | changes
+
+    for record, said in (
+        ({}, "is of version None; this one reads 1"),
+        (broken(snapshot=2), "is of version 2"),
+        (broken(jobs=3), "is damaged"),
+        (broken(running={"ghost": []}), "is damaged"),
+        (broken(lost=["nowhere"]), "is damaged: KeyError"),
+        (broken(sequence=4), "its digest is not that of its state"),
+    ):
+        with pytest.raises(InputError, match=said):
+            restore(record, fresh("fifo", on, jobs, 1))
+    with pytest.raises(ShadowpriceError, match="memory cannot be read"):
+        restore(broken(memory=""), fresh("fifo", on, jobs, 1))
+
+
+def test_a_memory_holds_no_strange_classes() -> None:
+    """Reading a memory back builds what policies are made of, and runs nothing else."""
+    on, jobs, _, _ = driven("fifo", 1)
+    engine = Engine(on, fresh("fifo", on, jobs, 1))
+    hostile = b"cos\nsystem\n(S'true'\ntR."
+    with pytest.raises(ShadowpriceError, match=r"os\.system is no part of a memory"):
+        recall(engine.policy, hostile, engine.view)
+
+
+def test_a_policy_that_holds_a_file_says_so() -> None:
+    policy = EarliestPlanner()
+    policy.answer = lambda: None  # type: ignore[attr-defined]
+    engine = Engine(world(1)[0], policy)
+    with pytest.raises(ShadowpriceError, match="memory of policy EarliestPlanner cannot be kept"):
+        remember(engine.policy, engine.view)
