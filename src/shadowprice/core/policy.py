@@ -198,6 +198,19 @@ class Policy(Protocol):
         ...
 
 
+class ResumingPolicy(Policy, Protocol):
+    """A policy that can take over a state that it did not decide: it follows changing clusters."""
+
+    def resume(self, view: View) -> None:
+        """Begin anew on what the view shows, keeping what was learnt as far as it still holds.
+
+        Called when servers or shares changed, when a job was revised, and on a policy that was not
+        there when what the view shows was decided. What stands keeps standing, what is planned
+        keeps its plan; decisions come with the next event.
+        """
+        ...
+
+
 class PricedPolicy(Policy, Protocol):
     """A policy that posts prices."""
 
@@ -231,6 +244,11 @@ class QuotingPolicy(Policy, Protocol):
             Whether a refusal is to carry its reason, which may cost as much again as the answer.
         """
         ...
+
+
+def servers_out(view: View) -> list[int]:
+    """Return the rows of the servers that are out."""
+    return [row for row in range(view.cluster.servers) if view.lost(row)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class Decider(Books):
         if self._script is not None:
             decisions: Iterable[Decision] = next(self._script, ())
         else:
-            self._keep_memory()
+            self._asked = True
             if self._absent:
                 self._resume_policy("what happened without it")
             decisions = self.policy.decide(self._view, event)
@@ -119,7 +119,7 @@ class Decider(Books):
         if self._script is not None:
             self._undo.assign(self, "_absent", True)
             return
-        self._keep_memory()
+        self._asked = True
         resume = getattr(inner(self.policy), "resume", None)
         if resume is None:
             raise EventError(f"the policy cannot follow {what}")
@@ -127,10 +127,12 @@ class Decider(Books):
         resume(self._view)
 
     def _keep_memory(self) -> None:
-        if self.keeps_memory and not self._asked:
-            if self._memory is None:
-                self._memory = remember(self.policy, self._view)
-            self._asked = True
+        """Keep the policy's memory as it is before an event, where an older one does not tell it.
+
+        Before, and not when the policy is asked: jobs that the event brings are not open yet.
+        """
+        if self.keeps_memory and self._memory is None:
+            self._memory = remember(self.policy, self._view)
 
     def _settle_memory(self) -> None:
         """Forget the memory that was kept: the event took effect."""

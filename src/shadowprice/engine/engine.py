@@ -221,6 +221,8 @@ class Engine(JobEvents):
         if self._undo:
             raise EventError("an event is being decided; settle it first")
         check_event(self, event)
+        if script is None:
+            self._keep_memory()
         self._begin_event()
         self._script = None if script is None else iter(script)
         self._consultations = []

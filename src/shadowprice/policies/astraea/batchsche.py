@@ -42,5 +42,4 @@ def private_pools(tenancy: Tenancy, theta: Theta) -> list[Pool]:
 def build(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
     """Build the policy, as the registry asks."""
     tenancy = tenancy_of(context.cluster)
-    pools = private_pools(tenancy, parameters.theta)
-    return RoundPolicy(context, parameters, tenancy, pools, sharing=False)
+    return RoundPolicy(context, parameters, tenancy, private_pools, sharing=False)

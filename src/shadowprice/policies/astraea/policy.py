@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.astraea.parameters import RoundParameters
-from shadowprice.policies.astraea.pools import whole_pool
+from shadowprice.policies.astraea.pools import whole_pools
 from shadowprice.policies.astraea.rounds import RoundPolicy
 from shadowprice.policies.tenants.tenancy import tenancy_of
 
@@ -12,5 +12,4 @@ from shadowprice.policies.tenants.tenancy import tenancy_of
 def build(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
     """Build the policy, as the registry asks."""
     tenancy = tenancy_of(context.cluster)
-    pool = whole_pool(tenancy, parameters.theta)
-    return RoundPolicy(context, parameters, tenancy, [pool], sharing=True)
+    return RoundPolicy(context, parameters, tenancy, whole_pools, sharing=True)

@@ -136,6 +136,11 @@ def whole_pool(tenancy: Tenancy, theta: Theta) -> Pool:
     )
 
 
+def whole_pools(tenancy: Tenancy, theta: Theta) -> list[Pool]:
+    """Return the one pool that all tenants share, as a list."""
+    return [whole_pool(tenancy, theta)]
+
+
 def theta_record(tenancy: Tenancy, pool: Pool) -> Mapping[str, float]:
     """Return theta in force by type of place."""
     worker, ps = pool.thetas()

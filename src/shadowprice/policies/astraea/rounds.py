@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +31,12 @@ from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.astraea.calendar import Calendar, Round
 from shadowprice.policies.astraea.market import Award, Market
-from shadowprice.policies.astraea.parameters import RoundParameters
+from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import Pool, theta_record
 from shadowprice.policies.astraea.prices import rounds_of_lemma
 from shadowprice.policies.astraea.reasons import why_not
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, gang_job, hopeless
-from shadowprice.policies.tenants.tenancy import Claim, Tenancy, require_tenants
+from shadowprice.policies.tenants.tenancy import Claim, Tenancy, require_tenants, tenancy_of
 
 
 @dataclass(slots=True)
@@ -68,8 +68,8 @@ class RoundPolicy:
         What was set.
     tenancy : Tenancy
         Places and owners.
-    pools : sequence of Pool
-        Every tenant is in one.
+    pools_of : callable
+        Divides places among pools; every tenant is in one.
     sharing : bool
         Whether tenants of a pool lend each other what they do not use, and pay for it.
 
@@ -84,13 +84,14 @@ class RoundPolicy:
         context: PolicyContext,
         parameters: RoundParameters,
         tenancy: Tenancy,
-        pools: Iterable[Pool],
+        pools_of: Callable[[Tenancy, Theta], Iterable[Pool]],
         *,
         sharing: bool,
     ) -> None:
         self.tenancy = tenancy
         self.parameters = parameters
-        self.pools = tuple(pools)
+        self._pools_of = pools_of
+        self.pools = tuple(pools_of(tenancy, parameters.theta))
         self.sharing = sharing
         self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
         self._rigid = parameters.workers == "rigid"
@@ -119,6 +120,30 @@ class RoundPolicy:
             foresees=known and (parameters.theta.source == "known" or parameters.rounds == "lemma"),
             patience=2 * self.rounds * self.longest + 1,
         )
+
+    def resume(self, view: View) -> None:
+        """Count places and shares anew; what is planned keeps its plan, the rest joins a batch.
+
+        Raises
+        ------
+        InputError
+            If the shares do not add up to the places there are now.
+        """
+        before, tenants = self.pools, self.tenancy.tenants
+        self.tenancy = tenancy_of(view.cluster)
+        self.pools = tuple(self._pools_of(self.tenancy, self.parameters.theta))
+        self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
+        for pool, old in zip(self.pools, before, strict=False):
+            pool.seen_worker, pool.seen_ps = list(old.seen_worker), list(old.seen_ps)
+        if self.tenancy.tenants != tenants:
+            self._running.clear()  # what they pay is counted by the tenants that were
+        self._markets = []
+        waiting, self._waiting = self._waiting, {}
+        for name, state in view.open_jobs.items():
+            claim = self.tenancy.claim_of(state.job)
+            if not len(state.plan) and isinstance(claim, Claim):
+                displaced = name not in waiting or waiting[name].displaced
+                self._waiting[name] = _Waiting(state.job, claim, displaced=displaced)
 
     # ---------------------------------------------------------------- parameters
 

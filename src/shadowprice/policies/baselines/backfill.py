@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,7 +26,7 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement
@@ -103,6 +103,7 @@ class Backfill:
     capabilities: Final = Capabilities(wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: BackfillParameters) -> None:
+        self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._cluster = context.cluster
         self._workers_of = fixed_workers(parameters.workers, context.seed)
@@ -117,6 +118,26 @@ class Backfill:
         self._arrivals = 0
         self._changed = False
         self._looked_at: list[str] = []
+
+    def resume(self, view: View) -> None:
+        """Keep what stands where it stands, expected to end as its work says; queue the rest."""
+        ends = {name: running.ends for name, running in self._running.items()}
+        Backfill.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
+        for server in servers_out(view):
+            self._room.lose(server)
+        for name, state in view.open_jobs.items():
+            job, placement = state.job, state.placement
+            wanted = self._workers_of(job)
+            workers = self._empty.workers(job, wanted) or wanted
+            entry = _Waiting(job, workers, self._arrivals, self._share(job, workers), 0)
+            entry.length = _expected(entry, state.remaining)
+            self._arrivals += 1
+            if placement is None:
+                self._queue[name] = entry
+            else:
+                self._room.stand(job, placement)
+                self._running[name] = _Running(entry, ends.get(name, view.slot + entry.length))
+        self._changed = True
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force."""
@@ -138,6 +159,8 @@ class Backfill:
                 self._leave(name)
             case JobsDisplaced(_, names):
                 for name in names:
+                    if name in self._queue:
+                        continue  # it was not standing any more when the policy resumed
                     self._room.release(name)
                     entry = self._running.pop(name).entry
                     self._queue[name] = entry

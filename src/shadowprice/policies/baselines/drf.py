@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
 from shadowprice.core.quote import Quote
 from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.policies.baselines.parameters import DrfParameters
@@ -53,12 +54,24 @@ class Drf:
     capabilities: Final = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: DrfParameters) -> None:
+        self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._capacity = context.cluster.capacity
         self._empty = EmptyCluster(context.cluster)
         self._table = JobTable(context.cluster)
         self._cursors = np.zeros(2, dtype=np.int64)
         self._changed = False
+
+    def resume(self, view: View) -> None:
+        """Take in all open jobs where they stand; shares are worked out anew."""
+        Drf.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
+        for server in servers_out(view):
+            self._table.lose(server)
+        for state in view.open_jobs.values():
+            row = self._table.add(state.job)
+            if state.placement is not None:
+                self._table.stand(row, state.placement)
+        self._changed = True
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from shadowprice.core.events import (
+    CapacityChanged,
     Decision,
     Drop,
     JobCancelled,
+    JobRevised,
     JobsArrived,
     JobsDisplaced,
     JobsFinished,
@@ -21,7 +24,7 @@ from shadowprice.core.events import (
     ServerLost,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
 from shadowprice.core.quote import Quote
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FifoParameters
@@ -50,6 +53,7 @@ class Fifo:
     capabilities: Final = Capabilities(quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: FifoParameters) -> None:
+        self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._workers_of = fixed_workers(parameters.workers, context.seed)
         self._empty = EmptyCluster(context.cluster)
@@ -58,6 +62,21 @@ class Fifo:
         self._queue: deque[tuple[Job, int]] = deque()
         self._arrivals = 0
         self._blocked = False
+
+    def resume(self, view: View) -> None:
+        """Keep what stands where it stands, and queue the rest in order of arrival."""
+        Fifo.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
+        for server in servers_out(view):
+            self._room.lose(server)
+        for name, state in view.open_jobs.items():
+            self._order[name] = self._arrivals
+            self._arrivals += 1
+            if state.placement is not None:
+                self._room.stand(state.job, state.placement)
+            else:
+                wanted = self._workers_of(state.job)
+                workers = self._empty.workers(state.job, wanted) or wanted
+                self._queue.append((state.job, workers))
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force."""
@@ -76,6 +95,8 @@ class Fifo:
                 self._displace(names)
             case JobCancelled(_, name):
                 self._leave(name)
+            case CapacityChanged() | JobRevised():
+                pass  # it has resumed
             case ServerLost(_, _, server):
                 self._room.lose(server)
             case ServerBack(_, _, server):
@@ -114,6 +135,8 @@ class Fifo:
         """Put jobs back where they belong in the queue."""
         back = []
         for name in names:
+            if name not in self._room.standing:
+                continue  # it was not standing any more when the policy resumed
             held = self._room.standing[name]
             self._room.release(name)
             back.append((held[0], held[1].total_workers))

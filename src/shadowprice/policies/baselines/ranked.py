@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
 from shadowprice.core.quote import Quote
 from shadowprice.kernels.reactive.risk_reward import run_in_order
 from shadowprice.policies.baselines.fixed import fixed_workers
@@ -59,6 +60,7 @@ class Ranked:
     def __init__(
         self, context: PolicyContext, parameters: Parameters, workers: FixedWorkers
     ) -> None:
+        self._context = replace(context, known_jobs=None)
         self._parameters_set = parameters
         self._capacity = context.cluster.capacity
         self._workers_of = fixed_workers(workers, context.seed)
@@ -71,6 +73,24 @@ class Ranked:
             "workers": np.zeros(0, dtype=np.int64),
             "ps": np.zeros(0, dtype=np.int64),
         }
+
+    def resume(self, view: View) -> None:
+        """Take in all open jobs where they stand, with what was noted of them before."""
+        before, columns = dict(self._table.rows), dict(self._columns)
+        kept = {name: {key: columns[key][row] for key in columns} for name, row in before.items()}
+        context = replace(self._context, cluster=view.cluster)
+        type(self).__init__(self, context, self._parameters_set)  # type: ignore[call-arg]
+        for server in servers_out(view):
+            self._table.lose(server)
+        for name, state in view.open_jobs.items():
+            wanted = self._workers_of(state.job)
+            row = self._admit(state.job, self._empty.workers(state.job, wanted) or wanted)
+            for key, value in kept.get(name, {}).items():
+                if key not in ("workers", "ps"):
+                    self._columns[key][row] = value
+            if state.placement is not None:
+                self._table.stand(row, state.placement)
+        self._changed = True
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force."""
@@ -123,16 +143,21 @@ class Ranked:
             if not workers:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
-            row = self._table.add(job)
-            size = len(self._table.jobs)
-            for name, column in self._columns.items():
-                if len(column) < size:
-                    more = np.zeros((size - len(column), *column.shape[1:]), column.dtype)
-                    self._columns[name] = np.concatenate((column, more))
-            self._columns["workers"][row] = workers
-            self._columns["ps"][row] = job.ps_needed(workers)
-            self._enter(job, row)
+            self._admit(job, workers)
             yield Queue(job.name)
+
+    def _admit(self, job: Job, workers: int) -> int:
+        """Take a job in; return its row."""
+        row = self._table.add(job)
+        size = len(self._table.jobs)
+        for name, column in self._columns.items():
+            if len(column) < size:
+                more = np.zeros((size - len(column), *column.shape[1:]), column.dtype)
+                self._columns[name] = np.concatenate((column, more))
+        self._columns["workers"][row] = workers
+        self._columns["ps"][row] = job.ps_needed(workers)
+        self._enter(job, row)
+        return row
 
     def _run(self, view: View) -> Iterator[Decision]:
         table, columns = self._table, self._columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +23,7 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import FAMILIES
@@ -65,6 +65,7 @@ class Rrh:
     capabilities: Final = Capabilities(wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: RrhParameters) -> None:
+        self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._capacity = context.cluster.capacity
         self._workers_of = fixed_workers(parameters.workers, context.seed)
@@ -82,6 +83,18 @@ class Rrh:
             "slots_left": np.zeros(0, dtype=np.int64),
             "share": np.zeros(0),
         }
+
+    def resume(self, view: View) -> None:
+        """Take in all open jobs where they stand; they are ranked anew."""
+        Rrh.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
+        for server in servers_out(view):
+            self._table.lose(server)
+        for state in view.open_jobs.values():
+            wanted = self._workers_of(state.job)
+            self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)
+            if state.placement is not None:
+                self._table.stand(self._table.rows[state.job.name], state.placement)
+        self._changed = True
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
 from shadowprice.core.quote import Quote
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.recomputation import Outcome, Recomputation, layout_of
@@ -56,6 +57,7 @@ class Dorm:
     capabilities: Final = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
+        self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._cluster: Cluster = context.cluster
         self._empty = EmptyCluster(context.cluster)
@@ -77,6 +79,28 @@ class Dorm:
             ),
             0,
         )
+
+    def resume(self, view: View) -> None:
+        """Take in all open jobs where they stand; their shares are worked out anew."""
+        count = self._count
+        Dorm.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
+        self._count = count
+        for server in servers_out(view):
+            self._room.lose(server)
+            self._up[server] = False
+        self._renew()
+        for name, state in view.open_jobs.items():
+            entry = Entry.of(state.job, self._arrivals)
+            self._arrivals += 1
+            if state.placement is None:
+                self._queue[name] = entry
+                continue
+            self._room.stand(state.job, state.placement)
+            workers = state.placement.total_workers
+            # The widest useful number that it has the workers for.
+            entry.choice = max(int(np.searchsorted(entry.counts, workers, side="right")) - 1, 0)
+            self._running[name] = entry
+        self._changed = True
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, and how the recomputations so far went.
@@ -108,6 +132,8 @@ class Dorm:
                 self._leave(name)
             case JobsDisplaced(_, names):
                 for name in names:
+                    if name in self._queue:
+                        continue  # it was not standing any more when the policy resumed
                     self._room.release(name)
                     self._queue[name] = entry = self._running.pop(name)
                     entry.choice = -1

@@ -51,6 +51,7 @@ class Oasis(PricedAdmission):
             parameters.split == "auto" and parameters.prices == "offline" and with_ps
         )
         self._undivided = parameters.split == "auto" and not divided
+        self._halved = divided
         kinds: tuple[Carries, ...] = ("workers", "ps")
         learners = [
             ConstantsLearner(
@@ -86,23 +87,27 @@ class Oasis(PricedAdmission):
 
     @contextmanager
     def _as_if_learnt(self, job: Job, ledger: LedgerView) -> Iterator[None]:
-        before = self._planner, self._learners, self._undivided
+        before = self._planner, self._learners, self._undivided, self._halved
         if self._undivided and job.ps is not None:
             self._divide()
         try:
             with super()._as_if_learnt(job, ledger):
                 yield
         finally:
-            self._planner, self._learners, self._undivided = before
+            self._planner, self._learners, self._undivided, self._halved = before
 
     def _divide(self) -> None:
         """Give half of the servers for both to parameter servers, from now on.
 
         What stands on them stays; they carry no new workers.
         """
-        members = pools(self._cluster, halved=True)
+        self._halved, self._undivided = True, False
+        self._follow(self._cluster)
+
+    def _follow(self, cluster: Cluster) -> None:
+        members = pools(cluster, halved=self._halved)
         learners = [
-            learner.moved(Pool.of(self._cluster, servers))
+            learner.moved(Pool.of(cluster, servers))
             for learner, servers in zip(self._learners, members, strict=True)
         ]
         constants = [board.constants for board in self._planner.boards]
@@ -110,8 +115,7 @@ class Oasis(PricedAdmission):
             scale = self._parameters.price_scale
             constants = [learner.constants().scaled(scale) for learner in learners]
         self._learners = tuple(learners)
-        self._planner = self._planner_of(self._cluster, learners, constants)
-        self._undivided = False
+        self._planner = self._planner_of(cluster, learners, constants)
 
     def _planner_of(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.pdors.parameters import PdorsParameters
@@ -64,7 +65,19 @@ class Pdors(PricedAdmission):
         constants = first_constants("pdors", context, parameters, [learner], [parameters.given])
         board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
         planner = Planner(board, cluster, parameters, context.seed)
+        self._seed = context.seed
         super().__init__(planner, [learner], parameters, cluster)
+
+    def _follow(self, cluster: Cluster) -> None:
+        (learner,), (board,) = self._learners, self._planner.boards
+        learner = learner.moved(Pool.of(cluster, np.ones(cluster.servers, dtype=np.bool_)))
+        constants = board.constants
+        if self._parameters.prices == "online":
+            constants = learner.constants().scaled(self._parameters.price_scale)
+        self._learners = (learner,)
+        board = PriceBoard(cluster, learner.pool, constants, cluster.horizon)
+        assert isinstance(self._parameters, PdorsParameters)
+        self._planner = Planner(board, cluster, self._parameters, self._seed)
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""

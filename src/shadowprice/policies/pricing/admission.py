@@ -83,6 +83,16 @@ class PricedAdmission(ABC):
             case _:
                 return
 
+    def resume(self, view: View) -> None:
+        """Price the servers that there are now; what was learnt, and what is planned, stays."""
+        if view.cluster is not self._cluster:
+            self._cluster = view.cluster
+            self._follow(view.cluster)
+
+    @abstractmethod
+    def _follow(self, cluster: Cluster) -> None:
+        """Build the boards and the planner for a cluster, at the constants in force."""
+
     @abstractmethod
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""

@@ -103,6 +103,14 @@ class JobTable:
         self.on_workers[row] = self.on_ps[row] = 0
         self.standing[row] = False
 
+    def stand(self, row: int, placement: Placement) -> None:
+        """Take note of where a job stands."""
+        servers = list(placement.servers)
+        self.clear(row)
+        self.on_workers[row, servers] = placement.workers
+        self.on_ps[row, servers] = placement.ps
+        self.standing[row] = True
+
     def lose(self, server: int) -> None:
         """Take a server out; the jobs that stood there are displaced one by one."""
         self.hosts_workers[server] = self.hosts_ps[server] = False

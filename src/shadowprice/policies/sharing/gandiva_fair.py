@@ -8,6 +8,7 @@ moving them, and the split into a central and per-server schedulers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -59,12 +60,24 @@ class GandivaFair:
     )
 
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
+        self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._tenancy = tenancy_of(context.cluster)
         require_tenants(self._tenancy, context.known_jobs)
         self._tickets = _traded(self._tenancy, parameters)
         self._strides = [Strides(row) for row in self._tickets.tolist()]
         self._gangs: dict[str, FixedGang] = {}
+
+    def resume(self, view: View) -> None:
+        """Take in all open jobs; turns go on where tenants and their tickets are the same."""
+        before = (self._tenancy.tenants, self._tickets.tolist(), self._strides, self._gangs)
+        GandivaFair.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
+        if before[:2] == (self._tenancy.tenants, self._tickets.tolist()):
+            self._strides = before[2]
+        for name, state in view.open_jobs.items():
+            gang = self._gang_of(state.job)
+            # One that fits no more waits as it was for servers to come.
+            self._gangs[name] = before[3][name] if isinstance(gang, Refusal) else gang
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, shares and tickets included."""

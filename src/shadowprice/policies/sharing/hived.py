@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -72,6 +72,7 @@ class Hived:
     )
 
     def __init__(self, context: PolicyContext, parameters: HivedParameters) -> None:
+        self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._tenancy = tenancy_of(context.cluster)
         require_tenants(self._tenancy, context.known_jobs)
@@ -92,6 +93,16 @@ class Hived:
         # Cells that a tenant would be given on servers that are out.
         self._broken: list[tuple[int, int, Cell]] = []
         self._changed = False
+
+    def resume(self, view: View) -> None:
+        """Take in all open jobs, and give cells by arrival anew."""
+        before = self._gangs
+        Hived.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
+        for name, state in view.open_jobs.items():
+            gang = self._gang_of(state.job)
+            # One that fits no more waits as it was for servers to come.
+            self._gangs[name] = before[name] if isinstance(gang, Refusal) else gang
+        self._changed = True
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, shares and cells included."""
