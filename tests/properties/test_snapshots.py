@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.events import SlotBegan, SlotEnded
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import recall, remember
 from shadowprice.engine.snapshot import clone, restore, snapshot
@@ -95,6 +96,39 @@ def test_another_process_decides_on_as_this_one_would() -> None:
         found = pool.map(_go_on, orders)
     for (policy, _, _), there, here in zip(orders, found, expected, strict=True):
         assert there == here, policy
+
+
+@pytest.mark.parametrize("policy", every_policy())
+def test_recovery_applies_what_was_decided(policy: str) -> None:
+    """A snapshot, the journal's tail, and the memory kept with the last event: as if unbroken."""
+    seed = SEEDS[1]
+    on, jobs, events, commands = driven(policy, seed)
+    engine = Engine(on, fresh(policy, on, jobs, seed))
+    third, tail = len(events) // 3, []
+    for event in events[:third]:
+        engine.handle(event)
+    saved = json.dumps(snapshot(engine))
+    for event in events[third : 2 * third]:
+        engine.handle(event)
+        assert engine.last is not None
+        tail.append(engine.last)
+    memory = engine.policy_memory()
+    for remembers in (True, False):
+        again = restore(json.loads(saved), fresh(policy, on, jobs, seed))
+        for entry in tail:
+            again.apply(entry)
+        assert again.state_digest() == engine.state_digest()
+        if remembers:
+            again.recall_policy(memory)
+            for event, expected in zip(events[2 * third :], commands[2 * third :], strict=True):
+                assert told(again.handle(event)) == told(expected)
+        elif hasattr(again.policy, "resume"):
+            # Without the memory, the policy begins anew on what it sees, and goes on from there.
+            slot = again.slot if again.slot_running is None else again.slot_running
+            for number in range(3):
+                if again.slot_running is None:
+                    again.handle(SlotBegan(slot + number))
+                again.handle(SlotEnded(slot + number, {}, {}))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -90,6 +90,7 @@ class Decider(Books):
         commands: list[Command] = []
         taken: list[Decision] = []
         if self._script is not None:
+            self._undo.assign(self, "_absent", True)
             decisions: Iterable[Decision] = next(self._script, ())
         else:
             self._asked = True
@@ -101,6 +102,29 @@ class Decider(Books):
             taken.append(decision)
         self._consultations.append(tuple(taken))
         return commands
+
+    def policy_memory(self) -> bytes:
+        """Return the policy's memory, to be kept beside the event that it follows from.
+
+        Raises
+        ------
+        PolicyError
+            If the policy holds what cannot be kept.
+        """
+        if self._memory is None:
+            self._memory = remember(self.policy, self._view)
+        return self._memory
+
+    def recall_policy(self, memory: bytes) -> None:
+        """Give the policy the memory that belongs to this state, after events it did not see.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the memory is damaged, of another version, or speaks of jobs that are not open.
+        """
+        recall(self.policy, memory, self._view)
+        self._memory, self._absent = None, False
 
     def begin_policy_anew(self) -> None:
         """Let the policy begin anew on what it sees; for one that was not there so far.

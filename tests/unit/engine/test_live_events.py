@@ -1,0 +1,308 @@
+"""What happens while a slot runs: arrivals, losses, failures, reports, acknowledgements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from shadowprice.core.cluster import Role
+from shadowprice.core.errors import EventError
+from shadowprice.core.events import (
+    Acknowledged,
+    CapacityChanged,
+    Completed,
+    Displaced,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    JobRevised,
+    JobsArrived,
+    ProgressMeasured,
+    Resize,
+    ServerBack,
+    ServerLost,
+    ServerState,
+    SlotBegan,
+    SlotEnded,
+    Start,
+    StartFailed,
+    Stop,
+)
+from shadowprice.core.job import MICRO, StepModel
+from shadowprice.core.policy import PolicyContext, Status, View
+from shadowprice.core.utility import Constant, Deadline
+from shadowprice.engine import Engine
+from shadowprice.engine.engine import Staged
+from shadowprice.policies.registry import make_policy
+from tests.planners import EarliestPlanner
+from tests.workloads import cluster, job
+
+ON = cluster(3, 0)
+
+
+def alone(name: str, **changes: Any) -> Any:
+    """Return an all-reduce job of eight worker-slots, up to four workers wide."""
+    return job(ON, name, **({"ps_amounts": None} | changes))
+
+
+class Resuming(EarliestPlanner):
+    """The earliest planner, which keeps no books of its own."""
+
+    def resume(self, view: View) -> None:
+        """Look at the view the next time, as always."""
+
+
+def engine(*, acknowledges: bool = False) -> Engine:
+    return Engine(ON, Resuming(), acknowledges=acknowledges)
+
+
+def kinds(commands: Iterable[Any]) -> list[str]:
+    return [type(command).__name__ for command in commands]
+
+
+def test_what_arrives_while_a_slot_runs_is_decided_for_the_next() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("early"),)))
+    made.handle(SlotBegan(0))
+    made.handle(JobsArrived(1, (alone("late", arrival=1),)))
+    assert made.jobs["late"].plan.start == 1
+    assert made.view.slot == made.slot == 1
+    made.handle(JobCancelled(1, "late"))
+    made.handle(JobsArrived(1, (alone("later", arrival=1),)))
+    assert made.running.keys() == {"early"}
+    made.handle(SlotEnded(0, {"early": 4}))
+    assert "Start" in kinds(made.handle(SlotBegan(1)))
+
+
+def test_a_server_lost_while_a_slot_runs_ends_what_runs_there() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"), alone("two"))))
+    made.handle(SlotBegan(0))
+    here = made.cluster.names[made.running["one"].servers[0]]
+    commands = made.handle(ServerLost(1, here))
+    stop = next(command for command in commands if isinstance(command, Stop))
+    assert (stop.job, stop.generation, stop.frees) == ("one", 1, (here,))
+    assert Displaced(1, "one", f"{here} was lost") in commands
+    assert made.handle(ServerLost(1, here)) == []
+    # What it made before is counted, and it starts again elsewhere.
+    made.handle(SlotEnded(0, {"one": 2, "two": 4}))
+    assert made.jobs["one"].progress == 2
+    start = next(c for c in made.handle(SlotBegan(1)) if getattr(c, "job", "") == "one")
+    assert isinstance(start, Start)
+    assert start.generation == 2
+    assert here not in start.servers
+    assert made.handle(ServerBack(2, here)) == []
+    assert made.handle(ServerBack(2, here)) == []
+    assert (made.ledger.capacity == ON.capacity).all()
+
+
+def test_a_drained_server_is_left_after_the_running_slot() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"),)))
+    made.handle(SlotBegan(0))
+    row = made.running["one"].servers[0]
+    name = ON.names[row]
+    state = ServerState(
+        Role.WORKER, dict(zip(ON.resources, ON.capacity[row].tolist(), strict=True))
+    )
+    commands = made.handle(CapacityChanged(1, {name: replace(state, drained=True)}))
+    assert not any(isinstance(command, Stop) for command in commands)
+    assert made.running["one"].servers == (row,)
+    made.handle(SlotEnded(0, {"one": 4}))
+    (moved,) = made.handle(SlotBegan(1))
+    assert isinstance(moved, Resize)
+    assert name not in moved.servers
+    made.handle(CapacityChanged(2, {name: state}))
+    assert not made.lost
+
+
+def test_servers_come_shrink_and_go() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"), alone("two"), alone("three"))))
+    amounts = dict(zip(ON.resources, ON.capacity[0].tolist(), strict=True))
+    made.handle(CapacityChanged(0, {"new": ServerState(Role.WORKER, amounts)}))
+    made.handle(JobsArrived(0, (alone("four"),)))
+    assert {made.cluster.names[row] for row in made.jobs["four"].plan.servers} == {"new"}
+    commands = made.handle(CapacityChanged(0, {"gpu-1": None}))
+    assert made.cluster.names == ("gpu-0", "gpu-2", "new")
+    # Rows moved, names did not.
+    assert {made.cluster.names[row] for row in made.jobs["four"].plan.servers} == {"new"}
+    assert Displaced(0, "two", "the servers changed") in commands
+    assert made.jobs["two"].status is Status.ADMITTED
+    small = {resource: amount // 2 for resource, amount in amounts.items()}
+    commands = made.handle(CapacityChanged(0, {"new": ServerState(Role.WORKER, small)}))
+    assert [c.job for c in commands if isinstance(c, Displaced)]
+    assert (made.ledger.recount() == made.ledger.used).all()
+    assert (made.ledger.used <= made.ledger.capacity).all()
+    again = made.handle(CapacityChanged(0, {"new": ServerState(Role.WORKER, small)}))
+    assert again == []
+
+
+def test_a_failed_generation_starts_again_until_it_is_given_up() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one", epochs=8),)))
+    for slot in range(3):
+        (start,) = made.handle(SlotBegan(slot))
+        assert isinstance(start, Start)
+        assert start.generation == slot + 1
+        stale = JobFailed(slot + 1, "one", slot, "old news", retries=2)
+        assert made.handle(stale) == []
+        commands = made.handle(JobFailed(slot + 1, "one", slot + 1, "exit 1", retries=2))
+        if slot < 2:
+            assert commands == []
+            assert "one" in made.open_jobs
+        made.handle(SlotEnded(slot, {"one": 1} if slot < 2 else {}))
+    record = made.jobs["one"]
+    assert record.status is Status.FAILED
+    assert record.refusal is not None
+    assert record.refusal.message == "exit 1"
+    assert record.failures == 3
+    assert not made.ledger.used.any()
+
+
+def test_a_start_that_fails_is_planned_again() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"),)))
+    made.handle(SlotBegan(0))
+    commands = made.handle(StartFailed(1, "one", 1, "no such image"))
+    assert commands[0] == Displaced(1, "one", "it could not be started: no such image")
+    assert made.jobs["one"].plan.start == 1
+    assert made.handle(StartFailed(1, "one", 1, "no such image")) == []
+    made.handle(SlotEnded(0, {}))
+    (start,) = made.handle(SlotBegan(1))
+    assert isinstance(start, Start)
+    assert start.generation == 2
+
+
+def test_a_job_that_ends_by_itself_is_done() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"),)))
+    made.handle(SlotBegan(0))
+    assert made.handle(JobEnded(1, "one", 1)) == [Completed(0, "one", 10.0)]
+    assert made.jobs["one"].completion == 0
+    assert not made.ledger.used.any()
+    made.handle(SlotEnded(0, {"one": 1}))
+    assert made.jobs["one"].status is Status.FINISHED
+    assert made.handle(JobEnded(1, "one", 1)) == []
+
+
+def test_measured_progress_never_goes_back() -> None:
+    made = engine()
+    asked = alone("one")  # 80 mini-batches, 8 worker-slots
+    made.handle(JobsArrived(0, (asked,)))
+    made.handle(SlotBegan(0))
+    record = made.jobs["one"]
+    for generation, measured, progress in (
+        (1, 25 * MICRO, 2),
+        (1, 20 * MICRO, 2),
+        (0, 70 * MICRO, 2),
+        (1, 39 * MICRO, 3),
+    ):
+        made.handle(ProgressMeasured(1, {"one": (generation, measured)}))
+        assert record.progress == progress
+    assert record.measured == 39 * MICRO
+    # It is behind its plan of two slots by one worker-slot, and that is seen now.
+    commands = made.handle(SlotEnded(0, {}))
+    assert [command.job for command in commands if isinstance(command, Displaced)] == ["one"]
+    made.handle(SlotBegan(1))
+    made.handle(ProgressMeasured(2, {"one": (made.jobs["one"].generation, 80 * MICRO)}))
+    assert Completed(1, "one", 10.0) in made.handle(SlotEnded(1, {}))
+
+
+def test_a_revised_job_keeps_its_share_of_the_work() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one", utility=Deadline(5.0, 9.0)),)))
+    made.handle(SlotBegan(0))
+    made.handle(SlotEnded(0, {"one": 4}))
+    # Half as fast: what was half done is half done, and the plan is no longer enough.
+    slow = alone("one", speed=StepModel(Fraction(120)), utility=Constant(3.0))
+    commands = made.handle(JobRevised(1, slow))
+    record = made.jobs["one"]
+    assert (record.progress, record.job.required) == (8, 16)
+    assert record.job.utility == Constant(3.0)
+    assert [command.job for command in commands if isinstance(command, Displaced)] == ["one"]
+    # Faster: the plan still completes it, and stays.
+    plan = record.plan
+    assert not any(
+        isinstance(command, Displaced) for command in made.handle(JobRevised(1, alone("one")))
+    )
+    assert record.plan is plan
+    with pytest.raises(EventError, match="neither arrival nor tenant can be revised"):
+        made.handle(JobRevised(1, alone("one", arrival=1)))
+
+
+def test_orders_wait_for_the_end_of_what_holds_their_servers() -> None:
+    made = Engine(cluster(1, 0, horizon=6), Resuming(), acknowledges=True)
+    made.handle(JobsArrived(0, (alone("one"), alone("two"))))
+    (start,) = made.handle(SlotBegan(0))
+    assert isinstance(start, Start)
+    assert start.after == ()
+    made.handle(Acknowledged(1, (start.id,)))
+    made.handle(SlotEnded(0, {"one": 4}))
+    made.handle(SlotBegan(1))
+    done = made.handle(SlotEnded(1, {"one": 4}))
+    stop = next(command for command in done if isinstance(command, Stop))
+    (other,) = made.handle(SlotBegan(2))
+    assert isinstance(other, Start)
+    assert other.after == (stop.id,)
+    assert list(made.unacknowledged) == [stop.id, other.id]
+    made.handle(Acknowledged(3, (stop.id, stop.id)))
+    assert list(made.unacknowledged) == [other.id]
+    ids = [start.id, stop.id, other.id]
+    assert ids == sorted(set(ids))
+
+
+def test_an_event_that_is_not_written_down_does_not_happen() -> None:
+    made = engine()
+    before = made.state_digest()
+
+    def write(staged: Staged) -> None:
+        assert staged.entry.sequence == 1
+        raise OSError("disk full")
+
+    with (
+        pytest.raises(OSError, match="disk full"),
+        made.staged(JobsArrived(0, (alone("one"),))) as staged,
+    ):
+        write(staged)
+    assert made.state_digest() == before
+    assert not made.jobs
+    with made.staged(JobsArrived(0, (alone("one"),))) as staged:
+        assert "Decided" in kinds(staged.commands)
+        with pytest.raises(EventError, match="being decided"):
+            made.handle(SlotBegan(0))
+    assert made.jobs.keys() == {"one"}
+
+
+def test_finished_jobs_leave_when_they_are_collected() -> None:
+    made, kept = engine(), engine()
+    for each in (made, kept):
+        each.handle(JobsArrived(0, (alone("one"), alone("two"))))
+        each.handle(JobCancelled(0, "one"))
+    digest = made.state_digest()
+    (gone,) = made.collect()
+    assert (gone.job.name, gone.status) == ("one", Status.CANCELLED)
+    assert made.collect() == []
+    assert made.jobs.keys() == {"two"}
+    assert made.state_digest() == digest == kept.state_digest()
+    # Late word of it is no error; its name may be used again.
+    assert made.handle(JobCancelled(0, "one")) == []
+    made.handle(JobsArrived(0, (alone("one"),)))
+    assert made.jobs.keys() == {"two", "one"}
+
+
+def test_an_open_slot_is_quoted_for_while_one_runs() -> None:
+    made = Engine(ON, make_policy("oasis", PolicyContext(ON), {"prices": "online"}))
+    made.handle(JobsArrived(0, (alone("one"),)))
+    made.handle(SlotBegan(0))
+    before = made.state_digest()
+    quote = made.quote(alone("two", arrival=1))
+    assert quote.slot == 1
+    assert quote.completion is not None
+    assert quote.completion >= 1
+    assert made.state_digest() == before
+    assert made.ledger.start == 1
