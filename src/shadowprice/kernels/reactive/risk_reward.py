@@ -85,36 +85,136 @@ def appraise(
         Reward, utility if it runs from now on, and decay.
     """
     jobs = len(rows)
-    utility = np.zeros(jobs)
-    decay = np.zeros(jobs)
-    expiry = np.zeros(jobs)
+    utility, decay, expiry = np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)
+    delay = np.zeros(jobs)
     for j in range(jobs):
         row = rows[j]
-        a, b, c = parameters[row, 0], parameters[row, 1], parameters[row, 2]
-        duration = float(slot + slots_left[row] - 1 - arrival[row])
-        utility[j] = worth(family[row], a, b, c, duration)
-        decay[j] = max(0.0, utility[j] - worth(family[row], a, b, c, duration + 1.0))
-        expiry[j] = utility[j] / decay[j] if decay[j] > 0.0 else np.inf
-    order = stable_order(expiry)
-    # Of a delay x: jobs that expire before lose all, the others x times their decay.
-    lost = np.zeros(jobs + 1)
-    fading = np.zeros(jobs + 1)
-    ascending = np.zeros(jobs)
-    for k in range(jobs):
-        j = order[k]
-        ascending[k] = expiry[j]
-        lost[k + 1] = lost[k] + (utility[j] if decay[j] > 0.0 else 0.0)
-    for k in range(jobs - 1, -1, -1):
-        fading[k] = fading[k + 1] + decay[order[k]]
+        foresee(j, row, slot, family, parameters, arrival, slots_left, utility, decay, expiry)
+        delay[j] = share[row] * slots_left[row]
+    order, by_delay = stable_order(expiry), stable_order(delay)
     reward = np.zeros(jobs)
-    for j in range(jobs):
-        row = rows[j]
-        delay = share[row] * slots_left[row]
-        at = np.searchsorted(ascending, delay, side="right")
-        others = lost[at] + fading[at] * delay - min(decay[j] * delay, utility[j])
-        present = utility[j] / (1.0 + discount * slots_left[row])
-        reward[j] = (alpha * present - (1.0 - alpha) * max(0.0, others)) / max(delay, 1e-12)
+    reckon(
+        jobs,
+        rows,
+        slots_left,
+        alpha,
+        discount,
+        utility,
+        decay,
+        expiry,
+        delay,
+        order,
+        by_delay,
+        reward,
+    )
     return reward, utility, decay
+
+
+@kernel
+def foresee(
+    j: int,
+    row: int,
+    slot: int,
+    family: Integers,
+    parameters: Floats,
+    arrival: Integers,
+    slots_left: Integers,
+    utility: Floats,
+    decay: Floats,
+    expiry: Floats,
+) -> None:
+    """Set a job's utility if it runs from now on, its decay, and after what delay nothing is left.
+
+    Parameters
+    ----------
+    j, row : int
+        Its position, and its row of the table.
+    slot, family, parameters, arrival, slots_left
+        As in `appraise`.
+    utility, decay, expiry : ndarray of float64, shape (positions,)
+        Set at ``j``.
+    """
+    a, b, c = parameters[row, 0], parameters[row, 1], parameters[row, 2]
+    duration = float(slot + slots_left[row] - 1 - arrival[row])
+    utility[j] = worth(family[row], a, b, c, duration)
+    decay[j] = max(0.0, utility[j] - worth(family[row], a, b, c, duration + 1.0))
+    expiry[j] = utility[j] / decay[j] if decay[j] > 0.0 else np.inf
+
+
+@kernel
+def reckon(
+    jobs: int,
+    rows: Integers,
+    slots_left: Integers,
+    alpha: float,
+    discount: float,
+    utility: Floats,
+    decay: Floats,
+    expiry: Floats,
+    delay: Floats,
+    order: Integers,
+    by_delay: Integers,
+    reward: Floats,
+) -> None:
+    """Set the rewards of all jobs, in time linear in their number.
+
+    Parameters
+    ----------
+    jobs : int
+        How many there are; arrays may be longer.
+    rows, slots_left, alpha, discount
+        As in `appraise`.
+    utility, decay, expiry : ndarray of float64
+        As `foresee` set them.
+    delay : ndarray of float64
+        What running each keeps from the others: its share times the slots that remain.
+    order, by_delay : ndarray of int64
+        Positions sorted by expiry, and by delay.
+    reward : ndarray of float64
+        Set here.
+    """
+    # Of a delay x: jobs that expire before lose all, the others x times their decay.
+    fading = 0.0
+    fadings = np.zeros(jobs + 1)
+    for k in range(jobs - 1, -1, -1):
+        fading += decay[order[k]]
+        fadings[k] = fading
+    lost = 0.0
+    k = 0
+    for n in range(jobs):
+        j = by_delay[n]
+        while k < jobs and expiry[order[k]] <= delay[j]:
+            lost += utility[order[k]] if decay[order[k]] > 0.0 else 0.0
+            k += 1
+        others = lost + fadings[k] * delay[j] - min(decay[j] * delay[j], utility[j])
+        left = slots_left[rows[j]]
+        present = utility[j] / (1.0 + discount * left)
+        reward[j] = (alpha * present - (1.0 - alpha) * max(0.0, others)) / max(delay[j], 1e-12)
+
+
+@kernel
+def join(j: int, values: Floats, order: Integers) -> None:
+    """Put position ``j``, the last, where it belongs among the ``j`` sorted by their values."""
+    low, high = 0, j
+    while low < high:
+        middle = (low + high) // 2
+        if values[order[middle]] <= values[j]:
+            low = middle + 1
+        else:
+            high = middle
+    for k in range(j, low, -1):
+        order[k] = order[k - 1]
+    order[low] = j
+
+
+@kernel
+def leave(j: int, order: Integers) -> None:
+    """Take position ``j``, the last, out of ``j + 1`` sorted ones."""
+    k = 0
+    while order[k] != j:
+        k += 1
+    for n in range(k, j):
+        order[n] = order[n + 1]
 
 
 @kernel

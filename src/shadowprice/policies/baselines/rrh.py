@@ -27,7 +27,8 @@ from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_o
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import FAMILIES
-from shadowprice.kernels.reactive.risk_reward import admission, appraise, run_in_order
+from shadowprice.kernels.reactive.risk_reward import appraise, run_in_order
+from shadowprice.policies.baselines.crowd import Crowd
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import RrhParameters
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster
@@ -58,8 +59,8 @@ class Rrh:
 
     Notes
     -----
-    An appraisal is ``O(jobs log jobs)``; there is one for each arrival and one a slot in which
-    anything changed.
+    An arrival costs time linear in the jobs there are (`Crowd`); where anything changed, a slot
+    costs ``O(jobs log jobs)``.
     """
 
     capabilities: Final = Capabilities(wakes_every_slot=True, quotes=True)
@@ -73,6 +74,7 @@ class Rrh:
         self._table = JobTable(context.cluster)
         self._cursors = np.zeros(2, dtype=np.int64)
         self._changed = False
+        self._crowd: Crowd | None = None
         self._columns: dict[str, Any] = {
             "family": np.zeros(0, dtype=np.int64),
             "parameters": np.zeros((0, 3)),
@@ -102,6 +104,8 @@ class Rrh:
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event."""
+        if not isinstance(event, JobsArrived):
+            self._crowd = None
         match event:
             case SlotBegan():
                 if self._changed:
@@ -127,7 +131,6 @@ class Rrh:
     # ------------------------------------------------------------ admission
 
     def _take_in(self, view: View, jobs: Iterable[Job]) -> Iterator[Decision]:
-        self._refresh(view)
         for job in jobs:
             refusal = self._appraised(view, job)
             if refusal is None:
@@ -141,10 +144,11 @@ class Rrh:
         It enters the table for as long as it is appraised: so does a job that is refused.
         """
         del explained  # the reason comes with the answer
-        self._refresh(view)
         refusal = self._appraised(view, job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), view.slot)
+        assert self._crowd is not None
+        self._crowd.leave()
         self._table.remove(job.name)
         return Quote.of(Queue(job.name), view.slot)
 
@@ -153,27 +157,22 @@ class Rrh:
         workers = self._empty.workers(job, self._workers_of(job))
         if not workers:
             return NO_PLACEMENT
-        self._enter(job, workers)
-        refusal = self._refusal(view)
+        crowd = self._crowd
+        if crowd is None or crowd.slot != view.slot:
+            self._refresh(view)
+            crowd = self._crowd = Crowd(view.slot, self._columns, self._table.in_order())
+        row = self._enter(job, workers)
+        crowd.join(row, self._columns)
+        refusal = self._refusal(view, crowd)
         if refusal is not None:
+            crowd.leave()
             self._table.remove(job.name)
         return refusal
 
-    def _refusal(self, view: View) -> Refusal | None:
+    def _refusal(self, view: View, crowd: Crowd) -> Refusal | None:
         """Return why the job entered last is not worth what it costs, None if it is."""
-        rows = self._table.in_order()
-        columns = self._columns
-        common = (
-            view.slot,
-            rows,
-            columns["family"],
-            columns["parameters"],
-            columns["arrival"],
-            columns["slots_left"],
-            columns["share"],
-        )
-        rated = appraise(*common, self._parameters.alpha, self._parameters.discount)
-        value, cost, wait = admission(len(rows) - 1, *common, *rated, self._parameters.discount)
+        alpha, discount = self._parameters.alpha, self._parameters.discount
+        value, cost, wait = crowd.admission(self._columns, alpha, discount)
         short = self._parameters.threshold - (value - cost)
         if short < 0:
             return None
@@ -192,7 +191,8 @@ class Rrh:
             numbers={"threshold": self._parameters.threshold},
         )
 
-    def _enter(self, job: Job, workers: int) -> None:
+    def _enter(self, job: Job, workers: int) -> int:
+        """Take a job in; return its row."""
         row = self._table.add(job)
         columns = self._columns
         size = len(self._table.jobs)
@@ -212,6 +212,7 @@ class Rrh:
         columns["ps"][row] = ps
         columns["slots_left"][row] = -(-job.required // job.gain(workers))
         columns["share"][row] = self._shares(np.array([row]))[0]
+        return row
 
     # ------------------------------------------------------------ running
 

@@ -1,0 +1,49 @@
+"""A crowd that is joined job by job is appraised as if all had come at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.kernels.reactive.risk_reward import admission, appraise
+from shadowprice.policies.baselines.crowd import Crowd
+
+
+def columns(rng: np.random.Generator, jobs: int) -> dict[str, Any]:
+    """Return a table of jobs, many of them alike, so that expiries and delays tie."""
+    alike = rng.integers(0, max(1, jobs // 2), jobs)
+    return {
+        "family": rng.integers(0, 6, jobs)[alike],
+        "parameters": rng.choice([0.0, 0.5, 1.0, 7.0, 30.0], (jobs, 3))[alike],
+        "arrival": rng.integers(0, 5, jobs),
+        "slots_left": rng.integers(1, 9, jobs)[alike],
+        "share": rng.choice([0.05, 0.1, 0.4], jobs)[alike],
+    }
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(st.integers(0, 2**32 - 1))
+def test_joining_one_by_one_is_appraising_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    jobs = int(rng.integers(1, 90))
+    table, slot = columns(rng, jobs), 5
+    rows = rng.permutation(jobs)
+    begin = int(rng.integers(0, jobs))
+    crowd = Crowd(slot, table, rows[:begin])
+    there = rows[:begin].tolist()
+    for row in rows[begin:].tolist():
+        crowd.join(row, table)
+        there.append(row)
+        present = np.array(there, dtype=np.int64)
+        names = ("family", "parameters", "arrival", "slots_left", "share")
+        common = (slot, present, *(table[name] for name in names))
+        rated = appraise(*common, 0.3, 0.01)
+        expected = admission(len(present) - 1, *common, *rated, 0.01)
+        assert crowd.admission(table, 0.3, 0.01) == expected
+        assert crowd.count == len(there)
+        if rng.random() < 0.4:
+            crowd.leave()
+            there.pop()
