@@ -94,6 +94,7 @@ def _item(record: JobRecord, names: Sequence[str]) -> list[object]:
         record.generation,
         record.failures,
         record.plans,
+        record.promise,
         None if refusal is None else refusal.record(),
         _plan(record.plan, names) if record.status.open else None,
         _standing(record.placement, names),

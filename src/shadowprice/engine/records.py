@@ -28,6 +28,7 @@ from shadowprice.core.events import (
     Pause,
     Place,
     ProgressMeasured,
+    Promise,
     Queue,
     Reject,
     ServerBack,
@@ -235,6 +236,9 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Record:
         case Queue():
             if decision.message:
                 record["message"] = decision.message
+        case Promise():
+            for field in fields(decision):
+                record[field.name] = getattr(decision, field.name)
         case Charge():
             record |= {"slot": decision.slot, "payer": decision.payer, "payee": decision.payee}
             record["amounts"] = dict(decision.amounts)
@@ -267,6 +271,8 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
             return Queue(job, record.get("message", ""))
         case "Pause":
             return Pause(job)
+        case "Promise":
+            return Promise(**{name: value for name, value in record.items() if name != "decide"})
         case "Charge":
             amounts = record["amounts"]
             return Charge(job, record["slot"], record["payer"], record["payee"], amounts)

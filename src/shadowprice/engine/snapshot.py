@@ -40,6 +40,7 @@ _COUNTS: Final = (
     "progress",
     "started",
     "completion",
+    "promise",
     "plans",
     "measured",
     "generation",

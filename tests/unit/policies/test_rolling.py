@@ -177,7 +177,7 @@ def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
     assert engine.jobs["a"].promise == 1
     engine.handle(SlotBegan(0))
     engine.handle(SlotEnded(0, {"a": 4}))
-    commands = engine.handle(ServerLost(1, 0))
+    commands = engine.handle(ServerLost(1, on.names[0]))
     commands += engine.handle(SlotBegan(1))
     told = [c.decision for c in commands if isinstance(getattr(c, "decision", None), Promise)]
     assert [made.completion for made in told] == [2]

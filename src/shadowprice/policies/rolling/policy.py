@@ -107,11 +107,11 @@ class Rolling:
             case JobsDisplaced(_, names):
                 for name in names:
                     self._book.clear(name)
-            case ServerLost(_, server):
+            case ServerLost(_, _, server):
                 self._book.table.lose(server)
                 self._planner.lose(server)
                 self._pools.lose(server)
-            case ServerBack(_, server):
+            case ServerBack(_, _, server):
                 self._book.table.restore(server)
                 self._planner.restore(server)
                 self._pools.restore(server)
