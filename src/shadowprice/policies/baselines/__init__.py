@@ -7,6 +7,7 @@ backfilling, as everyone has them.
 from shadowprice.policies.baselines.parameters import (
     BackfillParameters,
     DrfParameters,
+    ElasticFlowParameters,
     FifoParameters,
     LasParameters,
     RrhParameters,
@@ -84,5 +85,17 @@ POLICIES = (
         details="Fixed numbers of workers, round-robin placement, no preemption. A job states "
         "`priority` and `walltime` in its file; without a wall time its own work at its width is "
         "the estimate. Fair share, quality of service and partitions are left out.",
+    ),
+    PolicyInfo(
+        name="elasticflow",
+        summary="A job is admitted if its deadline and those of all admitted jobs can be met "
+        "together; each has the fewest workers that takes, spare ones go by marginal return.",
+        paper="Gu et al., ElasticFlow: An Elastic Serverless Training Platform for Distributed "
+        "Deep Learning (ASPLOS 2023), Algorithms 1 and 2",
+        parameters=ElasticFlowParameters,
+        build="shadowprice.policies.baselines.elasticflow:build",
+        details="The deadline is that of a deadline utility, or the target of a sigmoid; other "
+        "jobs run on what is spare. It looks at no value. Plans are of sums over the cluster, as "
+        "in the paper; placement is round robin, without its powers of two.",
     ),
 )

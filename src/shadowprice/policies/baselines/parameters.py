@@ -139,3 +139,15 @@ class BackfillParameters(Parameters):
         ge=1,
         description="jobs of the queue that are looked at in a slot, those of highest priority",
     )
+
+
+class ElasticFlowParameters(Parameters):
+    """Parameters of `elasticflow`."""
+
+    slots: int = Field(
+        default=20_000,
+        ge=1,
+        le=1_000_000,
+        description="slots that are planned ahead at most; a deadline further away is kept as if "
+        "it were there",
+    )

@@ -1,0 +1,103 @@
+"""ElasticFlow against its slow twin, and what it promises."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.events import JobCancelled
+from shadowprice.core.job import MICRO, Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.refusal import Reason
+from shadowprice.core.utility import Constant, Deadline
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from tests.oracles.elasticflow import Elastic, run
+from tests.properties.test_queues import pool
+from tests.replays import Watcher, replay
+from tests.workloads import job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def workload(seed: int, places: int) -> tuple[list[Job], list[Elastic], dict[str, int]]:
+    """Return jobs of measured curves, some without a deadline, as both sides read them."""
+    rng = np.random.default_rng(seed)
+    on = pool(places)
+    jobs, asked = [], []
+    for number in range(int(rng.integers(1, 12))):
+        counts = sorted({int(n) for n in rng.integers(1, places + 1, 4)})
+        # Mini-batches a slot, most often concave, sometimes not.
+        speeds = np.sort(rng.choice(np.arange(1, 40), len(counts), replace=False)).tolist()
+        work = int(rng.integers(1, 90))
+        by = None if rng.random() < 0.25 else int(rng.integers(0, 14))
+        arrival = int(rng.integers(0, 10))
+        one = job(
+            on,
+            f"job-{number}",
+            arrival=arrival,
+            epochs=1,
+            chunks=places,
+            minibatches=1,
+            speed={n: Fraction(s, 600) for n, s in zip(counts, speeds, strict=True)},
+            worker_amounts={"gpu": 1000},
+            ps_amounts=None,
+            utility=Constant(3.0) if by is None else Deadline(5.0, float(by)),
+        )
+        # The work is any number of mini-batches, not a multiple of the chunks.
+        one = Job(**{**_fields(one), "required": work * MICRO})
+        jobs.append(one)
+        curve = list(zip(one.worker_counts.tolist(), one.gains.tolist(), strict=True))
+        asked.append(
+            Elastic(one.name, arrival, curve, one.required, None if by is None else arrival + by)
+        )
+    cancels = {
+        one.name: one.arrival + int(rng.integers(1, 8)) for one in jobs if rng.random() < 0.15
+    }
+    return jobs, asked, cancels
+
+
+def _fields(one: Job) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__dataclass_fields__}
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(seed=SEEDS, places=st.integers(1, 9))
+def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
+    jobs, asked, cancels = workload(seed, places)
+    ran: dict[int, dict[str, int]] = {}
+
+    def watch(engine: Engine, slot: int) -> None:
+        if engine.running:
+            ran[slot] = {name: p.total_workers for name, p in engine.running.items()}
+
+    on = pool(places)
+    policy = make_policy("elasticflow", PolicyContext(on), {})
+    incidents = [JobCancelled(slot, name) for name, slot in cancels.items()]
+    engine = Simulation(on, jobs, policy, incidents=incidents).run([Watcher(watch)])
+    wanted, refused = run(asked, places, cancels)
+    assert ran == wanted
+    assert {n for n, r in engine.jobs.items() if r.status is Status.REFUSED} == refused
+    # Who is admitted with a deadline keeps it, whatever comes later.
+    for one in jobs:
+        record = engine.jobs[one.name]
+        if isinstance(one.utility, Deadline) and record.status is Status.FINISHED:
+            assert record.completion is not None
+            assert record.completion - one.arrival <= one.utility.by
+        if record.status is Status.REFUSED:
+            assert record.refusal is not None
+            alone = one.arrival + one.shortest_slots - 1
+            late = isinstance(one.utility, Deadline) and alone > one.arrival + one.utility.by
+            assert record.refusal.reason is (Reason.TOO_LATE if late else Reason.NO_ROOM)
+
+
+def test_every_job_comes_to_an_end_whatever_happens() -> None:
+    for seed in range(40):
+        engine = replay("elasticflow", seed, {})
+        assert not engine.open_jobs
+        assert replay("elasticflow", seed, {}).state_digest() == engine.state_digest()
