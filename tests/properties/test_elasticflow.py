@@ -83,7 +83,7 @@ def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
     wanted, refused = run(asked, places, cancels)
     assert ran == wanted
     assert {n for n, r in engine.jobs.items() if r.status is Status.REFUSED} == refused
-    # Who is admitted with a deadline keeps it, whatever comes later.
+    # Who is admitted with a deadline keeps it in all of these (in general nearly always).
     for one in jobs:
         record = engine.jobs[one.name]
         if isinstance(one.utility, Deadline) and record.status is Status.FINISHED:
