@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import parse_duration
@@ -24,10 +24,9 @@ from shadowprice.inputs.incidents import read_incidents
 from shadowprice.inputs.text import load_yaml
 from shadowprice.results.collect import Input
 from shadowprice.simulator.scenario import Scenario
-from shadowprice.traces.generator import cluster_for
-from shadowprice.traces.locate import TraceSpec, parse_spec, read_trace
-from shadowprice.traces.records import Trace
-from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
+
+if TYPE_CHECKING:
+    from shadowprice.simulator.traced import Traced
 
 Document = Mapping[str, Any]
 
@@ -67,7 +66,7 @@ class Source:
     slot: str = "20min"
     load: float = 1.0
     skip_invalid: bool = False
-    _traces: dict[str, tuple[TraceSpec, Trace]] = field(default_factory=dict, init=False)
+    _traces: dict[str, Traced] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if (self.jobs is None) == (self.trace is None):
@@ -107,8 +106,8 @@ class Source:
         if self.jobs is None:
             servers, workload, remarks, entry = self._read_trace(document, seed, added)
             assert self.trace is not None
-            parsed, traced = self._traced()
-            inputs.append(Input.of("trace", parsed.path, self.trace, traced.start))
+            traced = self._traced()
+            inputs.append(Input.of("trace", traced.path, self.trace, traced.start))
         else:
             assert document is not None
             servers = resolve_cluster(altered(document, added or {}, place), place)
@@ -157,32 +156,31 @@ class Source:
 
     # ------------------------------------------------------------ traces
 
-    def _traced(self) -> tuple[TraceSpec, Trace]:
+    def _traced(self) -> Traced:
+        # A run of a job file needs none of it.
+        from shadowprice.simulator.traced import Traced  # noqa: PLC0415
+
         assert self.trace is not None
         if self.trace not in self._traces:
-            parsed = parse_spec(self.trace, OPTION_NAMES)
-            self._traces[self.trace] = parsed, read_trace(parsed, skip_invalid=self.skip_invalid)
+            self._traces[self.trace] = Traced(self.trace, skip_invalid=self.skip_invalid)
         return self._traces[self.trace]
 
     def _sized(self, seed: int) -> Document:
-        parsed, traced = self._traced()
-        options = SynthesisOptions.from_text(dict(parsed.synthesis))
-        length = _slot_length(self.slot)
-        return cluster_for(synthesize(traced, length, options, seed=seed), load=self.load)
+        traced = self._traced()
+        return traced.sized(traced.workload(_slot_length(self.slot), seed), self.load)
 
     def _read_trace(
         self, document: Document | None, seed: int, added: Mapping[str, int] | None
     ) -> tuple[Cluster, list[Job], list[str], Callable[[int], Document]]:
-        parsed, traced = self._traced()
-        options = SynthesisOptions.from_text(dict(parsed.synthesis))
+        traced = self._traced()
         place = SIZED if self.cluster is None else self._document()[1]
         length = _slot_length(self.slot)
         if document is not None:
             length = resolve_cluster(document, place).slot_seconds
-        workload = synthesize(traced, length, options, seed=seed)
-        remarks = [f"{note.count:,} x {note.reason} ({note.action})" for note in traced.notes]
+        workload = traced.workload(length, seed)
+        remarks = list(traced.remarks)
         if document is None:
-            document = cluster_for(workload, load=self.load)
+            document = traced.sized(workload, self.load)
             counts = ", ".join(f"{part['count']} x {part['name']}" for part in document["servers"])
             remarks.append(f"a cluster sized to the trace at load {self.load:g}: {counts}")
         cluster = resolve_cluster(altered(document, added or {}, place), place)

@@ -185,13 +185,11 @@ class ElasticFlow:
                 Reason.TOO_LATE,
                 f"with most workers it takes {shortest} slots, and {deadline - slot + 1} are left "
                 "until its deadline",
-                change="a later deadline, or less work",
             )
         return Refusal(
             Reason.NO_ROOM,
             "its deadline cannot be met together with those of the jobs admitted before",
             completion=deadline,
-            change="a later deadline, or less work",
         )
 
     def _all_satisfied(self, slot: int) -> bool:
