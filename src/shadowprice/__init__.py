@@ -1,3 +1,21 @@
-"""Price-based scheduling of machine-learning training jobs on shared clusters."""
+"""Price-based scheduling of machine-learning training jobs on shared clusters.
+
+`simulate`, `compare`, `whatif` and `open_run` are what a program needs first; they are imported
+when they are first used, so that ``import shadowprice`` costs nothing.
+"""
 
 __version__ = "0.1.0"
+
+__all__ = ["Comparison", "Result", "WhatIf", "compare", "open_run", "simulate", "whatif"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib  # noqa: PLC0415  # nothing is imported before it is used
+
+    return getattr(importlib.import_module("shadowprice.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -74,7 +74,8 @@ class WhatIf:
         A row a change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``, the
         measures by key, and what each has beyond the cluster as it is under the same policy and
         seed: ``gain`` of utility, ``gain_per_server``, and where servers have prices
-        ``gain_per_cost``, per money that the whole cluster costs more.
+        ``gain_per_cost``, per money that the whole cluster costs more (less, with fewer servers);
+        null where the run ended so much earlier that more servers cost less, or the other way.
     """
 
     changes: tuple[Change, ...]
@@ -189,7 +190,7 @@ def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             beyond.alias("gain"),
             (beyond / servers).alias("gain_per_server"),
-            pl.when(dearer != 0).then(beyond / dearer).alias("gain_per_cost"),
+            pl.when(dearer * pl.col("servers") > 0).then(beyond / dearer).alias("gain_per_cost"),
         )
         .drop("_utility", "_cost")
     )

@@ -1,0 +1,433 @@
+"""The commands as functions: runs and comparisons whose tables are polars frames.
+
+.. code-block:: python
+
+    import shadowprice
+
+    run = shadowprice.simulate("cluster.yaml", "jobs.yaml", policy="oasis")
+    run.jobs.filter(run.jobs["outcome"] == "refused")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.difference import Difference, difference
+from shadowprice.results.directory import PendingDirectory
+from shadowprice.results.files import REPORT, Record, Run, is_run, read_run, write_run
+from shadowprice.results.moment import Moment, moment_of
+from shadowprice.results.report import write_report
+from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.source import Source
+from shadowprice.simulator.trials import Trials, Variant, further_seeds, run_all, trials_of
+from shadowprice.simulator.whatif import Change
+from shadowprice.simulator.whatif import WhatIf as Alternatives
+from shadowprice.simulator.whatif import whatif as run_whatif
+
+PathLike = str | Path
+Parameters = Mapping[str, Any]
+Policies = str | Sequence[str | tuple[str, Parameters]]
+"""A name, or names, or (name, parameters)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A run and its tables.
+
+    Parameters
+    ----------
+    run : Run
+        All that a run directory holds.
+    """
+
+    run: Run
+
+    def __repr__(self) -> str:
+        told = self.summary
+        partial = ", partial" if self.partial else ""
+        return (
+            f"<Result of {self.policy}: utility {told['total_utility']:.6g} of "
+            f"{told['value']:.6g}, {told['finished']} of {told['arrived']} jobs finished{partial}>"
+        )
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy, with the parameters of a variant."""
+        return self.run.policy
+
+    @property
+    def partial(self) -> bool:
+        """Whether the run was interrupted."""
+        return bool(self.run.info["partial"])
+
+    @property
+    def info(self) -> Record:
+        """What ``run.json`` holds: parameters in force, inputs, versions, times."""
+        return self.run.info
+
+    @property
+    def summary(self) -> Record:
+        """The summary metrics of ``run.json``."""
+        return self.run.summary
+
+    @property
+    def jobs(self) -> pl.DataFrame:
+        """A row a job, as ``jobs.parquet``."""
+        return self.run.jobs
+
+    @property
+    def slots(self) -> pl.DataFrame:
+        """A row a slot, as ``slots.parquet``."""
+        return self.run.slots
+
+    @property
+    def allocations(self) -> pl.DataFrame:
+        """What ran, as ``allocations.parquet``, with servers by name."""
+        names = pl.Series("server", self.run.server_names, dtype=pl.String())
+        frame = self.run.allocations
+        return frame.with_columns(names.gather(frame["server"]).alias("server"))
+
+    @property
+    def decisions(self) -> pl.DataFrame:
+        """Decisions in the order taken: ``job``, ``slot``, ``outcome``, ``reason``, and numbers."""
+        schema: dict[str, Any] = {
+            "job": pl.String(),
+            "slot": pl.Int64(),
+            "outcome": pl.String(),
+            "reason": pl.String(),
+            "payoff": pl.Float64(),
+            "utility": pl.Float64(),
+            "cost": pl.Float64(),
+            "completion": pl.Int64(),
+        }
+        rows = [{name: line.get(name) for name in schema} for line in self.run.decisions(False)]
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    @property
+    def payments(self) -> pl.DataFrame | None:
+        """What tenants paid each other; None where the policy does not charge."""
+        if self.run.payments is None:
+            return None
+        return pl.DataFrame(list(self.run.payments()))
+
+    def at(self, slot: int) -> Moment:
+        """Return one slot: ``jobs`` that run or wait, and ``servers``.
+
+        Raises
+        ------
+        InputError
+            If the run did not get to the slot.
+        """
+        return moment_of(self.run, slot)
+
+    def diff(self, other: Result) -> Difference:
+        """Return which ``jobs`` fared differently in another run, and why."""
+        return difference(self.run, other.run)
+
+    def save(self, folder: PathLike) -> Path:
+        """Write the run directory, its page included; an earlier run there is replaced.
+
+        Raises
+        ------
+        InputError
+            If there is something else in the folder.
+        """
+        with PendingDirectory(Path(folder), is_run) as pending:
+            write_run(self.run, pending.path)
+            write_report(self.run, pending.path / REPORT)
+            pending.commit()
+        return Path(folder)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Several policies on one workload, from one seed or several.
+
+    Parameters
+    ----------
+    runs : dict of str to Result
+        The runs of the first seed, by label.
+    trials : Trials
+        Measures of all seeds.
+    """
+
+    runs: Mapping[str, Result]
+    trials: Trials
+
+    def __repr__(self) -> str:
+        seeds = len(self.trials.seeds)
+        return f"<Comparison of {', '.join(self.runs)}, {seeds} seed{'s' if seeds > 1 else ''}>"
+
+    def __getitem__(self, label: str) -> Result:
+        """Return the run of a policy from the first seed."""
+        return self.runs[label]
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """A row a policy and seed, with every measure."""
+        return self.trials.frame
+
+    @property
+    def means(self) -> pl.DataFrame:
+        """A row a measure and policy: ``mean``, ``low`` and ``high`` of the 95 % interval."""
+        rows = []
+        for one in self.trials.measures:
+            for name in self.trials.policies:
+                mean = self.trials.interval(name, one.key)
+                if mean is not None:
+                    rows.append({"measure": one.key, "policy": name} | mean.record())
+        schema: dict[str, Any] = {"measure": pl.String(), "policy": pl.String()}
+        schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    @property
+    def tests(self) -> pl.DataFrame:
+        """What each policy has beyond the first, by paired permutation tests over the seeds."""
+        rows = [
+            {"measure": one.key, "policy": name}
+            | test.difference.record()
+            | {"p": test.p, "p_holm": test.adjusted}
+            for one in self.trials.measures
+            for name, test in self.trials.against_first(one.key).items()
+        ]
+        schema: dict[str, Any] = {"measure": pl.String(), "policy": pl.String()}
+        schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
+        schema |= {"p": pl.Float64(), "p_holm": pl.Float64()}
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """A workload on a cluster as it is and with servers added or taken away.
+
+    Parameters
+    ----------
+    found : shadowprice.simulator.whatif.WhatIf
+        What was measured.
+    """
+
+    found: Alternatives
+
+    def __repr__(self) -> str:
+        return f"<WhatIf of {', '.join(change.label for change in self.found.changes)}>"
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """A row a change, policy and seed, with measures and gains."""
+        return self.found.frame
+
+    @property
+    def gains(self) -> pl.DataFrame:
+        """A row a change and policy: ``gain`` and ``gain_per_server``, means over the seeds."""
+        return (
+            self.frame.filter(pl.col("servers") != 0)
+            .group_by("change", "policy", maintain_order=True)
+            .agg(pl.col("gain", "gain_per_server", "gain_per_cost").mean())
+        )
+
+
+def simulate(
+    cluster: PathLike | Mapping[str, Any] | None = None,
+    jobs: PathLike | Sequence[Mapping[str, Any]] | None = None,
+    policy: str = "oasis",
+    *,
+    trace: str | None = None,
+    parameters: Parameters | None = None,
+    incidents: PathLike | None = None,
+    until: str | None = None,
+    slot: str = "20min",
+    load: float = 1.0,
+    seed: int = 0,
+    skip_invalid: bool = False,
+) -> Result:
+    """Run a workload under one policy, as ``shadowprice simulate`` does.
+
+    Parameters
+    ----------
+    cluster : path or mapping, optional
+        Cluster file, or what one holds.
+    jobs : path or sequence of mappings, optional
+        Job file, or the jobs that one holds.
+    policy : str
+        Name of the policy.
+    trace : str, optional
+        A trace in place of jobs, such as ``philly:PATH?limit=1000``; without a cluster, on one
+        sized to it (``load``, ``slot``).
+    parameters : mapping, optional
+        Parameters of the policy; nested ones as nested mappings.
+    incidents : path, optional
+        Servers lost and back, jobs cancelled.
+    until : str, optional
+        Timespan, such as ``300 slots``.
+    slot, load
+        Of the cluster that a trace brings.
+    seed : int
+        Seed of everything drawn.
+    skip_invalid : bool
+        Leave faulty jobs out.
+
+    Returns
+    -------
+    Result
+        With ``jobs``, ``slots``, ``allocations`` and ``decisions`` as frames.
+
+    Raises
+    ------
+    InputError
+        If an input is missing or wrong; with every fault.
+    """
+    source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
+    scenario, _ = source.scenario(seed)
+    built = build_policy(scenario, policy, parameters or {})
+    return Result(record_run(scenario, policy, built))
+
+
+def compare(
+    cluster: PathLike | Mapping[str, Any] | None = None,
+    jobs: PathLike | Sequence[Mapping[str, Any]] | None = None,
+    policies: Policies = ("oasis", "fifo"),
+    *,
+    seeds: int = 1,
+    trace: str | None = None,
+    incidents: PathLike | None = None,
+    until: str | None = None,
+    slot: str = "20min",
+    load: float = 1.0,
+    seed: int = 0,
+    skip_invalid: bool = False,
+) -> Comparison:
+    """Run a workload under several policies, as ``shadowprice compare`` does.
+
+    Parameters
+    ----------
+    cluster, jobs, trace, incidents, until, slot, load, skip_invalid
+        As in `simulate`.
+    policies : sequence of str or (str, mapping)
+        Names, or (name, parameters).
+    seeds : int
+        From how many seeds, ``seed`` and those after it.
+    seed : int
+        The first seed.
+
+    Returns
+    -------
+    Comparison
+        Runs of the first seed; means and tests over all.
+
+    Raises
+    ------
+    InputError
+        If an input is wrong.
+    KeyboardInterrupt
+        If it was interrupted: half a comparison says nothing.
+    """
+    source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
+    variants = _variants(policies)
+    scenario, _ = source.scenario(seed)
+    runs = run_all(scenario, variants)
+    if runs[-1].info["partial"]:
+        raise KeyboardInterrupt
+    more, stopped = further_seeds(source, variants, range(seed + 1, seed + seeds))
+    if stopped is not None:
+        raise KeyboardInterrupt
+    trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
+    return Comparison({run.policy: Result(run) for run in runs}, trials)
+
+
+def whatif(
+    cluster: PathLike | Mapping[str, Any] | None = None,
+    jobs: PathLike | Sequence[Mapping[str, Any]] | None = None,
+    policies: Policies = "oasis",
+    *,
+    changes: Sequence[Mapping[str, int]] = (),
+    seeds: int = 1,
+    trace: str | None = None,
+    incidents: PathLike | None = None,
+    until: str | None = None,
+    slot: str = "20min",
+    load: float = 1.0,
+    seed: int = 0,
+    skip_invalid: bool = False,
+) -> WhatIf:
+    """Tell what more servers, or fewer, would have earned, as ``shadowprice whatif`` does.
+
+    Parameters
+    ----------
+    cluster, jobs, trace, incidents, until, slot, load, skip_invalid
+        As in `simulate`.
+    policies, seeds, seed
+        As in `compare`.
+    changes : sequence of mappings
+        Each a cluster of its own: servers added (below 0: taken away) by the name of their entry.
+        By default, one more of every kind.
+
+    Returns
+    -------
+    WhatIf
+        With ``gains`` and all measures.
+
+    Raises
+    ------
+    InputError
+        If an input is wrong, or the cluster has no such servers.
+    """
+    source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
+    asked = [Change(tuple(change.items())) for change in changes]
+    return WhatIf(run_whatif(source, _variants(policies), asked, range(seed, seed + seeds)))
+
+
+def open_run(folder: PathLike) -> Result:
+    """Read a run directory.
+
+    Raises
+    ------
+    InputError
+        If it holds no run.
+    """
+    return Result(read_run(Path(folder)))
+
+
+def _source(
+    cluster: PathLike | Mapping[str, Any] | None,
+    jobs: PathLike | Sequence[Mapping[str, Any]] | None,
+    trace: str | None,
+    incidents: PathLike | None,
+    until: str | None,
+    slot: str,
+    load: float,
+    skip_invalid: bool,
+) -> Source:
+    return Source(
+        cluster=Path(cluster) if isinstance(cluster, str) else cluster,
+        jobs=Path(jobs) if isinstance(jobs, str) else jobs,
+        trace=trace,
+        incidents=None if incidents is None else Path(incidents),
+        until=until,
+        slot=slot,
+        load=load,
+        skip_invalid=skip_invalid,
+    )
+
+
+def _variants(policies: Policies) -> list[Variant]:
+    variants = []
+    for entry in [policies] if isinstance(policies, str) else policies:
+        name, parameters = (entry, {}) if isinstance(entry, str) else entry
+        pairs = (f"{key}={value}" for key, value in parameters.items())
+        variants.append(Variant(" ".join((name, *pairs)), name, parameters))
+    labels = [variant.label for variant in variants]
+    if not labels:
+        raise InputError(Fault("policies", "names no policy", "write ['oasis', 'fifo']"))
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(Fault("policies", f"{label!r} is given twice"))
+    return variants
+
+
+__all__ = ["Comparison", "Result", "WhatIf", "compare", "open_run", "simulate", "whatif"]

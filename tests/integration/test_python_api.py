@@ -1,0 +1,141 @@
+"""The functions of the package: what the commands say, as frames."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import shadowprice
+from shadowprice.cli.main import main
+from shadowprice.core.errors import InputError
+
+CLUSTER: dict[str, Any] = {
+    "slot": "10min",
+    "horizon": 40,
+    "servers": [
+        {"name": "gpu", "count": 2, "capacity": {"gpu": 4}, "cost": 8},
+        {"name": "old", "capacity": {"gpu": 2}, "cost": 2},
+    ],
+}
+JOBS: list[dict[str, Any]] = [
+    {
+        "name": f"job-{at}",
+        "arrival": f"{at // 2} slots",
+        "chunks": 1 + at % 4,
+        "minibatches": 20 + 7 * at,
+        "minibatch_time": "60s",
+        "worker": {"gpu": 1 + at % 2},
+        "utility": {"kind": "linear", "value": 40, "slope": -1.5},
+    }
+    for at in range(12)
+]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "c.yaml").write_text(json.dumps(CLUSTER))  # JSON is YAML
+    (tmp_path / "j.yaml").write_text(json.dumps({"jobs": JOBS}))
+    return tmp_path
+
+
+def quiet(info: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what differs from run to run, and where inputs came from."""
+    return {name: value for name, value in info.items() if name not in {"timing", "inputs"}}
+
+
+def test_simulate_is_the_command(files: Path) -> None:
+    words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q")
+    assert main(("simulate", *words, "-p", "srtf", "--out", str(files / "run"))) == 0
+    kept = shadowprice.open_run(files / "run")
+    for run in (
+        shadowprice.simulate(CLUSTER, JOBS, "srtf"),
+        shadowprice.simulate(str(files / "c.yaml"), files / "j.yaml", "srtf"),
+    ):
+        assert quiet(run.info) == quiet(kept.info)
+        for name in ("jobs", "slots", "allocations", "decisions"):
+            assert getattr(run, name).equals(getattr(kept, name)), name
+    assert set(kept.allocations["server"]) == {"gpu-0", "gpu-1", "old"}
+    assert kept.decisions["outcome"].unique().to_list() == ["queued"]
+    assert kept.payments is None
+    again = shadowprice.open_run(run.save(files / "saved"))
+    assert again.jobs.equals(run.jobs)
+    assert (files / "saved" / "report.html").exists()
+    assert repr(run).startswith("<Result of srtf: utility ")
+    with pytest.raises(InputError, match="holds"):
+        run.save(files)  # other files are there
+
+
+def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
+    first = shadowprice.simulate(CLUSTER, JOBS, "drf")
+    second = shadowprice.simulate(CLUSTER, JOBS, "fifo", parameters={"workers": "fewest"})
+    running = first.at(2).jobs.filter(pl.col("state") == "running")
+    assert set(running["job"]) == set(first.allocations.filter(pl.col("slot") == 2)["job"])
+    found = first.diff(second)
+    gained = second.summary["total_utility"] - first.summary["total_utility"]
+    assert found.jobs["gain"].sum() == pytest.approx(gained)
+
+
+def test_compare_and_whatif_are_the_commands(
+    files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    both = shadowprice.compare(
+        CLUSTER, JOBS, ["fifo", ("srtf", {"workers": "fewest"}), "drf"], seeds=3
+    )
+    assert list(both.runs) == ["fifo", "srtf workers=fewest", "drf"]
+    assert len(both.frame) == 9
+    words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
+    assert main(("compare", *words, "-p", "fifo,srtf?workers=fewest,drf", "--seeds", "3")) == 0
+    told = json.loads(capfd.readouterr().out)["trials"]["policies"]
+    for measure, policy, mean in both.means.select("measure", "policy", "mean").rows():
+        if measure != "decision_p99":
+            assert told[policy][measure]["mean"] == pytest.approx(mean)
+    for row in both.tests.filter(pl.col("measure") == "total_utility").to_dicts():
+        kept = told[row["policy"]]["total_utility"]["against_first"]
+        assert (row["p"], row["p_holm"]) == (kept["p"], kept["p_holm"])
+    assert both["drf"].summary["finished"] == 12
+
+    found = shadowprice.whatif(CLUSTER, JOBS, "drf", changes=[{"gpu": 1}, {"old": -1}])
+    assert main(("whatif", *words, "-p", "drf", "--add", "gpu:1", "--remove", "old:1")) == 0
+    rows = json.loads(capfd.readouterr().out)["runs"]
+    gains = {row["change"]: row["gain"] for row in rows}
+    assert dict(found.gains.select("change", "gain").rows()) == {
+        name: gain for name, gain in gains.items() if name != "as it is"
+    }
+    assert found.gains.columns == [
+        "change", "policy", "gain", "gain_per_server", "gain_per_cost",
+    ]  # fmt: skip
+    assert set(shadowprice.whatif(CLUSTER, JOBS, "drf").gains["change"]) == {"+1 gpu", "+1 old"}
+
+
+def test_wrong_inputs_are_told() -> None:
+    with pytest.raises(InputError, match="did you mean 'srtf'"):
+        shadowprice.simulate(CLUSTER, JOBS, "srft")
+    with pytest.raises(InputError, match="minibatch_time"):
+        shadowprice.simulate(CLUSTER, [{**JOBS[0], "minibatch_time": "fast"}])
+    with pytest.raises(InputError, match=r"jobs\[1\].name: duplicate job name"):
+        shadowprice.simulate(CLUSTER, [JOBS[0], JOBS[0]])
+    with pytest.raises(InputError, match="capacity"):
+        shadowprice.simulate({**CLUSTER, "servers": [{"name": "a", "capacity": {}}]}, JOBS)
+    with pytest.raises(InputError, match="'drf' is given twice"):
+        shadowprice.compare(CLUSTER, JOBS, ["drf", "drf"])
+    with pytest.raises(InputError, match="what to run is missing"):
+        shadowprice.simulate(CLUSTER)
+    with pytest.raises(AttributeError, match="no attribute 'simulated'"):
+        _ = shadowprice.simulated  # type: ignore[attr-defined]
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import shadowprice; "
+        "print(sorted(set(sys.modules) - before)); print('simulate' in dir(shadowprice))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert ran == ["['shadowprice']", "True"]
