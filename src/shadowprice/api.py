@@ -285,7 +285,7 @@ def simulate(
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     scenario, _ = source.scenario(seed)
     built = build_policy(scenario, policy, parameters or {})
-    return Result(record_run(scenario, policy, built))
+    return Result(record_run(scenario, policy, built, settings=dict(parameters or {})))
 
 
 def compare(
