@@ -149,10 +149,10 @@ class ElasticFlow:
             case JobsDisplaced(_, names):
                 for name in names:
                     self._table.clear(self._table.rows[name])
-            case ServerLost(_, server):
+            case ServerLost(_, _, server):
                 self._table.lose(server)
                 self._pool.set_up(server, up=False)
-            case ServerBack(_, server):
+            case ServerBack(_, _, server):
                 self._table.restore(server)
                 self._pool.set_up(server, up=True)
         self._changes_at = 0
