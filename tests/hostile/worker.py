@@ -37,7 +37,7 @@ def resident(name: str) -> int:
 
 def answer(case: Case, runs: Path) -> dict[str, Any]:
     """Run one case in a fresh folder and say what happened."""
-    folder = Path(tempfile.mkdtemp(prefix="hostile-"))
+    folder = Path(tempfile.mkdtemp(prefix="hostile-", dir=runs))
     back = os.open(".", os.O_RDONLY)
     try:
         lay_out(case, folder, runs)
