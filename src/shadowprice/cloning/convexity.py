@@ -85,10 +85,10 @@ class Convexity:
         if not len(self.doubtful):
             return
         arrays = problem.arrays
-        every = np.arange(len(arrays.count), dtype=np.int64)
+        every = np.arange(len(arrays.tasks), dtype=np.int64)
         home = _lagrangian(problem, relaxed, prices, every, ratios)
         k, l = prices  # noqa: E741
-        bound = float(arrays.count @ home) - k * problem.budget - l * problem.machines
+        bound = float(arrays.tasks @ home) - k * problem.budget - l * problem.machines
         out = np.empty((len(whole.groups), 3))
         _curves(problem, whole.groups, whole.copies.astype(np.float64), out)
         excess = float(whole.tasks @ out[:, 0]) - bound
@@ -126,7 +126,7 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     others are checked at every knot of their tables up to M - N + 1 copies.
     """
     most = problem.most_copies
-    convex = np.ones(len(problem.arrays.count), dtype=np.bool_)
+    convex = np.ones(len(problem.arrays.tasks), dtype=np.bool_)
     for member, group in zip(problem.member, problem.groups, strict=True):
         convex[member] = group.duration.convex_by_form
     checked = np.flatnonzero(~convex)
@@ -155,7 +155,7 @@ def check_convexity(problem: CloningProblem) -> Convexity:
 
 def _curves(problem: CloningProblem, groups: Integers, ratios: Floats, out: Floats) -> None:
     a = problem.arrays
-    curves(a.minimum, a.scale, a.kind, a.shape, a.table, a.tables, groups, ratios, out)
+    curves(a, groups, ratios, out)
 
 
 def _lagrangian(

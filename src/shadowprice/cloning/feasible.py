@@ -47,7 +47,7 @@ def fewest_machines(
         machines that do.
     """
     if decays is None:
-        counts, decays = problem.arrays.count, problem.arrays.decay
+        counts, decays = problem.arrays.tasks, problem.arrays.decay
     else:
         counts = np.array([group.count for group in problem.groups], dtype=np.int64)
     copies = np.ones(len(counts), dtype=np.int64)

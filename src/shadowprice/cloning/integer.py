@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.cloning.feasible import SLACK
-from shadowprice.cloning.problem import Arrays
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.kernels.cloning.bound import integer_bound
+from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import fewest_copies
 from shadowprice.kernels.cloning.integer import (
     balanced_options,
@@ -97,7 +97,7 @@ class _Core:
 
     def __init__(
         self,
-        arrays: Arrays,
+        arrays: Columns,
         relaxed: bool,
         budget: float,
         machines: int,
@@ -115,11 +115,11 @@ class _Core:
         self.base = base
         self.limit = limit
         h = np.exp(-arrays.decay * base)
-        late = float(arrays.count @ (h if relaxed else -np.log1p(-h)))
+        late = float(arrays.tasks @ (h if relaxed else -np.log1p(-h)))
         self.room_late = budget * SLACK - late
-        self.room_machines = int(machines - arrays.count @ base)
+        self.room_machines = int(machines - arrays.tasks @ base)
         self.least = np.empty(len(base))
-        least_penalties(*arrays.columns, most, relaxed, self.k, self.l, base, self.least)
+        least_penalties(arrays, most, relaxed, self.k, self.l, base, self.least)
         # The bound holds only if every task's choice is its best at these prices.
         if np.any(self.least < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
             raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
@@ -142,7 +142,7 @@ class _Core:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
             found = balanced_options(
-                group, int(self.arrays.count[group]), *self.arrays.columns[1:], self.most,
+                group, int(self.arrays.tasks[group]), self.arrays, self.most,
                 self.relaxed, self.k, self.l, int(self.base[group]), gap, penalty, late, change,
             )  # fmt: skip
             if found <= size:
@@ -160,12 +160,12 @@ class _Core:
         penalty, late = np.empty(MOST_MOVES), np.empty(MOST_MOVES)
         change = np.empty(MOST_MOVES, dtype=np.int64)
         moves = move_penalties(
-            group, *self.arrays.columns[1:], self.most, self.relaxed, self.k, self.l,
+            group, self.arrays, self.most, self.relaxed, self.k, self.l,
             int(self.base[group]), gap, penalty, late, change,
         )  # fmt: skip
         if moves == MOST_MOVES:
             self.whole = False
-        count = int(self.arrays.count[group])
+        count = int(self.arrays.tasks[group])
         size = 256
         while True:
             chosen = np.zeros((size, moves), dtype=np.int64)
@@ -224,7 +224,7 @@ class _Core:
         moves = []
         state = best
         for layer in reversed(layers):
-            count = int(self.arrays.count[layer.group])
+            count = int(self.arrays.tasks[layer.group])
             for change, tasks in layer.options.moved(int(layer.option[state]), count):
                 moves.append((layer.group, change, tasks))
             state = int(layer.parent[state])
@@ -269,7 +269,7 @@ class _Core:
 
 
 def whole_optimum(
-    arrays: Arrays,
+    arrays: Columns,
     *,
     relaxed: bool,
     budget: float,
@@ -284,7 +284,7 @@ def whole_optimum(
 
     Parameters
     ----------
-    arrays : Arrays
+    arrays : Columns
         The merged groups; a choice of whole copies must exist.
     relaxed : bool
         Constraint (7) instead of (6).
@@ -308,14 +308,14 @@ def whole_optimum(
     WholeCopies
         The choice, its bound and whether it is proved optimal.
     """
-    base = np.empty(len(arrays.count), dtype=np.int64)
-    total = int(arrays.count.sum())
+    base = np.empty(len(arrays.tasks), dtype=np.int64)
+    total = int(arrays.tasks.sum())
     near = prices[0]
     if near <= 0.0:
-        near = float(arrays.count @ (1.0 / arrays.decay)) / budget
-        near *= float(arrays.count @ (arrays.minimum + arrays.scale)) / total
+        near = float(arrays.tasks @ (1.0 / arrays.decay)) / budget
+        near *= float(arrays.tasks @ (arrays.minimum + arrays.scale)) / total
     k, l, bound = integer_bound(  # noqa: E741
-        *arrays.columns, most, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
+        arrays, most, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
     )  # fmt: skip
     core = _Core(arrays, relaxed, budget, machines, most, convex, (k, l), base, limit)
     floor = 1e-13 * abs(bound)
@@ -338,9 +338,9 @@ def whole_optimum(
 
 
 def _rows(
-    arrays: Arrays, base: Integers, moves: list[tuple[int, int, int]]
+    arrays: Columns, base: Integers, moves: list[tuple[int, int, int]]
 ) -> tuple[Integers, Integers, Integers]:
-    left = arrays.count.copy()
+    left = arrays.tasks.copy()
     for group, _, number in moves:
         left[group] -= number
     home = np.flatnonzero(left)
@@ -354,12 +354,12 @@ def _rows(
 
 
 def _fallback(
-    arrays: Arrays, relaxed: bool, budget: float, machines: int, bound: float, states: int
+    arrays: Columns, relaxed: bool, budget: float, machines: int, bound: float, states: int
 ) -> WholeCopies:
     """Return the choice with the fewest machines: feasible, no more."""
-    copies = np.ones(len(arrays.count), dtype=np.int64)
-    _, used, last = fewest_copies(arrays.count, arrays.decay, machines, relaxed, budget, copies)
-    extra = int(used - arrays.count @ copies)
+    copies = np.ones(len(arrays.tasks), dtype=np.int64)
+    _, used, last = fewest_copies(arrays.tasks, arrays.decay, machines, relaxed, budget, copies)
+    extra = int(used - arrays.tasks @ copies)
     moves = [(int(last), 1, extra)] if last >= 0 and extra else []
     groups, copies, tasks = _rows(arrays, copies, moves)
     return WholeCopies(groups, copies, tasks, bound, False, states)

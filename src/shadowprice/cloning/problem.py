@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.curves import TABLE, WEIBULL
 from shadowprice.laws.distributions import Distribution
 
@@ -26,10 +27,6 @@ TIE_SLOPE = 1e-9
 
 The true cost of such copies is nothing, which leaves the optimum undetermined; this settles on
 the fewest copies."""
-
-
-Columns = tuple[Integers, Floats, Floats, Floats, Integers, Floats, Integers, Floats]
-"""count, decay, minimum, scale, kind, shape, table, tables: how every kernel begins."""
 
 
 class Constraint(Enum):
@@ -55,42 +52,6 @@ class TaskGroup:
 
     count: int
     duration: Distribution
-
-
-@dataclass(frozen=True, slots=True)
-class Arrays:
-    """Merged groups as the kernels take them; one entry a group of tasks that equal each other.
-
-    Attributes
-    ----------
-    count : ndarray of int64, shape (groups,)
-        Tasks in each.
-    decay : ndarray, shape (groups,)
-        a = -ln S(T_d).
-    minimum, scale, shape : ndarray, shape (groups,)
-        Of the cost curve; seconds, seconds, none.
-    kind, table : ndarray of int64, shape (groups,)
-        Form of the curve and its row of ``tables``.
-    tables : ndarray, shape (tables, knots, 3)
-        Tabulated curves.
-    """
-
-    count: Integers
-    decay: Floats
-    minimum: Floats
-    scale: Floats
-    kind: Integers
-    shape: Floats
-    table: Integers
-    tables: Floats
-
-    @property
-    def columns(self) -> Columns:
-        """The arrays in the order in which kernels take them."""
-        return (
-            self.count, self.decay, self.minimum, self.scale, self.kind, self.shape, self.table,
-            self.tables,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -192,7 +153,7 @@ class CloningProblem:
         return np.minimum(-decays, LARGEST_DECAY)
 
     @cached_property
-    def _merged(self) -> tuple[Arrays, Integers]:
+    def _merged(self) -> tuple[Columns, Integers]:
         tables: dict[Hashable, int] = {}
         rows: list[Floats] = []
         numbers = np.empty((len(self.groups), 7))
@@ -216,8 +177,8 @@ class CloningProblem:
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         count = np.bincount(inverse, weights=numbers[:, 6]).astype(np.int64)
         columns = np.ascontiguousarray(numbers[first, :6].T)
-        arrays = Arrays(
-            count=count,
+        arrays = Columns(
+            tasks=count,
             decay=columns[0].copy(),
             minimum=columns[1].copy(),
             scale=columns[2].copy(),
@@ -229,7 +190,7 @@ class CloningProblem:
         return arrays, inverse.astype(np.int64)
 
     @property
-    def arrays(self) -> Arrays:
+    def arrays(self) -> Columns:
         """The distinct groups as arrays."""
         return self._merged[0]
 

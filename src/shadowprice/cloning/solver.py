@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from shadowprice.cloning.convexity import Condition, check_convexity
 from shadowprice.cloning.feasible import check_feasible
 from shadowprice.cloning.integer import WholeCopies, whole_optimum
-from shadowprice.cloning.problem import Arrays, CloningProblem, Constraint
+from shadowprice.cloning.problem import CloningProblem, Constraint
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import optimum, sweep
 from shadowprice.kernels.cloning.curves import curves
 from shadowprice.kernels.cloning.dual import subgradient
@@ -162,12 +163,12 @@ def solve(
     )
 
 
-def _theorem_1(arrays: Arrays, budget: float) -> Floats:
+def _theorem_1(arrays: Columns, budget: float) -> Floats:
     """Return (12) before rounding, written in a_i = alpha ln nu_i so that it serves any law.
 
     With every g' equal, (8) makes S_i(T_d)^r_i proportional to 1 / a_i.
     """
-    inverse = float((arrays.count / arrays.decay).sum())
+    inverse = float((arrays.tasks / arrays.decay).sum())
     return np.asarray(np.maximum(np.log(arrays.decay * inverse / budget) / arrays.decay, 1.0))
 
 
@@ -175,9 +176,9 @@ def _continuous(
     problem: CloningProblem, relaxed: bool, most: int
 ) -> tuple[Floats, tuple[float, float], int, float]:
     arrays = problem.arrays
-    ratios = np.ones(len(arrays.count))
+    ratios = np.ones(len(arrays.tasks))
     k, l, passes = optimum(  # noqa: E741
-        *arrays.columns, float(most), relaxed, problem.budget, float(problem.machines), ratios
+        arrays, float(most), relaxed, problem.budget, float(problem.machines), ratios
     )
     return ratios, (k, l), passes, _violation(problem, relaxed, ratios, k, l)
 
@@ -191,14 +192,14 @@ def _violation(
 ) -> float:
     """Return how far the constraints are broken, or loose at a positive price, as a share."""
     arrays = problem.arrays
-    late = float(arrays.count @ _misses(arrays, ratios, relaxed)) / problem.budget - 1.0
-    over = float(arrays.count @ ratios) / problem.machines - 1.0
+    late = float(arrays.tasks @ _misses(arrays, ratios, relaxed)) / problem.budget - 1.0
+    over = float(arrays.tasks @ ratios) / problem.machines - 1.0
     first = abs(late) if k > 0.0 else max(late, 0.0)
     second = abs(over) if l > 0.0 else max(over, 0.0)
     return max(first, second)
 
 
-def _misses(arrays: Arrays, ratios: Floats | Integers, relaxed: bool) -> Floats:
+def _misses(arrays: Columns, ratios: Floats | Integers, relaxed: bool) -> Floats:
     h = np.exp(-arrays.decay * ratios)
     return np.asarray(h if relaxed else -np.log1p(-h))
 
@@ -209,22 +210,22 @@ def _algorithm_1(
     """Run Algorithm 1 from Theorem 1's multiplier, in multipliers scaled by the curvature there."""
     arrays = problem.arrays
     ratios = _theorem_1(arrays, problem.budget)
-    inverse = float((arrays.count / arrays.decay).sum())
-    mean = float(arrays.count @ (arrays.minimum + arrays.scale)) / problem.tasks
+    inverse = float((arrays.tasks / arrays.decay).sum())
+    mean = float(arrays.tasks @ (arrays.minimum + arrays.scale)) / problem.tasks
     # sum phi falls like 1 / k: below the optimum a fixed step is careful, far above it overshoots.
-    out = np.empty((len(arrays.count), 3))
-    every = np.arange(len(arrays.count), dtype=np.int64)
-    curves(*arrays.columns[2:], every, ratios, out)
-    slope = max(float(arrays.count @ out[:, 1]) / problem.tasks, 1e-3 * mean)
+    out = np.empty((len(arrays.tasks), 3))
+    every = np.arange(len(arrays.tasks), dtype=np.int64)
+    curves(arrays, every, ratios, out)
+    slope = max(float(arrays.tasks @ out[:, 1]) / problem.tasks, 1e-3 * mean)
     k = 0.5 * slope * inverse / problem.budget
     l = 1e-3 * mean  # noqa: E741
     sums = np.zeros(6)
-    sweep(*arrays.columns, float(most), relaxed, k, l, ratios, sums)
+    sweep(arrays, float(most), relaxed, k, l, ratios, sums)
     # 2 x 2 curvature: steps below one over twice the diagonal cannot diverge.
     k_scale = 0.5 / sums[2] if sums[2] > 0.0 else 0.5 * k / problem.budget
     l_scale = 0.5 / sums[4] if sums[4] > 0.0 else 0.5 * mean / problem.machines
     k, l, used, violation = subgradient(  # noqa: E741
-        *arrays.columns, float(most), relaxed, problem.budget, float(problem.machines), k, l,
+        arrays, float(most), relaxed, problem.budget, float(problem.machines), k, l,
         k_scale, l_scale, 1000.0, tolerance, iterations, ratios, np.zeros((0, 3)),
     )  # fmt: skip
     return ratios, (k, l), used, violation
@@ -237,7 +238,7 @@ def _rounded_up(
     # Noise of the last digits must not buy a whole copy.
     noise = 1e-9 if method is Method.CLOSED_FORM else 10.0 * tolerance
     copies = np.maximum(np.ceil(ratios * (1.0 - noise)), 1.0).astype(np.int64)
-    used = int(arrays.count @ copies)
+    used = int(arrays.tasks @ copies)
     if used > problem.machines:
         raise InputError(
             Fault(
@@ -248,7 +249,7 @@ def _rounded_up(
             )
         )
     groups = np.arange(len(copies), dtype=np.int64)
-    return WholeCopies(groups, copies, arrays.count.copy(), 0.0, False, 0)
+    return WholeCopies(groups, copies, arrays.tasks.copy(), 0.0, False, 0)
 
 
 def expected_cost(problem: CloningProblem, copies: Floats | Integers) -> float:
@@ -265,13 +266,10 @@ def expected_cost(problem: CloningProblem, copies: Floats | Integers) -> float:
     return float(costs(problem.arrays, member, np.asarray(copies, dtype=np.float64)).sum())
 
 
-def costs(arrays: Arrays, groups: Integers, ratios: Floats) -> Floats:
+def costs(arrays: Columns, groups: Integers, ratios: Floats) -> Floats:
     """Return g of tasks of given merged groups at given numbers of copies."""
     out = np.empty((len(groups), 3))
-    curves(
-        arrays.minimum, arrays.scale, arrays.kind, arrays.shape, arrays.table, arrays.tables,
-        groups, ratios, out,
-    )  # fmt: skip
+    curves(arrays, groups, ratios, out)
     return out[:, 0]
 
 
@@ -308,8 +306,8 @@ def _report(
     copies = np.empty(problem.tasks, dtype=np.int64)
     by_group = np.argsort(owner, kind="stable")
     copies[by_group] = np.repeat(whole.copies, whole.tasks)
-    groups = np.arange(len(arrays.count), dtype=np.int64)
-    continuous_cost = float(arrays.count @ costs(arrays, groups, ratios))
+    groups = np.arange(len(arrays.tasks), dtype=np.int64)
+    continuous_cost = float(arrays.tasks @ costs(arrays, groups, ratios))
     cost = float(whole.tasks @ costs(arrays, whole.groups, whole.copies.astype(np.float64)))
     late = _misses(arrays, ratios, False)
     h = np.exp(-arrays.decay[whole.groups] * whole.copies)
@@ -322,7 +320,7 @@ def _report(
         continuous=ratios[owner],
         miss_probability=float(-np.expm1(whole.tasks @ np.log1p(-h))),
         expected_cost=cost,
-        continuous_miss=float(-np.expm1(-(arrays.count @ late))),
+        continuous_miss=float(-np.expm1(-(arrays.tasks @ late))),
         continuous_cost=continuous_cost,
         lower_bound=min(bound, cost) if method is Method.EXACT else 0.0,
         proved=whole.proved,

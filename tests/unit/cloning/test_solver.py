@@ -164,7 +164,7 @@ def test_answer_to_prices_does_not_depend_on_where_the_search_starts(relaxed: bo
     """Against bisection; also from where g' + l is 0, which the equation's logarithm punishes."""
     problem = mixed(machines=200, deadline=15.0)
     a = problem.arrays
-    for j in range(len(a.count)):
+    for j in range(len(a.tasks)):
 
         def slope(r: float, k: float, l: float, j: int = j) -> float:  # noqa: E741
             _, first, _ = curve(

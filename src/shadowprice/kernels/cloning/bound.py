@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import answer
 from shadowprice.kernels.cloning.curves import curve, miss
 from shadowprice.kernels.jit import kernel
@@ -20,14 +21,7 @@ Integers = NDArray[np.int64]
 
 @kernel
 def whole_answers(
-    count: Integers,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: int,
     relaxed: bool,
     k: float,
@@ -36,6 +30,7 @@ def whole_answers(
     copies: Integers,
 ) -> tuple[float, float, int]:
     """Minimise g + k phi + l r over whole r for every group; return its sum, sum phi, sum r."""
+    count, decay, minimum, scale, kind, shape, table, tables = columns
     value, late, used = 0.0, 0.0, 0
     for j in range(count.shape[0]):
         rows = tables[table[j]]
@@ -61,14 +56,7 @@ def whole_answers(
 
 @kernel
 def break_step(
-    count: Integers,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: int,
     relaxed: bool,
     budget: float,
@@ -87,10 +75,11 @@ def break_step(
     (k, bound without -l M, sum r of the relaxation)
         ``copies`` receives the choice just before the break step.
     """
+    count, decay, minimum, scale, kind, shape, table, tables = columns
     groups = count.shape[0]
     upper = np.empty(groups, dtype=np.int64)
     _, late, used = whole_answers(
-        count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, 0.0, l,
+        columns, most, relaxed, 0.0, l,
         ratios, copies,
     )  # fmt: skip
     if late <= budget:
@@ -106,7 +95,7 @@ def break_step(
     while True:
         low /= width
         _, late, used = whole_answers(
-            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, low, l,
+            columns, most, relaxed, low, l,
             ratios, copies,
         )  # fmt: skip
         if late > budget:
@@ -117,7 +106,7 @@ def break_step(
     while True:
         high *= width
         _, there, _ = whole_answers(
-            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, high, l,
+            columns, most, relaxed, high, l,
             ratios, upper,
         )  # fmt: skip
         if there <= budget or high > 1e290:
@@ -164,14 +153,7 @@ def break_step(
 
 @kernel
 def integer_bound(
-    count: Integers,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: int,
     relaxed: bool,
     budget: float,
@@ -193,7 +175,7 @@ def integer_bound(
     """
     trial = np.empty_like(copies)
     k, value, used = break_step(
-        count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+        columns, most, relaxed, budget,
         k_near, 0.0, ratios, copies,
     )  # fmt: skip
     if used <= machines * (1.0 + 1e-12):
@@ -208,7 +190,7 @@ def integer_bound(
     side = 0
     for _ in range(200):
         k, value, used = break_step(
-            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+            columns, most, relaxed, budget,
             k if k > 0.0 else k_near, l, ratios, trial,
         )  # fmt: skip
         value -= l * machines

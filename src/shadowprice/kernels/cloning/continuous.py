@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.curves import curve, miss
 from shadowprice.kernels.jit import kernel
 
@@ -118,14 +119,7 @@ def answer(
 
 @kernel
 def sweep(
-    count: Integers,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: float,
     relaxed: bool,
     k: float,
@@ -139,6 +133,7 @@ def sweep(
     ``sums`` receives: sum phi, sum r, -d sum phi / dk, -d sum phi / dl (which is
     -d sum r / dk), -d sum r / dl, and sum g.
     """
+    count, decay, minimum, scale, kind, shape, table, tables = columns
     sums[:] = 0.0
     for j in range(count.shape[0]):
         rows = tables[table[j]]
@@ -168,14 +163,7 @@ def sweep(
 
 @kernel
 def _deadline_price(
-    count: Integers,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: float,
     relaxed: bool,
     budget: float,
@@ -192,7 +180,7 @@ def _deadline_price(
     for _ in range(_MANY):
         k = math.exp(x)
         sweep(
-            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, k, l,
+            columns, most, relaxed, k, l,
             ratios, sums,
         )  # fmt: skip
         sweeps += 1
@@ -218,14 +206,7 @@ def _deadline_price(
 
 @kernel
 def optimum(
-    count: Integers,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: float,
     relaxed: bool,
     budget: float,
@@ -236,10 +217,8 @@ def optimum(
 
     Parameters
     ----------
-    count, decay, minimum, scale, kind, shape, table : ndarray, shape (groups,)
-        The groups; ``table`` is a row of ``tables``.
-    tables : ndarray, shape (tables, knots, 3)
-        K, dK/dx, d2K/dx2 at knots in x = ln r.
+    columns : Columns
+        The groups; ``tables`` hold K, dK/dx and d2K/dx2 at knots in x = ln r.
     most : float
         Largest number of copies of a task.
     relaxed : bool
@@ -256,10 +235,11 @@ def optimum(
     (k, l, sweeps)
         Multipliers of the deadline and of (1b), and passes over the groups.
     """
+    count, decay, minimum, scale, kind, shape, table, tables = columns
     sums = np.zeros(6)
     total = float(count.sum())
     sweep(
-        count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, 0.0, 0.0,
+        columns, most, relaxed, 0.0, 0.0,
         ratios, sums,
     )  # fmt: skip
     sweeps = 1
@@ -278,7 +258,7 @@ def optimum(
     k = 0.0
     if tight:
         k, used = _deadline_price(
-            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+            columns, most, relaxed, budget,
             share * inverse / budget, 0.0, ratios, sums,
         )  # fmt: skip
         sweeps += used
@@ -302,7 +282,7 @@ def optimum(
         if not tight:
             # Without a price on the deadline it may hold by itself, at small l.
             sweep(
-                count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, 0.0, l,
+                columns, most, relaxed, 0.0, l,
                 ratios, sums,
             )  # fmt: skip
             sweeps += 1
@@ -314,7 +294,7 @@ def optimum(
             # Carry ln k along the tangent of the curve sum phi = budget.
             shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)
             k, used = _deadline_price(
-                count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, budget,
+                columns, most, relaxed, budget,
                 k * math.exp(shift), l, ratios, sums,
             )  # fmt: skip
             sweeps += used

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.jit import kernel
 
 Floats = NDArray[np.float64]
@@ -68,17 +69,13 @@ def curve(
 
 @kernel
 def curves(
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     groups: Integers,
     ratios: Floats,
     out: Floats,
 ) -> None:
     """Write g, g' and g'' of tasks of the given groups at the given numbers of copies."""
+    _, _, minimum, scale, kind, shape, table, tables = columns
     for i in range(groups.shape[0]):
         j = groups[i]
         value, slope, bow = curve(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import sweep
 from shadowprice.kernels.jit import kernel
 
@@ -14,14 +15,7 @@ Integers = NDArray[np.int64]
 
 @kernel
 def subgradient(
-    count: Integers,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: float,
     relaxed: bool,
     budget: float,
@@ -64,7 +58,7 @@ def subgradient(
     violation = np.inf
     for t in range(iterations):
         sweep(
-            count, decay, minimum, scale, kind, shape, table, tables, most, relaxed, k, l,
+            columns, most, relaxed, k, l,
             ratios, sums,
         )  # fmt: skip
         late = sums[0] - budget

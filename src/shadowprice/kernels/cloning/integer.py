@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.curves import curve, miss
 from shadowprice.kernels.jit import kernel
 
@@ -23,13 +24,7 @@ Integers = NDArray[np.int64]
 @kernel
 def move_penalties(
     group: int,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: int,
     relaxed: bool,
     k: float,
@@ -41,6 +36,7 @@ def move_penalties(
     copies: Integers,
 ) -> int:
     """List the moves of one task of a group whose penalty is within the gap; return how many."""
+    _, decay, minimum, scale, kind, shape, table, tables = columns
     rows = tables[table[group]]
     cost, _, _ = curve(kind[group], shape[group], minimum[group], scale[group], rows, float(base))
     phi = miss(decay[group], float(base), relaxed)
@@ -66,14 +62,7 @@ def move_penalties(
 
 @kernel
 def least_penalties(
-    count: Integers,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: int,
     relaxed: bool,
     k: float,
@@ -82,6 +71,7 @@ def least_penalties(
     least: Floats,
 ) -> None:
     """Find each group's smallest penalty of a move; rounding may leave it just below 0."""
+    count, decay, minimum, scale, kind, shape, table, tables = columns
     for j in range(count.shape[0]):
         least[j] = np.inf
         rows = tables[table[j]]
@@ -99,13 +89,7 @@ def least_penalties(
 def balanced_options(
     group: int,
     count: int,
-    decay: Floats,
-    minimum: Floats,
-    scale: Floats,
-    kind: Integers,
-    shape: Floats,
-    table: Integers,
-    tables: Floats,
+    columns: Columns,
     most: int,
     relaxed: bool,
     k: float,
@@ -126,6 +110,7 @@ def balanced_options(
     int
         Changes found, that of nothing first; one more than the arrays hold where there are more.
     """
+    _, decay, minimum, scale, kind, shape, table, tables = columns
     rows = tables[table[group]]
     cost, _, _ = curve(kind[group], shape[group], minimum[group], scale[group], rows, float(base))
     phi = miss(decay[group], float(base), relaxed)

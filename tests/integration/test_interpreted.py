@@ -1,0 +1,40 @@
+"""Compiled kernels decide as the same code does interpreted; every file of kernels takes part."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import shadowprice.kernels
+from tests.interpreted import results
+
+KERNELS = Path(shadowprice.kernels.__file__).parent
+
+
+def test_interpreted_kernels_decide_as_compiled_ones() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.interpreted"],
+        cwd=root,
+        env={
+            **os.environ,
+            "NUMBA_DISABLE_JIT": "1",
+            "PYTHONPATH": f"{root}{os.pathsep}{KERNELS.parents[1]}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    interpreted = json.loads(done.stdout)
+    files = {
+        path.relative_to(KERNELS).as_posix()
+        for path in KERNELS.rglob("*.py")
+        if "\n@kernel\n" in path.read_text(encoding="utf-8")
+    }
+    assert set(interpreted["files"]) == files, "give `tests.interpreted` a run of what is missing"
+    assert interpreted["results"] == json.loads(json.dumps(results()))

@@ -1,0 +1,156 @@
+"""Small runs that pass through every kernel, for comparing compiled with interpreted code.
+
+``NUMBA_DISABLE_JIT=1 python -m tests.interpreted`` runs them interpreted; it prints what came out
+and which files of kernels were executed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Results = dict[str, Any]
+
+FIXED = ("fifo", "drf", "rrh", "srtf", "las", "backfill")
+
+
+def results() -> Results:
+    """Run everything; decisions and whole numbers only, which do not depend on rounding."""
+    return dict(_policies()) | dict(_tenants()) | dict(_bags()) | dict(_cloning()) | dict(_search())
+
+
+def _policies() -> Iterator[tuple[str, Any]]:
+    from tests.pdors_cases import random_pool, random_two_rates
+    from tests.replays import replay
+
+    for name in FIXED:
+        yield name, [replay(name, seed, {}).state_digest() for seed in (1, 2)]
+    yield "rolling", [replay("rolling", seed, {}, until=10).state_digest() for seed in (1, 2)]
+    yield "dorm", replay("dorm", 3, {}, incidents=False).state_digest()
+    for settings in ({}, {"prices": "online"}, {"chunks": "literal", "preset": "paper"}):
+        runs = [replay("oasis", seed, settings, until=10).state_digest() for seed in (1, 4)]
+        yield f"oasis {settings}", runs
+    yield "optimum", replay("optimum", 5, {}, incidents=False, until=12).state_digest()
+    for placement in ("randomised", "exact", "greedy"):
+        runs = []
+        for seed in range(6):
+            rng = np.random.default_rng(seed)
+            on = random_pool(rng, horizon=6)
+            jobs = [random_two_rates(on, rng, f"job-{at}", latest=2) for at in range(5)]
+            runs.append(_run("pdors", on, jobs, {"placement": placement}))
+        yield f"pdors {placement}", runs
+
+
+def _tenants() -> Iterator[tuple[str, Any]]:
+    from tests.astraea_cases import (
+        SETTINGS,
+        example_cluster,
+        example_jobs,
+        random_jobs,
+        shared_cluster,
+    )
+
+    on = example_cluster()
+    yield "astraea example", _run("astraea", on, example_jobs(on), SETTINGS)
+    share = {"worker": 4, "ps": 2}
+    on = shared_cluster(4, {"u1": share, "u2": share})
+    for name in ("astraea", "batchsche", "gandiva_fair", "hived"):
+        yield name, _run(name, on, random_jobs(on, 6, seed=3), {})
+
+
+def _bags() -> Iterator[tuple[str, Any]]:
+    from tests.bag_cases import bag, exponential, pareto, places
+
+    on = places(2, 4)
+    groups = pareto(4, 2.0, 0.5), exponential(2, 1.0)
+    jobs = [bag(on, groups[at], name=f"bag-{at}", arrival=at) for at in range(2)]
+    yield "bags", _run("oasis", on, jobs, {})
+
+
+def _cloning() -> Iterator[tuple[str, Any]]:
+    from shadowprice.cloning.api import (
+        CloningProblem,
+        Constraint,
+        LogNormal,
+        Method,
+        Pareto,
+        TaskGroup,
+        Weibull,
+        simulate,
+        solve,
+    )
+    from shadowprice.cloning.waves import Rule, WaveRule, run
+    from shadowprice.cloning.workload import poisson_jobs
+
+    groups = [
+        TaskGroup(3, Pareto.of_mean(2.0, 12.0)),
+        TaskGroup(2, Weibull(0.7, 9.0, 1.0)),
+        TaskGroup(1, LogNormal.of_mean(0.8, 8.0)),
+    ]
+    problem = CloningProblem(groups, 20, 60.0, 0.1)
+    relaxed = CloningProblem(groups[:1], 20, 60.0, 0.1)
+    for one, method, constraint in (
+        (problem, Method.EXACT, Constraint.EXACT),
+        (relaxed, Method.SUBGRADIENT, Constraint.RELAXED),
+    ):
+        found = solve(one, method, constraint)
+        yield f"cloning {method.value}", np.asarray(found.copies).tolist()
+    copies = np.full(6, 2)
+    yield "cloning simulate", simulate(problem, copies, trials=50, seed=1).misses
+    jobs = poisson_jobs(groups, machines=6, load=0.9, jobs=8, seed=2)
+    for rule in Rule:
+        yield f"waves {rule.value}", run(jobs, 6, WaveRule(rule)).copies.tolist()
+
+
+def _search() -> Iterator[tuple[str, Any]]:
+    from shadowprice.kernels.horizon.search import best_schedule
+    from tests.oracles.knapsack import random_instance
+
+    for seed in range(12):
+        cost, gain, required, utility = random_instance(np.random.default_rng([2, seed]), 12, 5)
+        found = best_schedule(cost, gain, required, utility)
+        yield f"search {seed}", [found.completion, found.choice.tolist()]
+
+
+def _run(name: str, on: Any, jobs: Any, settings: Mapping[str, Any]) -> str:
+    from shadowprice.core.policy import PolicyContext
+    from shadowprice.policies.registry import make_policy
+    from shadowprice.simulator.driver import Simulation
+
+    policy = make_policy(name, PolicyContext(on, jobs, 16, 1), settings)
+    return Simulation(on, jobs, policy, until=16).run().state_digest()
+
+
+def _recorded(seen: set[str]) -> Callable[[Any], Any]:
+    """Return what takes the place of the compiler: it notes the file of every kernel called."""
+
+    def kernel(function: Any) -> Any:
+        @functools.wraps(function)
+        def called(*arguments: Any) -> Any:
+            seen.add(function.__code__.co_filename)
+            return function(*arguments)
+
+        return called
+
+    return kernel
+
+
+def main() -> None:
+    """Run everything interpreted and print what came of it."""
+    from shadowprice.kernels import jit
+
+    seen: set[str] = set()
+    jit.kernel = _recorded(seen)  # before any kernel is defined
+    found = results()
+    root = Path(jit.__file__).parent
+    files = sorted(Path(name).relative_to(root).as_posix() for name in seen)
+    print(json.dumps({"results": found, "files": files}))
+
+
+if __name__ == "__main__":
+    main()
