@@ -326,11 +326,22 @@ class Engine(JobEvents):
         jobs, planned = self.jobs, self._planned
         finished: list[str] = []
         behind: set[str] = set()
+        counted: list[JobRecord] = []
+        before: list[int] = []
+        changed = self._digest.changed
+        self._undo.push(_uncount, counted, before, changed)
         for name, gained in progress.items():
             record = jobs[name]
             if not record.status.open:
                 continue  # it ended, or was closed, while the slot ran
-            self._touch(record).progress += gained
+            if record.job.bag is None:
+                # Most of what happens in a slot: two lists cost less than what `_touch` keeps.
+                counted.append(record)
+                before.append(record.progress)
+                changed.add(name)
+                record.progress += gained
+            else:
+                self._touch(record).progress += gained
             bag = record.job.bag
             if name in planned and bag is None and self._yielded_less(record, gained):
                 behind.add(name)
@@ -395,3 +406,9 @@ _HANDLERS: Final[Mapping[type, str]] = {
     ServerBack: "_bring_back",
     CapacityChanged: "_change_capacity",
 }
+
+
+def _uncount(counted: list[JobRecord], before: list[int], changed: set[str]) -> None:
+    for record, progress in zip(counted, before, strict=True):
+        record.progress = progress
+        changed.add(record.job.name)
