@@ -120,6 +120,7 @@ def test_a_run_worked_out_by_hand(call: Call) -> None:
         "utility": 10.0,
         "cost": 4.0,
         "completion": 0,
+        "promise": 0,
         "plan": [[0, 0, 2, 0], [0, 1, 2, 0]],
     }
     assert lines[1]["plan"] == [[1, 0, 2, 0], [1, 1, 2, 0]]
