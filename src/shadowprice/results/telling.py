@@ -154,6 +154,8 @@ def _decided(
         value, price, payoff = (decision[key] for key in ("utility", "cost", "payoff"))
         told = f"value {value:.4g} {_relation(payoff)} price {price:.4g}: payoff {payoff:.4g}"
         yield "numbers", told + when
+    if decision.get("promise") not in {None, decision["completion"]}:
+        yield "promise", f"complete by the end of slot {decision['promise']}"
     if why is not None:
         if why.get("bottleneck"):
             yield "bottleneck", why["bottleneck"]

@@ -31,6 +31,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.recorder import Recorder
+from shadowprice.results.tables import decision_records
 from shadowprice.simulator.driver import Simulation
 from tests.workloads import DIMENSIONS, cluster, job
 
@@ -201,6 +202,28 @@ def test_bad_parameters_are_refused_with_their_place() -> None:
     for name, value in (("price", -1.0), ("scarcity", 0.0), ("memory", 0.0), ("waiting", -1)):
         with pytest.raises(InputError, match=f"policy rolling.*{name}"):
             make_policy("rolling", PolicyContext(on), {name: value})
+
+
+def test_a_run_keeps_the_history_of_a_promise() -> None:
+    on = gpus(2, 2)
+    jobs = [training(on, "a", utility=Sigmoid(10.0, 0.2, 4.0))]
+    policy = make_policy("rolling", PolicyContext(on), {})
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy, incidents=[ServerLost(1, 0)]).run([recorder])
+    lines = list(decision_records(recorder))
+    assert [(line["outcome"], line["promise"]) for line in lines] == [("admitted", 1), ("moved", 2)]
+    assert "servers were lost" in str(lines[1]["reason"])
+    assert recorder.completions == {"a": 2}
+
+
+def test_prices_are_posted_server_by_server() -> None:
+    on = cluster(2, 1)
+    engine = rolling(on, prices="given", price=6.0)
+    prices = engine.policy.slot_prices(engine.view)  # type: ignore[attr-defined]
+    assert prices.shape == on.capacity.shape
+    # 6 for all GPUs of the two worker servers: 3 for those of one, none where there are none.
+    assert prices[:, on.column["gpu"]].tolist() == [3.0, 3.0, 0.0]
+    assert prices[:, on.column["cpu"]].tolist() == [3.0, 3.0, 6.0]
 
 
 # ------------------------------------------------------------------ against an exact program

@@ -167,7 +167,7 @@ class Rolling:
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
         """Return a promise for a new job and keep its plan, or why there is none."""
-        price = self._costs(slot)[row]
+        price = self._costs(slot, np.array([row]))[0]
         found = self._planner.offer(row, price)
         if found is not None and found.utility > found.cost and self._planner.take(row, found):
             return self._promise(slot, row, found)
@@ -302,10 +302,12 @@ class Rolling:
             return np.full(self._pools.columns, self._parameters.price)
         return self._learner.prices(slot, self._parameters.scarcity)
 
-    def _costs(self, slot: int) -> Floats:
-        """Return what a worker and a parameter server of each row cost in a slot."""
-        jobs = self._book.jobs
-        return costs(self._price(slot), self._pools.shares(jobs.worker, jobs.ps))
+    def _costs(self, slot: int, rows: Integers | None = None) -> Floats:
+        """Return what a worker and a parameter server of rows, by default all, cost in a slot."""
+        worker, ps = self._book.jobs.worker, self._book.jobs.ps
+        if rows is not None:
+            worker, ps = worker[rows], ps[rows]
+        return costs(self._price(slot), self._pools.shares(worker, ps))
 
     def _weights(self, slot: int) -> Floats:
         """Return the same for ranking: never 0."""

@@ -1,0 +1,102 @@
+"""Decisions of `rolling` on large clusters full of promised jobs; growth over servers and jobs.
+
+Every job that is asked for arrives in the first slot; a hundred more follow in the second, when the
+cluster is full, and are timed one by one, in processor time.
+
+Run: ``python -m benchmarks.bench_rolling [servers jobs]...``
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from shadowprice.core.amounts import Dimension
+from shadowprice.core.cluster import Cluster, Role, build_cluster
+from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
+from shadowprice.core.job import Job, StepModel, build_job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Deadline, Sigmoid
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+
+SLOT = Fraction(600)
+
+
+def cluster(servers: int) -> Cluster:
+    """Return servers of eight GPUs."""
+    amounts = {"gpu": 8_000, "cpu": 64_000}
+    kinds = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
+    rows = [(f"gpu-{at}", Role.WORKER, amounts) for at in range(servers)]
+    return build_cluster(slot_seconds=SLOT, horizon=300, servers=rows, dimensions=kinds)
+
+
+def jobs(on: Cluster, count: int, rng: np.random.Generator) -> list[Job]:
+    """Return jobs of three shapes that together ask for about half of a horizon's GPU time."""
+    share = 150.0 * 8 * on.servers / count  # worker-slots each
+    drawn = []
+    for at in range(count):
+        kind = at % 3
+        worker = {"gpu": 1000 * (1 + kind % 2), "cpu": 2000 * (1 + kind)}
+        value = float(rng.uniform(50, 100))
+        slots = max(1.0, float(rng.uniform(0.5, 1.5)) * share / (1 + kind % 2))
+        drawn.append(
+            build_job(
+                name=f"job-{at}",
+                arrival=0,
+                epochs=1,
+                chunks=max(1, round(slots)),
+                minibatches=1,
+                speed=StepModel(SLOT),
+                worker=on.demand(worker),
+                ps=None,
+                utility=Deadline(value, 280.0) if at % 2 else Sigmoid(value, 0.05, 200.0),
+                slot_seconds=SLOT,
+                worker_range=(1, int(rng.integers(4, 65))),
+            )
+        )
+    return drawn
+
+
+def measure(servers: int, count: int) -> None:
+    """Print what decisions take on one cluster."""
+    on = cluster(servers)
+    rng = np.random.default_rng(0)
+    early, late = jobs(on, count, rng), jobs(on, count, rng)[:100]
+    engine = Engine(on, make_policy("rolling", PolicyContext(on), {"prices": "given"}))
+    engine.handle(JobsArrived(0, tuple(early)))
+    engine.handle(SlotBegan(0))
+    gained = {
+        name: engine.jobs[name].job.gain(placement.total_workers)
+        for name, placement in engine.running.items()
+    }
+    engine.handle(SlotEnded(0, gained))
+    promised = sum(record.promise is not None for record in engine.open_jobs.values())
+    taken = []
+    for one in late:
+        again = replace(one, name=f"late-{one.name}", arrival=1)
+        began = time.process_time()
+        engine.handle(JobsArrived(1, (again,)))
+        taken.append(time.process_time() - began)
+    began = time.process_time()
+    engine.handle(SlotBegan(1))
+    slot = time.process_time() - began
+    print(
+        f"{servers} servers, {promised} promised: median {np.median(taken) * 1e3:.1f} ms, "
+        f"first of a slot {taken[0] * 1e3:.0f}, largest {max(taken) * 1e3:.0f}, "
+        f"a slot begins {slot * 1e3:.0f}"
+    )
+
+
+if __name__ == "__main__":
+    words = [int(word) for word in sys.argv[1:]]
+    measure(50, 50)  # compiles
+    for at in range(0, len(words), 2):
+        measure(words[at], words[at + 1])
+    if not words:
+        for servers, count in ((200, 200), (200, 1000), (2000, 200), (2000, 1000)):
+            measure(servers, count)
