@@ -78,6 +78,11 @@ class JobState(Protocol):
         ...
 
     @property
+    def promise(self) -> int | None:
+        """Slot by whose end it is promised to be complete, by a policy that promises."""
+        ...
+
+    @property
     def placement(self) -> Placement | None:
         """Where it stands until told otherwise, for policies that place slot by slot."""
         ...

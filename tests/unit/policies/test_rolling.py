@@ -209,7 +209,7 @@ def test_a_run_keeps_the_history_of_a_promise() -> None:
     jobs = [training(on, "a", utility=Sigmoid(10.0, 0.2, 4.0))]
     policy = make_policy("rolling", PolicyContext(on), {})
     recorder = Recorder(on, jobs, policy)
-    Simulation(on, jobs, policy, incidents=[ServerLost(1, 0)]).run([recorder])
+    Simulation(on, jobs, policy, incidents=[ServerLost(1, "gpu-0")]).run([recorder])
     lines = list(decision_records(recorder))
     assert [(line["outcome"], line["promise"]) for line in lines] == [("admitted", 1), ("moved", 2)]
     assert "servers were lost" in str(lines[1]["reason"])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.policy import View
+from shadowprice.core.policy import JobState, View
 from shadowprice.core.utility import FAMILIES
 from shadowprice.kernels.revision.plans import Jobs
 from shadowprice.policies.reactive.table import JobTable
@@ -112,6 +112,18 @@ class Book:
         self.fastest[row] = int(job.internal_gains.max())
         return row
 
+    def resume(self, state: JobState) -> None:
+        """Take in a job that was decided before, with its promise and where it stands."""
+        row = self.add(state.job)
+        self.jobs.left[row] = state.remaining
+        self.promise[row] = -1 if state.promise is None else state.promise
+        self.started[row] = state.started is not None
+        if state.placement is not None:
+            self.table.stand(row, state.placement)
+            levels = self.jobs.workers[row, : self.jobs.levels[row]]
+            at = int(np.searchsorted(levels, state.placement.total_workers))
+            self.standing[row] = min(at, len(levels) - 1)
+
     def remove(self, name: str) -> None:
         """Forget a job."""
         if name in self.table.rows:
@@ -119,9 +131,10 @@ class Book:
 
     def clear(self, name: str) -> None:
         """Take note that a job stands nowhere any more."""
-        row = self.table.rows[name]
-        self.table.clear(row)
-        self.standing[row] = -1
+        if name in self.table.rows:
+            row = self.table.rows[name]
+            self.table.clear(row)
+            self.standing[row] = -1
 
     def refresh(self, view: View) -> None:
         """Take note of the progress that jobs made."""

@@ -64,7 +64,10 @@ class Offer:
 
 
 class Layout:
-    """One timeline with the plans in it."""
+    """One timeline with the plans in it.
+
+    It is kept (pickled) without the space that nothing uses.
+    """
 
     def __init__(self, most: int, width: int, resources: int) -> None:
         self.most = most
@@ -74,6 +77,33 @@ class Layout:
         )
         self.log = Log(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0)))
         self.order = np.zeros(0, np.int64)
+
+    def __getstate__(self) -> dict[str, object]:
+        line, steps, log = self.line, self.steps, self.log
+        states = int(line.used[1])
+        groups = int(line.groups[:states].max(initial=0))
+        runs = int(steps.runs.max(initial=0))
+        entries = int(log.used[0])
+        return {
+            "size": (self.most, *line.free.shape[1:]),
+            "line": [
+                part[: states + 1] if part is line.start else part[:states] for part in line[:4]
+            ]
+            + [part[:states, :groups] for part in line[4:]],
+            "used": line.used,
+            "steps": [steps.runs, steps.until[:, :runs], steps.level[:, :runs]],
+            "log": [log.used, *(part[:entries] for part in log[1:4]), log.level],
+            "order": self.order,
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__init__(*state["size"])  # type: ignore[misc]  # three integers
+        for whole, part in zip(self.line, state["line"], strict=True):  # type: ignore[call-overload]
+            whole[tuple(slice(size) for size in part.shape)] = part
+        self.line.used[:] = state["used"]  # type: ignore[call-overload]  # two integers
+        self.steps = Steps(*state["steps"])  # type: ignore[misc]  # three arrays
+        self.log = Log(*state["log"])  # type: ignore[misc]  # five arrays
+        self.order = state["order"]  # type: ignore[assignment]
 
 
 class Planner:
@@ -102,6 +132,17 @@ class Planner:
         self._current = self._new_layout(64)
         self._other = self._new_layout(64)
         self._room = np.zeros(64, np.int64)
+
+    def __getstate__(self) -> dict[str, object]:
+        state = dict(self.__dict__)
+        del state["_other"], state["_room"]  # written before they are read
+        return state
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._other = self._new_layout(self._current.most)
+        self._room = np.zeros(self._current.most + 1, np.int64)
+        self.reserve()
 
     # ---------------------------------------------------------------- state
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.events import (
+    CapacityChanged,
     Decision,
     Drop,
     JobCancelled,
+    JobRevised,
     JobsArrived,
     JobsDisplaced,
     JobsFinished,
@@ -25,7 +28,7 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, Status, View
+from shadowprice.core.policy import Capabilities, PolicyContext, Status, View, servers_out
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.kernels.revision.coming import densities, fill, plan_waiting, stand
@@ -76,6 +79,7 @@ class Rolling:
 
     def __init__(self, context: PolicyContext, parameters: RollingParameters) -> None:
         cluster = context.cluster
+        self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._cluster = cluster
         self._book = Book(cluster, context.until)
@@ -85,6 +89,17 @@ class Rolling:
             self._pools, parameters.memory * cluster.horizon, _BLANK * cluster.horizon
         )
         self._laid_out_for: int | None = None
+
+    def resume(self, view: View) -> None:
+        """Take in all open jobs with their promises and where they stand; prices stay as learnt."""
+        learner = self._learner
+        Rolling.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
+        self._learner = learner.moved_to(self._pools)
+        for server in servers_out(view):
+            self._lose(server)
+        for state in view.open_jobs.values():
+            if state.status is not Status.ARRIVED:  # those are about to be answered
+                self._book.resume(state)
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force."""
@@ -108,14 +123,19 @@ class Rolling:
                 for name in names:
                     self._book.clear(name)
             case ServerLost(_, _, server):
-                self._book.table.lose(server)
-                self._planner.lose(server)
-                self._pools.lose(server)
+                self._lose(server)
+            case CapacityChanged() | JobRevised():
+                pass  # it has resumed
             case ServerBack(_, _, server):
                 self._book.table.restore(server)
                 self._planner.restore(server)
                 self._pools.restore(server)
         self._laid_out_for = None
+
+    def _lose(self, server: int) -> None:
+        self._book.table.lose(server)
+        self._planner.lose(server)
+        self._pools.lose(server)
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
         """Return the price of all of each server's resources in the coming slot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Final
 
 import numpy as np
@@ -139,12 +140,20 @@ class PriceLearner:
         self._use = np.zeros((_SAMPLE, pools.columns))
         self._known: tuple[int, int, int] | None = None
         self._prices: dict[float, Floats] = {}
-        self.version = 0
 
     @property
     def seen(self) -> int:
         """Jobs learnt from so far."""
         return self._count
+
+    def moved_to(self, pools: Pools) -> PriceLearner:
+        """Return what was learnt, for other pools; nothing where they price other resources."""
+        if pools.columns != self._pools.columns:
+            return PriceLearner(pools, self._memory, self._before)
+        moved = copy.copy(self)
+        moved._pools = pools
+        moved._known = None
+        return moved
 
     def learn(self, job: Job, slot: int) -> None:
         """Take an arrival in: what it is worth, and takes, where it earns most by its share."""
