@@ -16,7 +16,7 @@ import numpy as np
 
 Results = dict[str, Any]
 
-FIXED = ("fifo", "drf", "rrh", "srtf", "las", "backfill")
+FIXED = ("fifo", "drf", "rrh", "srtf", "las", "backfill", "elasticflow")
 
 
 def results() -> Results:
