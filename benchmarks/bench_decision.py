@@ -51,8 +51,9 @@ def measure(servers: int, slots: int, most: int, equal: str) -> None:
     low, high = np.full(RESOURCES, -6.0), np.linspace(-1, 2, RESOURCES)
     pools = [SlotGroups(capacity, slots, low, high) for _ in range(2)]
     used = [reservations(rng, equal, capacity, slots, demand) for _ in range(2)]
+    versions = np.ones(slots, np.int64)
     for pool, held in zip(pools, used, strict=True):
-        pool.refresh_all(held)
+        pool.follow(held, versions)
     workers = np.arange(1, most + 1)
     number = -(-workers // 5)
     names = np.arange(servers)
@@ -80,9 +81,10 @@ def measure(servers: int, slots: int, most: int, equal: str) -> None:
     touched = np.unique(entries[:, 0])
     used[0][entries[:, 0], entries[:, 1]] += entries[:, 2:3] * demand
     used[1][entries[:, 0], entries[:, 1]] += entries[:, 3:4] * server_demand
+    versions[touched] = 2
     start = time.perf_counter()
-    pools[0].refresh_all(used[0], touched)
-    pools[1].refresh_all(used[1], touched)
+    pools[0].follow(used[0], versions)
+    pools[1].follow(used[1], versions)
     follow = 1e3 * (time.perf_counter() - start)
     start = time.perf_counter()
     prices = exponential_prices(used[0][0], capacity, low, high)

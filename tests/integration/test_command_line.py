@@ -477,7 +477,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", code, *words, "--journal"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -11,7 +11,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.milp import Answer, Program
+from tests.oracles.linear import Answer, Program
 
 
 def plain_optimum(

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.horizon.search import best_schedule, cheapest_costs
+from shadowprice.kernels.horizon.search import best_schedule
+from tests.every_cost import every_cost
 from tests.oracles.knapsack import best_payoff, table_costs
 
 COST = st.one_of(
@@ -38,7 +39,7 @@ EXAMPLES = settings(deadline=None, max_examples=150, derandomize=True)
 def test_equal_to_the_table(instance):
     cost, gain, required, utility = instance
     costs = table_costs(cost, gain, required)
-    np.testing.assert_allclose(cheapest_costs(cost, gain, required), costs, rtol=1e-9)
+    np.testing.assert_allclose(every_cost(cost, gain, required)[0], costs, rtol=1e-9)
     payoff, slot = best_payoff(costs, utility)
     answer = best_schedule(cost, gain, required, utility)
     assert close(answer.payoff, payoff, 60.0)

@@ -8,7 +8,7 @@ from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from shadowprice.cloning.draws import Sampler
 from shadowprice.cloning.problem import CloningProblem
@@ -180,6 +180,6 @@ def clopper_pearson(hits: int, trials: int, confidence: float) -> tuple[float, f
         Level, in (0, 1).
     """
     tail = 0.5 * (1.0 - confidence)
-    low = 0.0 if hits == 0 else float(beta.ppf(tail, hits, trials - hits + 1))
-    high = 1.0 if hits == trials else float(beta.isf(tail, hits + 1, trials - hits))
+    low = 0.0 if hits == 0 else float(betaincinv(hits, trials - hits + 1, tail))
+    high = 1.0 if hits == trials else 1.0 - float(betaincinv(trials - hits, hits + 1, tail))
     return low, high

@@ -82,6 +82,22 @@ class PolicyError(ShadowpriceError):
 
 
 class MissingExtraError(ShadowpriceError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed.
+
+    Parameters
+    ----------
+    package : str
+        What is missing.
+    extra : str
+        The extra of this package that brings it.
+    purpose : str
+        What it is needed for.
+    """
 
     code = "missing-extra"
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs {package}, which is not installed; "
+            f"pip install 'shadowprice[{extra}]' brings it"
+        )

@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice import __version__
-from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.wording import closest
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.target import json_with
@@ -136,7 +137,14 @@ def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Pat
     -------
     Path
         The figure.
+
+    Raises
+    ------
+    MissingExtraError
+        If there is nothing to draw with; before anything is measured.
     """
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("matplotlib", "figures", "drawing figures")
     with PendingDirectory(out, is_experiment) as pending:
         began = time.perf_counter()
         tables = experiment.measure(settings)
@@ -181,7 +189,7 @@ def _write(
 
 
 def _draw(experiment: Experiment, tables: Tables, path: Path) -> None:
-    # matplotlib takes half a second to import; only drawing needs it.
+    # matplotlib is an extra, and takes half a second to import; only drawing needs it.
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415

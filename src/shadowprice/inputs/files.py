@@ -126,14 +126,14 @@ def resolve_records(
     faults += wrong
     places = {spec.name: where for where, spec in reversed(specs)}
     for job in jobs:
-        refusal = never_fits(job, cluster)
+        refusal = never_fits(job, cluster, local_free=True)
         if refusal is not None:
             message = f"job {job.name!r} can never run here: it {refusal.message}"
             mend = f"ask for less of what is short: {refusal.bottleneck}"
             faults.append(Fault(places[job.name], message, mend))
     if faults and not skip_invalid:
         raise InputError(faults)
-    jobs = [job for job in jobs if never_fits(job, cluster) is None]
+    jobs = [job for job in jobs if never_fits(job, cluster, local_free=True) is None]
     if not jobs:
         raise InputError(Fault(place, "holds no valid job" if faults else "holds no job"))
     return jobs

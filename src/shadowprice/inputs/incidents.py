@@ -71,6 +71,9 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
     found: list[tuple[str, Incident]] = []
     arrivals = {job.name: job.arrival for job in jobs}
     for place, record in _json_lines(path) if ".jsonl" in path.suffixes else _yaml(path):
+        if isinstance(record, InputError):
+            faults += record.faults
+            continue
         spec, wrong = validate(IncidentSpec, record, place)
         faults += wrong
         if len(faults) > bounds.FAULTS.most:
@@ -143,4 +146,7 @@ def _yaml(path: Path) -> Iterator[tuple[str, Any]]:
 def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in read_lines(path):
         if line.strip():
-            yield f"{path}: line {number}:", load_json_line(path, number, line)
+            try:
+                yield f"{path}: line {number}:", load_json_line(path, number, line)
+            except InputError as error:
+                yield "", error

@@ -13,6 +13,7 @@ process is a doubly stochastic one with batches, its parameters fitted to that t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal
 
 import numpy as np
@@ -152,9 +153,8 @@ def _autoregressive(count: int, persistence: float, rng: np.random.Generator) ->
     """Return a stationary Gaussian series of unit variance with geometric autocorrelation."""
     shocks = rng.standard_normal(count) * np.sqrt(1 - persistence**2)
     shocks[0] /= np.sqrt(1 - persistence**2)
-    from scipy.signal import lfilter  # noqa: PLC0415 - half a second that few commands need
-
-    return np.asarray(lfilter([1.0], [1.0, -persistence], shocks), dtype=np.float64)
+    series = accumulate(shocks.tolist(), lambda before, shock: shock + persistence * before)
+    return np.fromiter(series, dtype=np.float64, count=count)
 
 
 def _silent(hours: int, shape: Burstiness, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -4,8 +4,12 @@ from textwrap import dedent
 import pytest
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import Sigmoid
 from shadowprice.inputs import read_cluster, read_jobs, read_parameters
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
 
 CLUSTER = """\
     slot: 20min
@@ -206,3 +210,30 @@ def test_parameter_files(tmp_path: Path) -> None:
     }
     with pytest.raises(InputError, match="not TOML"):
         read_parameters(write(tmp_path, "p.toml", "a = = 1"))
+
+
+def test_a_job_that_fits_only_where_local_traffic_is_free_is_read_and_judged_by_the_policy(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "slot: 1h\nhorizon: 16\n"
+        "servers: [{name: s, capacity: {worker: 4, ps: 1}}]\n"
+        "tenants: [{name: a, share: {worker: 4, ps: 1}}]\n"
+    )
+    # Four workers of 1 Gbit/s ask for two parameter servers of 2 Gbit/s by (6); on the one server
+    # there is, one serves them all where local traffic costs nothing.
+    (tmp_path / "j.yaml").write_text(
+        "jobs:\n  - {name: a, tenant: a, chunks: 4, workers: {min: 4}, minibatch_time: 30min,"
+        " gradient: 1GB, worker: {worker: 1, bandwidth: 1Gbps}, ps: {ps: 1, bandwidth: 2Gbps},"
+        " internal_bandwidth: unlimited, utility: {kind: constant, value: 9}}\n"
+    )
+    on = read_cluster(tmp_path / "c.yaml")
+    (one,) = read_jobs(tmp_path / "j.yaml", on)
+    assert one.ps_counts.tolist() == [2]
+    ends = {}
+    for name in ("astraea", "fifo"):
+        policy = make_policy(name, PolicyContext(on, [one], 16), {})
+        ends[name] = Simulation(on, [one], policy, until=16).run().jobs["a"]
+    assert ends["astraea"].status is Status.FINISHED
+    assert ends["fifo"].refusal is not None
+    assert ends["fifo"].refusal.reason is Reason.NEVER_FITS

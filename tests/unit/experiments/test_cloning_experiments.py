@@ -7,7 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import InputError, MissingExtraError
+from shadowprice.experiments import framework
 from shadowprice.experiments.cloning import busy
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
 from shadowprice.traces.locate import ENVIRONMENT, traces_folder
@@ -87,3 +88,12 @@ def test_absent_recordings_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
     with pytest.raises(InputError, match="mini-batch-time"):
         run_experiment(find_experiment("cloning-workers"), tmp_path / "out", QUICK)
+
+
+def test_without_matplotlib_nothing_is_measured_and_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(framework, "find_spec", lambda name: None if name == "matplotlib" else name)
+    with pytest.raises(MissingExtraError, match=r"pip install 'shadowprice\[figures\]'"):
+        run_experiment(find_experiment("cloning-workers"), tmp_path / "out", QUICK)
+    assert not (tmp_path / "out").exists()

@@ -80,3 +80,16 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as told:
         read_incidents(path, ON, JOBS)
     assert len(told.value.faults) == 3
+
+
+def test_a_line_that_is_no_json_does_not_hide_what_follows(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        '{"slot": 1\n{"slot": 2, "server_lots": "gpu-0"}\n\nnot json\n{"slot": 3, "cancel": "x"}\n',
+        "incidents.jsonl",
+    )
+    with pytest.raises(InputError) as told:
+        read_incidents(path, ON, JOBS)
+    text = [str(fault) for fault in told.value.faults]
+    assert [f"line {at}" in " ".join(text) for at in (1, 2, 4, 5)] == [True] * 4
+    assert sum("not JSON" in one for one in text) == 2

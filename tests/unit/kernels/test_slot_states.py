@@ -20,7 +20,7 @@ def test_states_are_what_every_machine_is_in_every_slot(seed: int) -> None:
     used[rng.random(slots) < 0.3] = 0
     low, high = np.full(resources, -2.0), rng.uniform(0, 3, resources)
     pool = SlotGroups(capacity, slots, low, high)
-    pool.refresh_all(used)
+    pool.follow(used, used.any(axis=(1, 2)).astype(np.int64))
     worker = rng.random(resources) * rng.integers(0, 2, resources)
     server = rng.random(resources) * rng.integers(0, 2, resources)
     asked = np.flatnonzero((worker > 0) | (server > 0))

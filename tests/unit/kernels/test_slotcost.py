@@ -28,7 +28,8 @@ class Pool:
         self.ln_high = self.ln_low + rng.uniform(0, 9, resources)
         self.used = np.zeros((slots, servers, resources), np.int64)
         self.slot_groups = SlotGroups(self.capacity, slots, self.ln_low, self.ln_high)
-        for _ in range(int(rng.integers(0, 3 * slots))):
+        versions = np.zeros(slots, np.int64)
+        for step in range(int(rng.integers(0, 3 * slots))):
             slot = int(rng.integers(0, slots))
             some = rng.random(servers) < 0.4
             room = np.where(self.capacity == UNLIMITED, 10**6, self.capacity)
@@ -36,7 +37,8 @@ class Pool:
             self.used[slot, some] = level[some]
             if rng.random() < 0.2:
                 self.used[slot] = 0
-            self.slot_groups.refresh(slot, self.used[slot])
+            versions[slot] = step + 1
+            self.slot_groups.follow(self.used, versions)
 
     def demand(self, rng):
         demand = rng.integers(0, 4, self.capacity.shape[1]) * 1000
@@ -120,20 +122,23 @@ def test_refreshing_and_rolling_equal_building_anew():
     capacity = np.full((6, 2), 4)
     low, high = np.zeros(2), np.ones(2)
     kept = SlotGroups(capacity, 5, low, high)
-    used = np.zeros((5, 6, 2), np.int64)
+    used, versions = np.zeros((5, 6, 2), np.int64), np.zeros(5, np.int64)
     for step in range(60):
         slot = int(rng.integers(0, 5))
         used[slot, rng.integers(0, 6)] = rng.integers(0, 5, 2) * int(rng.integers(0, 2))
-        kept.refresh(slot, used[slot])
+        versions[slot] = step + 1
+        kept.follow(used, versions)
         if step % 7 == 6:
             shift = int(rng.integers(0, 7))
             kept.roll(shift)
             used = np.concatenate([used, np.zeros((7, 6, 2), np.int64)])[shift : shift + 5]
+            versions = np.concatenate([versions, np.zeros(7, np.int64)])[shift : shift + 5]
         if step % 20 == 19:
             high = high + 0.5
-            kept.set_prices(low, high, used)
+            kept.set_prices(low, high)
+            kept.follow(used, versions, priced_before=False)
         anew = SlotGroups(capacity, 5, low, high)
-        anew.refresh_all(used)
+        anew.follow(used, versions)
         a, b = kept.groups, anew.groups
         for t in range(5):
             i, j = a.row_of[t], b.row_of[t]
@@ -150,7 +155,7 @@ def test_an_infinite_price_of_what_is_not_asked_for_costs_nothing():
     capacity = np.array([[4, 4]])
     full = np.array([[0, 4]])
     pool = SlotGroups(capacity, 1, np.zeros(2), np.array([0.0, 2000.0]))
-    pool.refresh(0, full)
+    pool.follow(full[None], np.ones(1, np.int64))
     assert pool.groups.price[pool.groups.row_of[0], 1, 0] == np.inf
     demand, share = np.array([1, 0]), np.array([0.25, 0.0])
     none = np.zeros(2, np.int64)

@@ -164,38 +164,6 @@ def _search(
     return best_slot, best, best_cost, choice
 
 
-@kernel
-def _every_cost(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats, Floats]:
-    """Exact least cost, relaxation and rounded cost for every completion slot."""
-    slots = cost.shape[0]
-    exact = np.full(slots, np.inf)
-    divisor = greatest_common_divisor(gain)
-    if required <= 0 or divisor == 0:
-        if required <= 0:
-            exact[:] = 0.0
-        return exact, exact.copy(), exact.copy()
-    required = (required + divisor - 1) // divisor
-    gain = gain // divisor
-    class_of, first = equal_slots(cost)
-    option_gain, option_cost, _, option_count, hull, slope, hull_count = slot_options(
-        cost, gain, first
-    )
-    lower, upper, multiplier = relaxations(
-        class_of, required, option_gain, option_cost, hull, slope, hull_count
-    )
-    previous = np.inf
-    for t in range(slots):
-        if lower[t] == np.inf:
-            continue
-        found, _ = solve_prefix(
-            t, required, previous, lower[t], lower[t], multiplier[t], class_of, option_gain,
-            option_cost, option_count, hull, slope, hull_count,
-        )  # fmt: skip
-        previous = min(previous, found)
-        exact[t] = previous
-    return exact, lower, upper
-
-
 def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
     """Contiguous arrays of agreeing shape, non-negative costs and positive gains."""
     cost = np.ascontiguousarray(cost, dtype=np.float64)
@@ -248,56 +216,3 @@ def best_schedule(cost: Floats, gain: Ints, required: int, utility: Floats) -> S
         raise ValueError(f"utility must have one entry a slot ({cost.shape[0]})")
     slot, payoff, total, choice = _search(cost, gain, required, utility)
     return Schedule(slot >= 0, int(slot), float(payoff), float(total), choice)
-
-
-def cheapest_costs(cost: Floats, gain: Ints, required: int) -> Floats:
-    """Exact least cost of gathering ``required`` units over slots 0..t, for every t.
-
-    Parameters are those of `best_schedule`. Far slower than one search: it solves every slot.
-
-    Returns
-    -------
-    float64[T]
-        Non-increasing; ``inf`` where slots 0..t cannot gather enough.
-    """
-    cost, gain = _checked(cost, gain)
-    return _every_cost(cost, gain, required)[0]
-
-
-def cost_bounds(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats]:
-    """Lower (linear relaxation) and upper (rounded) bounds of `cheapest_costs`, in one pass.
-
-    Parameters are those of `best_schedule`.
-
-    Returns
-    -------
-    lower, upper : float64[T]
-        ``inf`` where slots 0..t cannot gather enough.
-    """
-    cost, gain = _checked(cost, gain)
-    return _bounds(cost, gain, required)
-
-
-@kernel
-def _bounds(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats]:
-    """Relaxation and rounded cost for every completion slot; see `cost_bounds`."""
-    slots = cost.shape[0]
-    divisor = greatest_common_divisor(gain)
-    if required <= 0:
-        return np.zeros(slots), np.zeros(slots)
-    if divisor == 0:
-        return np.full(slots, np.inf), np.full(slots, np.inf)
-    class_of, first = equal_slots(cost)
-    option_gain, option_cost, _, _, hull, slope, hull_count = slot_options(
-        cost, gain // divisor, first
-    )
-    lower, upper, _ = relaxations(
-        class_of,
-        (required + divisor - 1) // divisor,
-        option_gain,
-        option_cost,
-        hull,
-        slope,
-        hull_count,
-    )
-    return lower, upper

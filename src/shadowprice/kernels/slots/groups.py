@@ -6,7 +6,6 @@ so do neighbours with equal reservations; a reservation or a release refreshes o
 touches, and only what changed is priced anew.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -338,29 +337,24 @@ class SlotGroups:
             spares=np.array([slots]),
             seen=np.zeros(slots, np.int64),
         )
-        self.set_prices(ln_low, ln_high, None)
+        self.set_prices(ln_low, ln_high)
 
     @property
     def groups(self) -> Groups:
         """The arrays that kernels read; valid until the next change."""
         return self._groups
 
-    def set_prices(self, ln_low: Floats, ln_high: Floats, used: Ints | None) -> None:
-        """Take new price constants and price every slot anew.
+    def set_prices(self, ln_low: Floats, ln_high: Floats) -> None:
+        """Take new price constants; every slot must be followed anew.
 
         Parameters
         ----------
         ln_low, ln_high : float64[R]
             As for the class.
-        used : int64[T, S, R] or None
-            Reservations of the horizon; None while nothing is reserved.
         """
         self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
         self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
         self._fill_empty()
-        if used is not None:
-            for slot in np.flatnonzero(self._groups.row_of).tolist():
-                self._set(slot, used[slot], priced_before=False)
 
     def lose(self, out: NDArray[np.bool_]) -> None:
         """Take note of which servers are lost, bool[S]; every slot must be followed anew."""
@@ -387,37 +381,9 @@ class SlotGroups:
             self._ln_low, self._ln_high, priced_before, self._groups, self._rows,
         )  # fmt: skip
 
-    def refresh(self, slot: int, used: Ints) -> None:
-        """Follow a change of the reservations of one slot.
-
-        Parameters
-        ----------
-        slot : int
-            Slot of the horizon, 0 being its first.
-        used : int64[S, R]
-            Amounts now reserved in that slot.
-        """
-        if used.any():
-            self._set(slot, used, priced_before=True)
-        else:
-            _let_go(int(self._groups.row_of[slot]), self._rows)
-            self._groups.row_of[slot] = 0
-
-    def refresh_all(self, used: Ints, slots: Iterable[int] | None = None) -> None:
-        """Follow a change of several slots (all, if not named) of ``used``, int64[T, S, R]."""
-        for slot in range(len(self._groups.row_of)) if slots is None else slots:
-            self.refresh(int(slot), used[slot])
-
     def roll(self, slots: int) -> None:
         """Drop the first ``slots`` slots of the horizon and append as many empty ones."""
         roll_rows(slots, self._groups, self._rows)
-
-    def _set(self, slot: int, used: Ints, *, priced_before: bool) -> None:
-        here = np.ascontiguousarray(used, dtype=np.int64)
-        set_slot(
-            slot, here, self._kind, self._capacity, self._ln_low, self._ln_high, priced_before,
-            self._groups, self._rows,
-        )  # fmt: skip
 
     def _fill_empty(self) -> None:
         """Show in row 0 what a slot with nothing reserved is like."""

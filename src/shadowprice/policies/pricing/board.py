@@ -58,7 +58,7 @@ class PriceBoard:
         """Take new constants; every slot is priced anew."""
         self.constants = constants
         self._roll(ledger)
-        self._groups.set_prices(_lower(constants), constants.ln_upper, None)
+        self._groups.set_prices(_lower(constants), constants.ln_upper)
         self._groups.follow(ledger.used, ledger.versions, priced_before=False)
 
     def follow(self, ledger: LedgerView) -> None:

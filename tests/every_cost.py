@@ -1,0 +1,65 @@
+"""The search over slots with every completion slot solved exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.horizon.bounds import (
+    equal_slots,
+    greatest_common_divisor,
+    relaxations,
+    slot_options,
+)
+from shadowprice.kernels.horizon.prefix import solve_prefix
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def cost_bounds(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats]:
+    """Relaxation and rounded cost for every completion slot."""
+    cost, gain = np.ascontiguousarray(cost, np.float64), np.ascontiguousarray(gain, np.int64)
+    divisor = greatest_common_divisor(gain)
+    class_of, first = equal_slots(cost)
+    options = slot_options(cost, gain // divisor, first)
+    lower, upper, _ = relaxations(
+        class_of, (required + divisor - 1) // divisor, *options[:2], *options[4:]
+    )
+    return lower, upper
+
+
+def every_cost(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats, Floats]:
+    """Exact least cost, relaxation and rounded cost for every completion slot, by its kernels.
+
+    The policy's search solves few slots, and those only as far as the best payoff needs; here every
+    one is solved, which leaves no bound to hide behind.
+    """
+    cost, gain = np.ascontiguousarray(cost, np.float64), np.ascontiguousarray(gain, np.int64)
+    slots = cost.shape[0]
+    exact = np.full(slots, np.inf)
+    divisor = greatest_common_divisor(gain)
+    if required <= 0 or divisor == 0:
+        if required <= 0:
+            exact[:] = 0.0
+        return exact, exact.copy(), exact.copy()
+    required = (required + divisor - 1) // divisor
+    gain = gain // divisor
+    class_of, first = equal_slots(cost)
+    option_gain, option_cost, _, option_count, hull, slope, hull_count = slot_options(
+        cost, gain, first
+    )
+    lower, upper, multiplier = relaxations(
+        class_of, required, option_gain, option_cost, hull, slope, hull_count
+    )
+    previous = np.inf
+    for t in range(slots):
+        if lower[t] == np.inf:
+            continue
+        found, _ = solve_prefix(
+            t, required, previous, lower[t], lower[t], multiplier[t], class_of, option_gain,
+            option_cost, option_count, hull, slope, hull_count,
+        )  # fmt: skip
+        previous = min(previous, found)
+        exact[t] = previous
+    return exact, lower, upper
