@@ -19,10 +19,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Run a generated workload under five schedulers; table, runs and pages in runs/demo
+demo: $(STAMP) ## Run a generated workload under six schedulers; table, runs and pages in runs/demo
 	@$(BIN)/shadowprice generate --preset calibrated --arrivals bursty --jobs 200 --slots 100 --seed 3 --out runs/demo/workload
 	@$(BIN)/shadowprice compare -c runs/demo/workload/cluster.yaml -j runs/demo/workload/jobs.jsonl --until '100 slots' \
-		-p 'oasis,oasis?preset=paper,fifo,drf,rrh,dorm?window=4&adjustable=4' --out runs/demo/compared
+		-p 'rolling,oasis,oasis?preset=paper,fifo,drf,rrh,dorm?window=4&adjustable=4' --bound --out runs/demo/compared
 	@echo "Open runs/demo/compared/compare.html, or ask why a job was refused:"
 	@$(BIN)/shadowprice explain runs/demo/compared/oasis job-1
 
