@@ -34,6 +34,8 @@ Floats = NDArray[np.float64]
 
 _PARTS: Final = (1.0, 0.8, 0.5, 0.0)
 """Parts of the prices at which a whole job set is placed."""
+_EXACT: Final = 1e-8
+"""Relative gap that no search can close: the payoffs proved have a rounding error added."""
 _TRIES: Final = 3
 """Times that a schedule which restarts eat into is planned anew with more work."""
 _NEIGHBOURS: Final = 8
@@ -224,7 +226,7 @@ def best_schedules(
         Of the draws.
     """
     best = Best(0.0, {})
-    enough = bound - gap * abs(bound)
+    enough = bound - max(gap, _EXACT) * abs(bound)
     orders = _orders(relaxation, prices)
     kept: Rounding | None = None
     for part in _PARTS:
