@@ -40,6 +40,8 @@ _TYPES: Final[dict[str, Any]] = {
     "none": types.none,
     "Array": types.Array,
     "plain": lambda *parts: _any.Tuple(parts),
+    "Tuple": lambda *parts: _any.Tuple(parts),
+    "List": _any.List,
     "named": lambda module, name, *parts: _any.BaseTuple.from_types(
         parts, getattr(importlib.import_module(module), name)
     ),
