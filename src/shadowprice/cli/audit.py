@@ -34,7 +34,7 @@ def truthfulness(
     params: o.ParamsOption = None,
     tenant: Annotated[
         list[str] | None,
-        typer.Option("--tenant", help="Who lies; may be given several times [default: each]."),
+        typer.Option("--tenant", help="Who lies; may be given several times.", show_default="each"),
     ] = None,
     trials: Annotated[
         int,

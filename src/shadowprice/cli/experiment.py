@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
+from shadowprice.cli.completion import complete_experiment
 from shadowprice.core import bounds
 
 
 def experiment(
     name: Annotated[
-        str, typer.Argument(help="Its name, such as oasis-fig3; `list` shows them all.")
+        str,
+        typer.Argument(
+            help="Its name, such as oasis-fig3; `list` shows them all.",
+            autocompletion=complete_experiment,
+        ),
     ] = "list",
     quick: Annotated[
         bool, typer.Option("--quick", help="A smaller version: same shape, about a minute.")
@@ -21,7 +26,7 @@ def experiment(
         int, typer.Option(min=0, max=bounds.SEED.most, help="Seed of everything drawn.")
     ] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Directory to write to [default: experiments/NAME].")
+        Path | None, typer.Option(help="Directory to write to.", show_default="experiments/NAME")
     ] = None,
 ) -> None:
     """Measure and draw a figure of a paper: CSV tables, a PNG and a manifest."""

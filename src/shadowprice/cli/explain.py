@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shadowprice.cli.completion import complete_job
 from shadowprice.cli.console import Output, print_json, stdout
 from shadowprice.cli.options import OutputOption
 
@@ -23,7 +24,9 @@ MOST_STAYS = 12
 
 def explain(
     run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
-    job: Annotated[str, typer.Argument(help="Name of the job.", metavar="JOB")],
+    job: Annotated[
+        str, typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_job)
+    ],
     full: Annotated[
         bool, typer.Option("--full", help="Show every placement of a long plan.")
     ] = False,

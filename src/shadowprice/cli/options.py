@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shadowprice.cli.completion import complete_policy, complete_setting, complete_trace
 from shadowprice.cli.console import Output
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
@@ -23,15 +24,6 @@ LEAST_LOAD = 1e-3
 """Least load that a cluster is sized for: a thousand times the servers that the work needs."""
 
 WHAT, HOW, OUTPUT = "What to run", "How to run it", "Results"
-
-
-def complete_policy(incomplete: str) -> list[str]:
-    """Return the policies that a list of names, the last one unfinished, can end in."""
-    from shadowprice.policies.registry import policies
-
-    *before, last = incomplete.split(",")
-    prefix = "".join(f"{name}," for name in before)
-    return [prefix + name for name in policies() if name.startswith(last)]
 
 
 ClusterOption = Annotated[
@@ -54,6 +46,7 @@ TraceOption = Annotated[
         "--cluster, on one sized to it (--load, --slot).",
         rich_help_panel=WHAT,
         metavar="FORMAT:PATH",
+        autocompletion=complete_trace,
     ),
 ]
 IncidentsOption = Annotated[
@@ -125,6 +118,7 @@ SetOption = Annotated[
         "--set",
         "-s",
         help="A parameter of the policy; may be given several times.",
+        autocompletion=complete_setting,
         rich_help_panel=HOW,
         metavar="KEY=VALUE",
     ),

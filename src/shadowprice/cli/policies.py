@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from shadowprice.cli.completion import complete_policy
 from shadowprice.cli.console import Output, print_json, stdout
-from shadowprice.cli.options import OutputOption, complete_policy
+from shadowprice.cli.options import OutputOption
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

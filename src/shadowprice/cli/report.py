@@ -13,7 +13,7 @@ from shadowprice.cli.console import stdout
 def report(
     run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
     to: Annotated[
-        Path | None, typer.Option("--to", help="File to write [default: RUN/report.html].")
+        Path | None, typer.Option("--to", help="File to write.", show_default="RUN/report.html")
     ] = None,
 ) -> None:
     """Write the page of a run again, from its files alone.

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from shadowprice.cli import options as o
+from shadowprice.cli.completion import complete_policy
 from shadowprice.cli.console import prepare_kernels, stdout
 from shadowprice.core.errors import ShadowpriceError
 
@@ -18,7 +19,7 @@ def warm(
         typer.Argument(
             help="Policies; all of them by default.",
             metavar="[POLICY]...",
-            autocompletion=o.complete_policy,
+            autocompletion=complete_policy,
         ),
     ] = None,
     quiet: o.QuietOption = False,

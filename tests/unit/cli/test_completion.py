@@ -1,0 +1,85 @@
+"""What shells offer: asked as a shell asks, by the installed command's own protocol."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from shadowprice.cli.main import main
+
+CALL = "from shadowprice.cli.main import run; run()"
+
+
+def offered(words: str, folder: Path) -> list[str]:
+    """Return what bash would be offered at the end of a line."""
+    parts = words.split(" ")
+    environment = os.environ | {
+        "_SHADOWPRICE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(parts) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.argv[0] = 'shadowprice'; {CALL}"],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        ("shadowprice simulate -p oa", ["oasis"]),
+        ("shadowprice compare -p fifo,ro", ["fifo,rolling"]),
+        ("shadowprice simulate -p oasis --set low", ["lower="]),
+        ("shadowprice simulate -p oasis --set lower=", ["lower=clearing", "lower=theory"]),
+        ("shadowprice experiment oasis-fig3", ["oasis-fig3"]),
+        ("shadowprice simulate --trace phil", ["philly:"]),
+    ],
+)
+def test_names_are_offered(words: str, some: list[str], tmp_path: Path) -> None:
+    assert set(some) <= set(offered(words, tmp_path))
+
+
+def test_files_of_a_trace_are_offered(tmp_path: Path) -> None:
+    (tmp_path / "lab.swf").write_text("", encoding="utf-8")
+    (tmp_path / "labs").mkdir()
+    assert offered("shadowprice simulate --trace swf:la", tmp_path) == ["swf:lab.swf", "swf:labs/"]
+
+
+def test_jobs_of_a_run_are_offered(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    pl.DataFrame({"job": ["sweep", "resnet50", "resnet101"]}).write_parquet(
+        tmp_path / "run" / "jobs.parquet"
+    )
+    assert offered("shadowprice explain run resnet", tmp_path) == ["resnet50", "resnet101"]
+
+
+def test_what_cannot_be_read_is_not_offered(tmp_path: Path) -> None:
+    (tmp_path / "jobs.parquet").write_bytes(b"PAR1 no table")
+    assert offered("shadowprice explain nowhere re", tmp_path) == []
+    assert offered("shadowprice explain . re", tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [
+        ("experiment", "(experiments/NAME)"),
+        ("report", "(RUN/report.html)"),
+    ],
+)
+def test_help_keeps_its_defaults(
+    command: str, default: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"[default: {default}]" in shown
