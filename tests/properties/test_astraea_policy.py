@@ -16,8 +16,8 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Reason
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from shadowprice.simulator.execution import StragglingExecution
 from tests.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
+from tests.stragglers import StragglingExecution
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
 CLUSTER = shared_cluster(4, TENANTS)

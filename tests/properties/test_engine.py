@@ -26,8 +26,8 @@ from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
-from shadowprice.simulator.execution import StragglingExecution
 from tests.planners import EarliestPlanner, Wanderer
+from tests.stragglers import StragglingExecution
 from tests.workloads import cluster, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -28,10 +28,10 @@ from shadowprice.engine.journal import (
 )
 from shadowprice.engine.records import cluster_of, cluster_record, event_of, event_record
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.execution import StragglingExecution
 from shadowprice.simulator.journaling import JournalObserver
 from tests.planners import EarliestPlanner, Wanderer
 from tests.properties.test_engine import SEEDS, world
+from tests.stragglers import StragglingExecution
 
 
 class Raising:
