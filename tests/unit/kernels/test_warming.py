@@ -81,7 +81,13 @@ def test_a_policy_that_was_warmed_compiles_nothing_more(tmp_path: Path) -> None:
 
 @compiled
 def test_an_interrupt_ends_the_compiling_at_once(tmp_path: Path) -> None:
-    warm = "from shadowprice.cli.main import main; import sys; sys.exit(main(['warm', 'oasis']))"
+    warm = (
+        "import signal, sys\n"
+        # A shell starts what runs in its background with interrupts ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from shadowprice.cli.main import main\n"
+        "sys.exit(main(['warm', 'oasis']))"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", warm],
         env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
