@@ -48,7 +48,7 @@ charts: ## Build the chart library that pages embed, from its npm packages (need
 	@cd tools/charts && npm ci --silent && npm run --silent build
 
 fuzz: $(STAMP) ## Fuzz the whole command line for an hour (make fuzz FUZZ_SECONDS=60: a minute)
-	@$(BIN)/python -m tests.hostile.fuzz --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.hostile.fuzz --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 bench: $(STAMP) ## Run every benchmark beside its slow twin
 	@for file in benchmarks/bench_*.py; do \

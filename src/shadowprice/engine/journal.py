@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import IO, Any, Final
 
 import shadowprice
+from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.events import CapacityChanged, Decision, PolicyEvent
@@ -290,8 +291,10 @@ class JournalReader:
         self.path = path
         self._notice = notice
         try:
+            if path.exists() and not path.is_file():
+                raise InputError(Fault(str(path), "is no regular file", "give a journal's"))
             with path.open("rb") as file:
-                first = file.readline()
+                first = self._line(file, 1)
         except OSError as error:
             raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
         self.header = Header.read(_text(first, self._place(1)), self._place(1))
@@ -301,7 +304,9 @@ class JournalReader:
         cluster, sequence = self.header.cluster, 0
         with self.path.open("rb") as file:
             file.readline()
-            for number, line in enumerate(file, 2):
+            number = 1
+            while line := self._line(file, number + 1):
+                number += 1
                 place = self._place(number)
                 try:
                     item = _item(_text(line, place), cluster, place)
@@ -321,6 +326,12 @@ class JournalReader:
                 elif item.sequence != sequence:
                     raise _damaged(place, f"is the digest after event {item.sequence}")
                 yield item
+
+    def _line(self, file: IO[bytes], number: int) -> bytes:
+        """Return the next line, empty at the end."""
+        line = file.readline(int(bounds.JOURNAL_LINE.most) + 1)
+        bounds.JOURNAL_LINE.check(len(line), self._place(number))
+        return line
 
     def _place(self, number: int) -> str:
         return f"{self.path}: line {number}"
