@@ -1,0 +1,89 @@
+"""What a job says of itself: one form, whether it comes by POST or by file.
+
+``{"generation": 3, "minibatches": 1250, "metrics": {"loss": 0.31}}``: mini-batches since the job's
+very beginning, not since the generation's. Who asks the engine leaves what goes back, or is of an
+old generation, to `core.events.ProgressMeasured`, which ignores it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import islice
+
+from shadowprice.core import bounds
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import closest, shown
+from shadowprice.executors.contract import Progressed
+
+_FIELDS = ("generation", "minibatches", "metrics")
+_MICRO = 1_000_000
+_SHOWN = 50
+
+
+def read_progress(job: str, body: object, at: float) -> Progressed:
+    """Return what a report says.
+
+    Parameters
+    ----------
+    job : str
+        The job that reports.
+    body : object
+        The decoded JSON.
+    at : float
+        When it came, seconds since 1970.
+
+    Raises
+    ------
+    InputError
+        If it has another form, listing what is wrong.
+    """
+    if not isinstance(body, Mapping):
+        raise InputError(Fault("progress", "it is no JSON object", 'write {"minibatches": 1250}'))
+    faults = [
+        Fault(f"progress.{shown(name)}", "unknown field", _nearest(name))
+        for name in islice(body, _SHOWN)
+        if name not in _FIELDS
+    ]
+    generation = body.get("generation")
+    if isinstance(generation, bool) or not isinstance(generation, int) or generation < 1:
+        mend = "write the value of SHADOWPRICE_GENERATION"
+        faults.append(Fault("progress.generation", "it is no number from 1 on", mend))
+    done = _number(body.get("minibatches"))
+    if done is None or not 0 <= done * _MICRO <= bounds.PROGRESS.most:
+        mend = "write how many mini-batches the job has done since its beginning"
+        faults.append(Fault("progress.minibatches", "it is no count", mend))
+    metrics = body.get("metrics", {})
+    if not isinstance(metrics, Mapping) or len(metrics) > bounds.LABELS.most:
+        mend = f"write at most {bounds.LABELS.most} names with numbers"
+        faults.append(Fault("progress.metrics", "it is no such mapping", mend))
+        metrics = {}
+    kept: dict[str, float] = {}
+    for name, value in metrics.items():
+        number = _number(value)
+        if not isinstance(name, str) or not 0 < len(name) <= bounds.NAME.most:
+            faults.append(Fault("progress.metrics", f"{shown(name)} is no name of a metric"))
+        elif number is None and not isinstance(value, float):
+            faults.append(Fault(f"progress.metrics.{shown(name)}", f"{shown(value)} is no number"))
+        elif number is not None:  # a loss that is NaN is news for a log, not for a chart
+            kept[name] = number
+    if faults:
+        raise InputError(faults[:_SHOWN])
+    assert isinstance(generation, int)
+    assert done is not None
+    return Progressed(job, generation, round(done * _MICRO), kept, at)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _nearest(name: object) -> str:
+    likely = closest(name, _FIELDS) if isinstance(name, str) else None
+    return f"did you mean {likely!r}?" if likely else f"one of: {', '.join(_FIELDS)}"

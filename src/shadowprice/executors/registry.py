@@ -1,0 +1,79 @@
+"""Executors by name; what brings an optional one is said where it is missing."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from shadowprice.core.errors import Fault, InputError, MissingExtraError
+from shadowprice.core.wording import closest, shown
+from shadowprice.executors.contract import Executor, ExecutorOptions
+
+
+class MissingExecutorError(MissingExtraError):
+    """An executor's library is not installed; the call is wrong, not the run."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An executor that can be chosen.
+
+    Parameters
+    ----------
+    name : str
+        What ``--executor`` takes.
+    summary : str
+        One line for people.
+    factory : str
+        ``module:callable`` that makes it from `ExecutorOptions`.
+    needs : str
+        The top-level package it cannot do without; empty for none.
+    extra : str
+        The extra of this package that brings it.
+    """
+
+    name: str
+    summary: str
+    factory: str
+    needs: str = ""
+    extra: str = ""
+
+
+EXECUTORS: Final[Mapping[str, Entry]] = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "local",
+            "processes on this machine, its servers slices of it",
+            "shadowprice.executors.local.executor:LocalExecutor",
+        ),
+    )
+}
+"""Every executor by name."""
+
+
+def create(name: str, options: ExecutorOptions) -> Executor:
+    """Make an executor; nothing is opened yet.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    MissingExecutorError
+        If what it needs is not installed.
+    """
+    entry = EXECUTORS.get(name)
+    if entry is None:
+        likely = closest(name, EXECUTORS)
+        mend = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(EXECUTORS)}"
+        raise InputError(Fault("--executor", f"unknown executor {shown(name)}", mend))
+    if entry.needs and importlib.util.find_spec(entry.needs) is None:
+        raise MissingExecutorError(entry.needs, entry.extra, f"the executor {name}")
+    module, _, factory = entry.factory.partition(":")
+    make = getattr(importlib.import_module(module), factory)
+    return cast("Callable[[ExecutorOptions], Executor]", make)(options)

@@ -1,0 +1,144 @@
+"""What executors share: specifications, environments, reports of progress, and their registry."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.core.program import Program
+from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, Share
+from shadowprice.executors.environment import environment_of, own_environment, processes_of
+from shadowprice.executors.progress import read_progress
+from shadowprice.executors.registry import EXECUTORS, Entry, MissingExecutorError, create
+
+SPEC = GenerationSpec(
+    command=17,
+    job="../a job",
+    generation=3,
+    placement=(Share("one", 2, 1), Share("two", 1, 1)),
+    program=Program(("python", "train.py"), {"KEY": "secret-key"}, "/srv", retries=2, grace=5.0),
+    worker={"gpu": 1000},
+    ps={"cpu": 2000},
+    progress_url="http://127.0.0.1:8642/v1/jobs/x/progress",
+    progress_token="secret-token",
+    slot_end=1234.5,
+    tenant="vision",
+    devices={"one": ("0", "1")},
+)
+
+
+def test_a_specification_survives_json() -> None:
+    assert GenerationSpec.from_record(json.loads(json.dumps(SPEC.record()))) == SPEC
+
+
+def test_no_secret_is_shown() -> None:
+    assert "secret" not in repr(SPEC)
+    assert "secret" not in str(SPEC.program)
+
+
+def test_processes_are_numbered_workers_first_in_the_order_of_the_placement() -> None:
+    assert [(p.name, p.world_rank, p.server) for p in processes_of(SPEC)] == [
+        ("worker-0", 0, "one"),
+        ("worker-1", 1, "one"),
+        ("worker-2", 2, "two"),
+        ("ps-0", 3, "one"),
+        ("ps-1", 4, "two"),
+    ]
+
+
+def test_the_environment_is_the_contracts() -> None:
+    process = processes_of(SPEC)[4]
+    told = environment_of(
+        SPEC, process, master_address="10.0.0.1", master_port=4000, checkpoint_dir="/c"
+    )
+    assert told == {
+        "SHADOWPRICE_JOB": "../a job",
+        "SHADOWPRICE_GENERATION": "3",
+        "SHADOWPRICE_RANK": "1",
+        "SHADOWPRICE_ROLE": "ps",
+        "SHADOWPRICE_WORKERS": "3",
+        "SHADOWPRICE_PS": "2",
+        "SHADOWPRICE_CHECKPOINT_DIR": "/c",
+        "SHADOWPRICE_PROGRESS_URL": SPEC.progress_url,
+        "SHADOWPRICE_PROGRESS_TOKEN": "secret-token",
+        "SHADOWPRICE_SLOT_END": "1234.500",
+        "PET_NNODES": "5",
+        "PET_NODE_RANK": "4",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": "10.0.0.1",
+        "PET_MASTER_PORT": "4000",
+        "PET_RDZV_ID": "../a job-3",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4000",
+        "RANK": "4",
+        "WORLD_SIZE": "5",
+    }
+
+
+@pytest.mark.parametrize(("devices", "told"), [(None, None), ((), ""), (("3", "5"), "3,5")])
+def test_devices_are_told_where_there_are_any_to_deal(
+    devices: tuple[str, ...] | None, told: str | None
+) -> None:
+    variables = environment_of(
+        SPEC,
+        processes_of(SPEC)[0],
+        master_address="a",
+        master_port=1,
+        checkpoint_dir="/c",
+        devices=devices,
+    )
+    assert variables.get("CUDA_VISIBLE_DEVICES") == told
+
+
+def test_a_service_keeps_its_own_variables_from_jobs() -> None:
+    service = {"PATH": "/bin", "LC_ALL": "C", "DATABASE_URL": "x", "SHADOWPRICE_TOKEN": "y"}
+    own = own_environment(SPEC, service)
+    assert own == {"PATH": "/bin", "LC_ALL": "C", "KEY": "secret-key"}
+
+
+def test_progress_is_read_exactly() -> None:
+    body = {"generation": 2, "minibatches": 0.1, "metrics": {"loss": 0.5, "nan": math.nan}}
+    report = read_progress("job", body, 7.0)
+    assert (report.job, report.generation, report.at) == ("job", 2, 7.0)
+    assert report.progress == 100_000
+    assert report.metrics == {"loss": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (None, "no JSON object"),
+        ([1], "no JSON object"),
+        ({"generation": 1, "minibatch": 3}, "did you mean 'minibatches'"),
+        ({"generation": 0, "minibatches": 3}, "no number from 1 on"),
+        ({"generation": True, "minibatches": 3}, "no number from 1 on"),
+        ({"generation": 1, "minibatches": -1}, "no count"),
+        ({"generation": 1, "minibatches": math.inf}, "no count"),
+        ({"generation": 1, "minibatches": 10**400}, "no count"),
+        ({"generation": 1, "minibatches": True}, "no count"),
+        ({"generation": 1, "minibatches": 1, "metrics": [1]}, "no such mapping"),
+        ({"generation": 1, "minibatches": 1, "metrics": {"a": "b"}}, "no number"),
+        ({"generation": 1, "minibatches": 1, "metrics": {"": 1}}, "no name of a metric"),
+        ({"generation": 1, "minibatches": 1, "metrics": {str(n): 1 for n in range(101)}}, "most"),
+    ],
+)
+def test_a_wrong_report_says_what_is_wrong(body: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_progress("job", body, 0.0)
+
+
+def test_an_unknown_executor_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'local'") as caught:
+        create("locl", ExecutorOptions("/nowhere"))
+    assert caught.value.exit_code == 2
+
+
+def test_a_missing_extra_names_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("moon", "", "nowhere:Nothing", needs="no_such_package", extra="moon")
+    monkeypatch.setitem(EXECUTORS, "moon", entry)  # type: ignore[arg-type]  # a dict
+    with pytest.raises(MissingExecutorError, match=r"pip install 'shadowprice\[moon\]'") as caught:
+        create("moon", ExecutorOptions("/nowhere"))
+    assert caught.value.exit_code == 2
