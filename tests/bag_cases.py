@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import Dimension
 from shadowprice.core.bag import Bag, BagTasks, Law
 from shadowprice.core.cluster import Cluster, Role, build_cluster
+from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job, bag_job
-from shadowprice.core.utility import Constant, Utility
+from shadowprice.core.utility import Constant, Sigmoid, Utility
+from shadowprice.simulator.driver import Incident
+from tests.workloads import job
 
 SLOT = 60.0
 
@@ -91,3 +94,58 @@ def random_bag_market(
         100.0 / (1 + np.exp(2 * (after - slots / 2))),
     ][int(rng.integers(3))]
     return made, cost, worth
+
+
+def world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
+    rng = np.random.default_rng(seed)
+    on = places(int(rng.integers(1, 5)), int(rng.integers(1, 5)), horizon=12)
+    room = int(on.capacity.sum()) // 1000
+    jobs: list[Job] = []
+    for at in range(int(rng.integers(1, 8))):
+        arrival = int(rng.integers(0, 8))
+        if rng.random() < 0.3:
+            jobs.append(
+                job(
+                    on,
+                    f"train-{at}",
+                    arrival=arrival,
+                    epochs=1,
+                    chunks=min(room, 3),
+                    minibatches=3,
+                    worker_amounts={"gpu": 1000},
+                    ps_amounts=None,
+                    utility=Constant(50.0),
+                )
+            )
+            continue
+        groups = [pareto(int(rng.integers(1, 5)), rng.uniform(1.2, 3), rng.uniform(0.2, 0.9))]
+        if rng.random() < 0.5:
+            groups.append(exponential(int(rng.integers(1, 4)), rng.uniform(0.3, 1.5)))
+        one = bag(
+            on,
+            *groups,
+            name=f"bag-{at}",
+            arrival=arrival,
+            deadline=float(rng.uniform(1.5, 9)),
+            miss_probability=float(rng.choice([0.5, 0.2, 0.05])),
+            utility=Sigmoid(100.0, float(rng.uniform(0, 2)), 4.0),
+        )
+        assert one.bag is not None
+        jobs.append(one)
+    incidents: list[Incident] = []
+    for _ in range(int(rng.integers(0, 3))):
+        server, slot = int(rng.integers(on.servers)), int(rng.integers(10))
+        incidents.append(ServerLost(slot, on.names[server]))
+        incidents.append(ServerBack(slot + int(rng.integers(1, 6)), on.names[server]))
+    incidents += [
+        JobCancelled(one.arrival + int(rng.integers(0, 4)), one.name)
+        for one in jobs
+        if rng.random() < 0.1
+    ]
+    incidents = [
+        event
+        for event in incidents
+        if not isinstance(event, JobCancelled)
+        or event.slot > next(one.arrival for one in jobs if one.name == event.job)
+    ]
+    return on, jobs, incidents

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import DriverEvent, JobCancelled, ServerBack, ServerLost
+import numpy as np
+
+from shadowprice.core.cluster import Cluster, Role, Tenant
+from shadowprice.core.events import (
+    CapacityChanged,
+    DriverEvent,
+    JobCancelled,
+    ServerBack,
+    ServerLost,
+    ServerState,
+)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.policies.registry import make_policy, policies
@@ -56,6 +65,12 @@ def fresh(policy: str, on: Cluster, jobs: list[Job], seed: int) -> Policy:
     return make_policy(policy, context, dict(SETTINGS.get(policy, {})))
 
 
+def follows(policy: str) -> bool:
+    """Whether a policy follows servers that change."""
+    on, jobs, _ = world_of(policy, 1)
+    return hasattr(fresh(policy, on, jobs, 1), "resume")
+
+
 class Events(Observer):
     """Keeps what a driver sent, and the commands it was given."""
 
@@ -74,3 +89,38 @@ def driven(policy: str, seed: int) -> tuple[Cluster, list[Job], list[DriverEvent
     seen = Events()
     Simulation(on, jobs, fresh(policy, on, jobs, seed), incidents=incidents, seed=seed).run([seen])
     return on, jobs, seen.events, seen.commands
+
+
+def changes(policy: str, on: Cluster, rng: np.random.Generator) -> list[DriverEvent]:
+    """Return changes of servers, and of shares, that come one after the other."""
+    if policy in SHARED:
+        amounts = {"worker": 2000, "ps": 1000}
+        more = {name: dict(share) for name, share in TENANTS.items()}
+        more["a"] = {"worker": 5, "ps": 3}
+        grown = tuple(
+            Tenant(name, {key: 1000 * n for key, n in share.items()})
+            for name, share in more.items()
+        )
+        shares = tuple(Tenant(tenant.name, dict(tenant.share)) for tenant in on.tenants)
+        return [
+            CapacityChanged(2, {on.names[0]: ServerState(Role.ANY, amounts, drained=True)}),
+            CapacityChanged(5, {"new": ServerState(Role.ANY, amounts)}, grown),
+            CapacityChanged(6, {on.names[0]: ServerState(Role.ANY, amounts)}),
+            CapacityChanged(20, {"new": None}, shares),
+        ]
+    row = int(rng.integers(on.servers))
+    state = dict(zip(on.resources, on.capacity[row].tolist(), strict=True))
+    half = {resource: amount // 2 for resource, amount in state.items()}
+    name, role = on.names[row], on.roles[row]
+    return [
+        CapacityChanged(2, {name: ServerState(role, half)}),
+        CapacityChanged(
+            3, {"new-0": ServerState(Role.WORKER, state), "new-1": ServerState(Role.ANY, state)}
+        ),
+        CapacityChanged(
+            5, {name: ServerState(Role.ANY, state), "new-0": ServerState(Role.PS, state)}
+        ),
+        CapacityChanged(6, {"new-1": ServerState(Role.ANY, state, drained=True)}),
+        CapacityChanged(8, {"new-1": ServerState(Role.ANY, state), "new-0": None}),
+        CapacityChanged(11, {name: ServerState(role, state)}),
+    ]

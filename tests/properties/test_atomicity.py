@@ -34,7 +34,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.policy_worlds import SHARED, TENANTS, driven, every_policy, fresh, world_of
+from tests.policy_worlds import changes, driven, every_policy, fresh, world_of
 from tests.properties.test_snapshots import told
 
 
@@ -203,41 +203,6 @@ class Invariants(Observer):
         if slot % 7 == 3:
             made = fresh(self.policy, self.on, self.jobs, 1)
             assert restore(snapshot(engine), made).state_digest() == engine.state_digest()
-
-
-def changes(policy: str, on: Cluster, rng: np.random.Generator) -> list[DriverEvent]:
-    """Return changes of servers, and of shares, that come one after the other."""
-    if policy in SHARED:
-        amounts = {"worker": 2000, "ps": 1000}
-        more = {name: dict(share) for name, share in TENANTS.items()}
-        more["a"] = {"worker": 5, "ps": 3}
-        grown = tuple(
-            Tenant(name, {key: 1000 * n for key, n in share.items()})
-            for name, share in more.items()
-        )
-        shares = tuple(Tenant(tenant.name, dict(tenant.share)) for tenant in on.tenants)
-        return [
-            CapacityChanged(2, {on.names[0]: ServerState(Role.ANY, amounts, drained=True)}),
-            CapacityChanged(5, {"new": ServerState(Role.ANY, amounts)}, grown),
-            CapacityChanged(6, {on.names[0]: ServerState(Role.ANY, amounts)}),
-            CapacityChanged(20, {"new": None}, shares),
-        ]
-    row = int(rng.integers(on.servers))
-    state = dict(zip(on.resources, on.capacity[row].tolist(), strict=True))
-    half = {resource: amount // 2 for resource, amount in state.items()}
-    name, role = on.names[row], on.roles[row]
-    return [
-        CapacityChanged(2, {name: ServerState(role, half)}),
-        CapacityChanged(
-            3, {"new-0": ServerState(Role.WORKER, state), "new-1": ServerState(Role.ANY, state)}
-        ),
-        CapacityChanged(
-            5, {name: ServerState(Role.ANY, state), "new-0": ServerState(Role.PS, state)}
-        ),
-        CapacityChanged(6, {"new-1": ServerState(Role.ANY, state, drained=True)}),
-        CapacityChanged(8, {"new-1": ServerState(Role.ANY, state), "new-0": None}),
-        CapacityChanged(11, {name: ServerState(role, state)}),
-    ]
 
 
 @pytest.mark.parametrize("policy", every_policy())

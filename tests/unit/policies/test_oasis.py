@@ -539,3 +539,18 @@ def test_after_a_loss_the_job_that_has_most_to_lose_chooses_first() -> None:
     # With one server left, the urgent job needs every slot from 1 to 4 to be in time.
     assert engine.jobs["urgent"].completion == 4
     assert engine.jobs["patient"].completion == 6
+
+
+@pytest.mark.parametrize("decay", [30.0, 50.0, 100.0, 1e6])
+def test_a_utility_that_has_all_but_vanished_is_refused_in_plain_numbers(decay: float) -> None:
+    on = cluster(horizon=40)
+    # At a price of 1e6 or so, cost over utility is more than any number.
+    dear = {part: {"L": 1e6, "U": dict.fromkeys(on.resources, 1e6)} for part in ("worker", "ps")}
+    late = job(on, epochs=4, worker_range=(1, 1), utility=Sigmoid(100.0, decay, 1.0))
+    assert late.fastest_slots > 13
+    quote = Engine(on, make_policy("oasis", PolicyContext(on), FLAT | dear)).quote(
+        late, explained=True
+    )
+    assert quote.answer is Answer.REFUSED
+    assert quote.refusal is not None
+    assert quote.refusal.reason in {Reason.PRICE, Reason.NO_VALUE}

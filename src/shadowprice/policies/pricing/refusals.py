@@ -15,6 +15,8 @@ from shadowprice.policies.pricing.offers import Offer, Quote
 _STEPS = 20
 _DISTANT = 1e9
 """Factor at which the schedule of largest utility has the largest payoff, in units of its cost."""
+_LARGEST = 1e200
+"""Largest factor: beyond it, a utility that has all but vanished times it is no number any more."""
 
 
 def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: int) -> Refusal:
@@ -124,7 +126,8 @@ def least_factor(quote: Quote, job: Job, offer: Offer) -> tuple[float, Offer | N
     if offer.utility > 0 and offer.cost / offer.utility < _DISTANT:
         nearest, factor = offer, offer.cost / offer.utility
     else:
-        factor = _DISTANT * max(offer.cost, 1.0) / max(utility_value(job.utility, 0), 1e-300)
+        at_best = max(utility_value(job.utility, 0), 1.0 / _LARGEST)
+        factor = min(_DISTANT * max(offer.cost, 1.0) / at_best, _LARGEST)
     for _ in range(_STEPS):
         better = quote.best(factor)
         if better is None or (nearest is not None and better.payoff <= 1e-9 * better.cost):
@@ -133,5 +136,7 @@ def least_factor(quote: Quote, job: Job, offer: Offer) -> tuple[float, Offer | N
         if value <= 0:
             break
         nearest = replace(better, utility=value, payoff=value - better.cost)
+        if better.cost >= _LARGEST * value:
+            break
         factor = better.cost / value
     return factor, nearest

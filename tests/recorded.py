@@ -1,0 +1,238 @@
+"""Recorded runs of every policy: what it decided, as digests to hold later versions against.
+
+A change that is to change no decision leaves ``tests/golden/digests.json`` as it is; one that means
+to records anew, and its message says which and why. ``python -m tests.recorded`` tells which runs
+differ, ``--write`` records them; both take names of policies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.utility import utility_value
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy, policies
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.driver import Incident, Simulation
+from tests import bag_cases, policy_worlds
+from tests.astraea_cases import random_jobs, shared_cluster
+from tests.workloads import cluster, random_job
+
+GOLDEN: Final = Path(__file__).parent / "golden" / "digests.json"
+
+VARIANTS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
+    "astraea": ({}, {"preset": "paper"}),
+    "backfill": ({}, {"mode": "conservative", "rule": "shortest"}, {"rule": "arrival", "depth": 3}),
+    "dorm": ({"window": 2, "adjustable": 2},),
+    "fifo": ({}, {"backfill": 3, "workers": "most"}),
+    "las": ({}, {"threshold": "2 slots", "promote": 1.0}),
+    "oasis": ({}, {"preset": "paper"}, {"prices": "online"}, {"chunks": "literal"}),
+    "pdors": ({}, {"prices": "online", "placement": "exact"}, {"placement": "greedy"}),
+    "rolling": ({}, {"standby": False}, {"spare": False, "revision": False}),
+    "rrh": ({}, {"alpha": 0.1, "threshold": 1.0, "workers": "fewest"}),
+    "srtf": ({}, {"by": "service", "workers": 2}),
+}
+"""Settings with which policies run; the others run with their defaults."""
+
+TRACES: Final = {
+    "philly": "philly/philly.csv.gz?limit=150",
+    "itp": "microsoft_itp_2021/elasticflow/cluster05.csv.gz?limit=120",
+}
+"""Pieces of traces, below the folder of traces."""
+
+SLOW: Final = frozenset({"optimum"})
+"""Policies that are too slow for the larger worlds."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is run, and to what end."""
+
+    cluster: Cluster
+    jobs: list[Job]
+    incidents: list[Incident]
+    until: int | None = None
+
+
+class Listener(Observer):
+    """Hashes every command, in order; numbers that are not whole to six digits."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def took(self, event: Any, commands: Any) -> None:
+        del event
+        for command in commands:
+            self.hash.update(json.dumps(plain(command)).encode())
+
+
+def plain(value: Any) -> Any:
+    """Return a value in plain ones: what it is called, and what it holds."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return [[plain(key), plain(item)] for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "rows"):
+        return plain(list(value.rows()))
+    if hasattr(value, "record"):
+        return plain(value.record())
+    fields = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    assert fields, value
+    return [type(value).__name__, *(plain(getattr(value, name)) for name in sorted(fields))]
+
+
+def worlds(policy: str) -> Iterator[tuple[str, World]]:
+    """Yield small worlds that a policy can cope with, by name."""
+    shared = policy in policy_worlds.SHARED
+    for seed in range(1, 7):
+        yield f"eventful {seed}", World(*policy_worlds.world_of(policy, seed))
+    if policy in SLOW:
+        return
+    for seed in (2, 5) if policy_worlds.follows(policy) else ():
+        on, jobs, _ = policy_worlds.world_of(policy, seed)
+        happened: Any = policy_worlds.changes(policy, on, np.random.default_rng(seed))
+        yield f"changing {seed}", World(on, jobs, happened, 200)
+    for seed in (1, 2):
+        yield f"crowded {seed}", _crowded_places(seed) if shared else _crowded(seed)
+
+
+def _crowded(seed: int) -> World:
+    rng = np.random.default_rng([seed, 7])
+    on = cluster(4, 2, 1, horizon=40)
+    jobs = [random_job(on, rng, f"job-{at}", latest=25) for at in range(60)]
+    return World(on, jobs, _faults(on, jobs, rng), 60)
+
+
+def _crowded_places(seed: int) -> World:
+    on = shared_cluster(6, {"a": {"worker": 6, "ps": 2}, "b": {"worker": 6, "ps": 4}})
+    jobs = random_jobs(on, 50, seed, latest=20)
+    return World(on, jobs, _faults(on, jobs, np.random.default_rng([seed, 8])), 60)
+
+
+def _faults(on: Cluster, jobs: Sequence[Job], rng: np.random.Generator) -> list[Incident]:
+    happened: list[Incident] = []
+    for _ in range(4):
+        name, slot = on.names[int(rng.integers(on.servers))], int(rng.integers(30))
+        happened += [ServerLost(slot, name), ServerBack(slot + int(rng.integers(1, 5)), name)]
+    happened += [
+        JobCancelled(one.arrival + int(rng.integers(1, 5)), one.name)
+        for one in jobs
+        if rng.random() < 0.1
+    ]
+    return happened
+
+
+def bags() -> Iterator[tuple[str, World]]:
+    """Yield worlds of bags of tasks and training jobs."""
+    for seed in range(1, 9):
+        yield f"bags {seed}", World(*bag_cases.world(seed))
+
+
+def pieces(folder: Path) -> Iterator[tuple[str, World]]:
+    """Yield the beginnings of traces, on clusters sized to them."""
+    from shadowprice.simulator.source import Source
+
+    for name, place in TRACES.items():
+        scenario, _ = Source(trace=f"{name}:{folder}/{place}", load=1.5).scenario(3)
+        yield name, World(scenario.cluster, list(scenario.jobs), [], scenario.until)
+
+
+def digest(policy: str, settings: Mapping[str, Any], world: World) -> str:
+    """Run a world; return what was ordered and what came of it, with figures for the reader."""
+    seed = 1
+    context = PolicyContext(world.cluster, world.jobs, world.until, seed)
+    built = make_policy(policy, context, dict(settings))
+    listener = Listener()
+    engine = Simulation(
+        world.cluster, world.jobs, built, until=world.until, incidents=world.incidents, seed=seed
+    ).run([listener])
+    listener.hash.update(engine.state_digest().encode())
+    return f"{listener.hash.hexdigest()[:20]} {_figures(engine)}"
+
+
+def _figures(engine: Engine) -> str:
+    done = [one for one in engine.jobs.values() if one.status is Status.FINISHED]
+    earned = sum(
+        utility_value(one.job.utility, (one.completion or 0) - one.job.arrival) for one in done
+    )
+    return f"{len(done)}/{len(engine.jobs)} finished, {earned:.5g} earned"
+
+
+def _label(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in settings.items()) or "defaults"
+
+
+def recorded(policy: str, traces: Path | None = None) -> dict[str, str]:
+    """Run all worlds of a policy, or all pieces of traces; return the digests by name."""
+    found = {}
+    for settings in VARIANTS.get(policy, ({},)):
+        if traces is not None:
+            there = [] if policy in SLOW | set(policy_worlds.SHARED) else list(pieces(traces))
+        else:
+            there = list(worlds(policy)) + (list(bags()) if policy == "oasis" else [])
+        for name, world in there:
+            found[f"{_label(settings)}: {name}"] = digest(policy, settings, world)
+    return found
+
+
+def differences(found: Mapping[str, str], before: Mapping[str, str], policy: str) -> list[str]:
+    """Return what differs between two records of a policy, a line each."""
+    return [
+        f"{policy} {name}: recorded {before.get(name)}, found {found.get(name)}"
+        for name in {**found, **before}
+        if before.get(name) != found.get(name)
+    ]
+
+
+def known(policy: str, *, of_traces: bool = False) -> dict[str, str]:
+    """Return what is recorded of a policy."""
+    every = json.loads(GOLDEN.read_text(encoding="utf-8")).get(policy, {})
+    return {name: text for name, text in every.items() if _of_trace(name) == of_traces}
+
+
+def _of_trace(name: str) -> bool:
+    return name.rpartition(": ")[2] in TRACES
+
+
+def main() -> None:
+    """Tell what differs from the record, or record anew."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("policies", nargs="*", default=sorted(policies()))
+    parser.add_argument("--write", action="store_true", help="record what is found")
+    parser.add_argument("--traces", type=Path, help="folder of traces, for the pieces of them too")
+    options = parser.parse_args()
+    every = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
+    for policy in options.policies:
+        found = recorded(policy)
+        pieces_ = {} if options.traces is None else recorded(policy, options.traces)
+        before = every.get(policy, {})
+        kept = {} if options.traces else {n: t for n, t in before.items() if _of_trace(n)}
+        found = {**found, **pieces_, **kept}
+        for line in differences(found, before, policy):
+            print(line)
+        every[policy] = found
+    if options.write:
+        text = json.dumps({name: every[name] for name in sorted(every)}, indent=1)
+        GOLDEN.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
