@@ -128,6 +128,10 @@ PROGRESS = _bound(
 )
 TASKS = _bound("tasks", 100_000, "tasks of a job")
 LABELS = _bound("labels", 100, "labels of a job")
+ARGUMENTS = _bound("arguments", 1_000, "words of a command")
+VARIABLES = _bound("variables", 200, "environment variables of a job")
+RETRIES = _bound("retries", 1_000, "failures that a job is allowed")
+GRACE = _bound("grace", 86_400, "seconds that a process has to end by itself")
 INCIDENTS = _bound("incidents", 1_000_000, "incidents")
 
 SHAPE = _bound("shape", 1_000, "(the largest shape of a law)")

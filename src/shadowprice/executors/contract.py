@@ -6,7 +6,7 @@ generation of a job runs at a time. The service changes a job by stopping one ge
 end, and starting the next.
 
 Orders (`start`, `stop`) are answered at once by a `Receipt`, after what they change is durable;
-what becomes of them is told by `watch`, as reports. A generation that was accepted is reported
+what becomes of them is told by `watch`, as reports. What was accepted is reported `Started`
 or `Refused`, and one that started is reported `Ended`, exactly one of each, in that order. A
 report may come again, word for word, until `forget` says that it was recorded. So a service
 that was away, for a moment or a month, misses nothing: what it did not record it is told again.

@@ -9,6 +9,7 @@ from shadowprice.core.specs.cluster import ClusterSpec
 from shadowprice.core.specs.faults import validate
 from shadowprice.core.specs.fields import Bounded, Name, Spec
 from shadowprice.core.specs.jobs import JobSpec, resolve_jobs
+from shadowprice.core.specs.run import RunSpec
 from shadowprice.core.specs.utilities import resolve_utility
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ClusterSpec",
     "JobSpec",
     "Name",
+    "RunSpec",
     "Spec",
     "resolve_jobs",
     "resolve_utility",

@@ -40,6 +40,7 @@ from shadowprice.core.specs.fields import (
     positive,
 )
 from shadowprice.core.specs.laws import Measured, Reading
+from shadowprice.core.specs.run import RunSpec
 from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
 from shadowprice.core.wording import closest
 
@@ -57,6 +58,7 @@ _TRAINING = (
     "restart",
     "priority",
     "walltime",
+    "run",
 )
 """What speaks of training, and has no place in a bag of tasks."""
 
@@ -96,6 +98,7 @@ class JobSpec(Spec):
     restart: DurationField | None = None
     priority: Number = 0.0
     walltime: DurationField | None = None
+    run: RunSpec | None = None
 
     @field_validator("worker")
     @classmethod
@@ -203,6 +206,8 @@ class JobSpec(Spec):
             raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", mend))
         first_slot, before = arrival_of(self.arrival.in_slots(cluster.slot_seconds))
         bounds.SLOT.check(first_slot, "arrival")
+        if self.run is not None:
+            self.run.resolve(cluster.slot_seconds)  # checked here, used by what runs jobs
         utility = resolve_utility(self.utility, cluster.slot_seconds, before)
         if self.tasks is not None:
             assert self.deadline is not None

@@ -1,0 +1,114 @@
+"""The model of what a job really runs: ``run: {command, env, workdir, retries, grace}``."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, field_validator
+
+from shadowprice.core import bounds
+from shadowprice.core.amounts import Duration
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.program import DEFAULT_GRACE, RESERVED, RESERVED_BEGINNINGS, Program
+from shadowprice.core.specs.fields import DurationField, Spec, at_most, at_most_long, lifted
+from shadowprice.core.wording import shown
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHELL: Final = ("/bin/sh", "-c")
+
+
+def _as_word(value: Any) -> Any:
+    """Take an integer for the text it is written as; other numbers read back otherwise."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _without_null(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("it holds a null character, which no program can be given")
+    return value
+
+
+Word = Annotated[str, BeforeValidator(_as_word)]
+
+
+class RunSpec(Spec):
+    """What a job really runs: every worker and every parameter server is one such process."""
+
+    command: str | list[Word]
+    env: Annotated[dict[str, Word], at_most_long(bounds.VARIABLES)] = Field(
+        default_factory=dict, repr=False
+    )
+    workdir: Annotated[str, at_most_long(bounds.PATH)] | None = None
+    retries: Annotated[NonNegativeInt, at_most(bounds.RETRIES)] = 0
+    grace: DurationField | None = None
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _is_a_command(cls, value: Any) -> Any:
+        # Said here once: a union would say for each of its members what it is not.
+        words = value if isinstance(value, list) else [value]
+        lifted(bounds.ARGUMENTS.checked)(len(words))
+        for word in words:
+            if isinstance(word, float):
+                raise ValueError(f"write {word!r} in quotes, so that it stays as it is written")
+            if not isinstance(_as_word(word), str):
+                raise ValueError(
+                    "write a line for the shell, or a list of words: [python, train.py]"
+                )
+            _without_null(str(word))
+        if not words or not str(words[0]).strip():
+            raise ValueError("it names no program; write for example [python, train.py]")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _is_settable(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f"{shown(name)} is no name of a variable; letters, digits and _")
+            if name in RESERVED or name.startswith(RESERVED_BEGINNINGS):
+                raise ValueError(f"{shown(name)} is set by what runs the job; leave it out")
+            _without_null(text)
+        return value
+
+    @field_validator("workdir")
+    @classmethod
+    def _is_absolute(cls, value: str | None) -> str | None:
+        if value is not None:
+            _without_null(value)
+            if not value.startswith("/"):
+                raise ValueError(
+                    f"{shown(value)} is not absolute; begin with /, or leave it out for a "
+                    "directory of the job's own"
+                )
+        return value
+
+    def resolve(self, slot_seconds: Fraction) -> Program:
+        """Return the program that executors are told.
+
+        Parameters
+        ----------
+        slot_seconds : Fraction
+            Length of a slot.
+
+        Raises
+        ------
+        InputError
+            If the grace is out of bounds.
+        """
+        grace = self.grace or Duration(seconds=Fraction(str(DEFAULT_GRACE)))
+        seconds = float(grace.in_seconds(slot_seconds))
+        bounds.GRACE.check(math.ceil(seconds), "run.grace")
+        if seconds < 0:
+            raise InputError(Fault("run.grace", "it is negative", "write for example 30s"))
+        words = self.command
+        return Program(
+            command=(*_SHELL, words) if isinstance(words, str) else tuple(words),
+            environment=dict(self.env),
+            directory=self.workdir or "",
+            retries=self.retries,
+            grace=seconds,
+        )
