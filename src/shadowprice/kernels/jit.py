@@ -14,6 +14,7 @@ from numba import types
 from numba.core import event
 from numba.core.dispatcher import Dispatcher
 
+from shadowprice.kernels.loading import load_lightly
 from shadowprice.kernels.stopwatch import preparing
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -50,6 +51,7 @@ def kernel(function: Function) -> Function:
         compiled = numba.njit(**_OPTIONS)(function)
     if isinstance(compiled, Dispatcher):
         _renew_with_callees(compiled, function)
+        load_lightly(compiled)
         _widen_literals(compiled)
         _time_preparation(compiled)
         name = function.__module__.removeprefix("shadowprice.kernels.")

@@ -1,4 +1,4 @@
-"""A cached kernel must not outlive the code that it calls, in whatever folder that is."""
+"""Kernels on disk: none outlives the code that it calls, and none waits for the compiler."""
 
 import os
 import subprocess
@@ -33,6 +33,41 @@ def value():
     return {}
 """
 
+FILLED = """
+import numpy as np
+
+from shadowprice.kernels.jit import kernel
+
+@kernel
+def filled(count, value):
+    if count < 0:
+        raise ValueError("negative", count)
+    made = np.empty((count, 2))
+    made[:] = value
+    return made.reshape(-1), made.sum()
+
+@kernel
+def repeated(count):
+    values, total = filled(count, 2.0)
+    return np.sort(values)[:1], total * np.linalg.norm(values)
+"""
+USED = """
+import sys, shadowprice.kernels as kernels
+kernels.__path__.append({folder!r})
+from shadowprice.kernels.filled import filled, repeated
+assert filled(3, 1.5)[0].tolist() == [1.5] * 6
+assert filled(3, 1.5)[1] == 9.0
+try:
+    filled(-2, 1.5)
+except ValueError as error:
+    assert error.args == ("negative", -2)
+ready = "numba.np.linalg" in sys.modules
+assert ready is {compiles}, "the compiler was made ready" if ready else "it was not"
+if {further}:
+    assert repeated(2)[1] == 8.0 * 4.0
+    assert filled(2, 1)[1] == 4.0
+"""
+
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
 def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path) -> None:
@@ -59,3 +94,19 @@ def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path) 
     assert run(3) == 6
     assert run(3) == 6
     assert run(50) == 100
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
+def test_a_kernel_on_disk_runs_without_the_compiler_and_can_be_compiled_into_others(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "filled.py").write_text(FILLED, encoding="utf-8")
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for compiles, further in ((True, False), (False, False), (False, True), (False, True)):
+        script = USED.format(folder=str(tmp_path), compiles=compiles, further=further)
+        subprocess.run(
+            [sys.executable, "-B", "-c", script],
+            check=True,
+            env=environment,
+            stderr=subprocess.DEVNULL if further or compiles else None,
+        )
