@@ -86,7 +86,7 @@ def _print(story: Story, most: int | None, counsel: Counsel | None, remark: str)
     from rich.panel import Panel
 
     from shadowprice.cli.console import SafeText
-    from shadowprice.results.telling import counsel_lines, story_lines
+    from shadowprice.results.telling import counsel_lines, guarantee_text, story_lines
 
     console = stdout()
     colour, verdict = _verdict(story.job)
@@ -96,6 +96,8 @@ def _print(story: Story, most: int | None, counsel: Counsel | None, remark: str)
         lines += [("", ""), *counsel_lines(counsel)]
     elif remark:
         lines += [("", ""), ("would do", remark)]
+    if told := guarantee_text(story.info):
+        lines += [("", ""), ("guarantee", told)]
     group = _facts(lines)
     subtitle = f"under {story.info['policy']}"
     if story.info["partial"]:

@@ -139,8 +139,9 @@ def generate(
     preset: Annotated[
         str,
         typer.Option(
-            help="paper: OASiS's evaluation ranges; calibrated: feasible ones; pdors: PD-ORS's, on "
-            "servers of role any."
+            help="paper: OASiS's evaluation ranges; chunk: the same, with tau the time of a data "
+            "chunk, for --slot 1h; calibrated: feasible ones; pdors: PD-ORS's, on servers of role "
+            "any."
         ),
     ] = "paper",
     jobs: Annotated[int, typer.Option(min=1, max=bounds.JOBS.most, help="How many jobs.")] = 100,

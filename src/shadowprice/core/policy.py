@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -247,6 +247,21 @@ class QuotingPolicy(Policy, Protocol):
             The job, arriving in ``view.slot`` or before.
         explained : bool
             Whether a refusal is to carry its reason, which may cost as much again as the answer.
+        """
+        ...
+
+
+@runtime_checkable
+class Guaranteed(Protocol):
+    """A policy whose theorem bounds what it loses against the offline optimum."""
+
+    def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
+        """Return the theorem's ratio over the jobs that arrived, and whether its premise held.
+
+        Parameters
+        ----------
+        jobs : sequence of Job
+            All that arrived.
         """
         ...
 

@@ -17,7 +17,7 @@ import shadowprice
 from shadowprice.core.amounts import format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
-from shadowprice.core.policy import Policy
+from shadowprice.core.policy import Guaranteed, Policy
 from shadowprice.results.files import FORMAT, Record, Run
 from shadowprice.results.metrics import latency, summarise
 from shadowprice.results.money import job_costs, spending
@@ -154,6 +154,11 @@ def collect(
             "decision_latency": latency(recorder.latencies),
         },
     }
+
+    if isinstance(policy, Guaranteed):
+        arrived = [job for job in recorder.jobs if job.name in recorder.arrived]
+        if told := policy.guarantee(arrived):
+            info["guarantee"] = plain(told)
 
     def decisions(plans: bool) -> Iterator[Record]:
         return decision_records(recorder, plans=plans)

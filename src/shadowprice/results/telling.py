@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shadowprice.core.amounts import format_seconds
@@ -33,6 +33,27 @@ def story_lines(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
         yield from _decided(story, decision, number, most)
     yield "", ""
     yield from _happened(story, most)
+
+
+def guarantee_text(info: Mapping[str, Any]) -> str:
+    """Return what the policy's theorem says of a run in a sentence; empty where there is none.
+
+    Parameters
+    ----------
+    info : mapping
+        ``run.json``.
+    """
+    told = info.get("guarantee")
+    if not told:
+        return ""
+    if told["ratio"] is None:
+        return "none: no ratio is proved for these prices"
+    held = {True: "it does", False: "it does not", None: "which is not known"}
+    return (
+        f"at least 1/{told['ratio']:.3g} of the offline optimum, if D0 = {told['D0']:.4g} is at "
+        f"most half of it: {held[told['D0_within_half_of_optimum']]} (it lies from "
+        f"{told['optimum_at_least']:.4g} to {told['optimum_at_most']:.4g})"
+    )
 
 
 def counsel_lines(counsel: Counsel) -> Iterator[tuple[str, str]]:

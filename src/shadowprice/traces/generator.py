@@ -4,7 +4,10 @@
 They give a median job that could not finish within 15 slots even alone at full width (papers'
 README, reading 6); `calibrated` draws the mini-batch time log-uniformly in [1e-6, 0.01] slots so
 that the median job can (14 slots, of which communication takes 9, at slots of 20 minutes), and
-changes nothing else. `pdors` draws from the ranges of PD-ORS's evaluation (`colocation`).
+changes nothing else. `chunk` draws as printed, and
+reads tau as the time of a data chunk instead of a mini-batch; it is meant for slots of an hour
+("less than a minute" a chunk, "about a second" a mini-batch, "one hour or longer" a slot, section
+III-A). `pdors` draws from the ranges of PD-ORS's evaluation (`colocation`).
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from shadowprice.traces.colocation import generate_colocated
 from shadowprice.traces.synthesis import CLASSES, draw_sigmoids
 from shadowprice.traces.workload import NANO, Profile, Workload
 
-Preset = Literal["paper", "calibrated", "pdors"]
-PRESETS: Final = ("paper", "calibrated", "pdors")
+Preset = Literal["paper", "chunk", "calibrated", "pdors"]
+PRESETS: Final = ("paper", "chunk", "calibrated", "pdors")
 
 # OASiS section V-A; tau in time slots.
 TAU: Final = (0.001, 0.1)
@@ -53,7 +56,7 @@ class GeneratorOptions:
 
     Parameters
     ----------
-    preset : {"paper", "calibrated", "pdors"}
+    preset : {"paper", "chunk", "calibrated", "pdors"}
         Ranges, as the module says; `pdors` has utilities of its own, without the shares and the
         value below.
     jobs : int
@@ -147,6 +150,8 @@ def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
     epochs, chunks, minibatches = whole(*EPOCHS), whole(*CHUNKS), whole(*MINIBATCHES)
     if options.preset == "paper":
         tau = rng.uniform(*TAU, count)
+    elif options.preset == "chunk":
+        tau = rng.uniform(*TAU, count) / minibatches
     else:
         shortest, longest = CALIBRATED_TAU
         tau = shortest * (longest / shortest) ** rng.random(count)

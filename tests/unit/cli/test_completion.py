@@ -41,7 +41,10 @@ def offered(words: str, folder: Path) -> list[str]:
         ("shadowprice simulate -p oa", ["oasis"]),
         ("shadowprice compare -p fifo,ro", ["fifo,rolling"]),
         ("shadowprice simulate -p oasis --set low", ["lower="]),
-        ("shadowprice simulate -p oasis --set lower=", ["lower=clearing", "lower=theory"]),
+        (
+            "shadowprice simulate -p oasis --set lower=",
+            ["lower=clearing", "lower=guaranteed", "lower=theory"],
+        ),
         ("shadowprice experiment oasis-fig3", ["oasis-fig3"]),
         ("shadowprice simulate --trace phil", ["philly:"]),
     ],

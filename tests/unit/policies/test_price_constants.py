@@ -13,6 +13,7 @@ from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
 from shadowprice.policies.pricing.constants import (
     Carries,
     ConstantsLearner,
+    Floor,
     Pool,
     given_constants,
     worker_slots,
@@ -123,7 +124,9 @@ def test_the_clearing_price_only_ever_raises_the_lower_price() -> None:
     on = cluster(1, 1)
     pool = Pool.of(on, on.hosts_workers)
     steep = [job(on, f"job-{at}", utility=Sigmoid(50.0, 5.0, 3.0)) for at in range(40)]
-    theory, clearing = (ConstantsLearner(pool, "workers", 30, 30, on_) for on_ in (False, True))
+    theory, clearing = (
+        ConstantsLearner(pool, "workers", 30, 30, Floor(kind)) for kind in ("theory", "clearing")
+    )
     for learner in (theory, clearing):
         learner.learn(steep[:1])  # room for one: there is nothing to clear
     assert clearing.constants().ln_lower == theory.constants().ln_lower

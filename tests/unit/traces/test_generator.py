@@ -70,6 +70,21 @@ def test_the_calibrated_preset_makes_the_median_job_feasible_and_changes_nothing
         assert np.array_equal(getattr(paper, name), getattr(calibrated, name)), name
 
 
+def test_the_chunk_preset_reads_tau_as_the_time_of_a_chunk():
+    """With slots of an hour most jobs can end near their targets; nothing else changes."""
+    hour = Fraction(3600)
+    paper, chunk = (
+        generate(GeneratorOptions(preset=preset, jobs=5000, slot_seconds=hour), seed=2)
+        for preset in ("paper", "chunk")
+    )
+    per_chunk = chunk.minibatch_time * chunk.minibatches
+    assert np.abs(per_chunk - paper.minibatch_time).max() <= chunk.minibatches.max()  # rounding
+    width = worker_seconds(chunk) / 3600 / chunk.chunks
+    assert 5 < np.median(width) < 15
+    for name in ("epochs", "chunks", "minibatches", "value", "decay", "target", "arrival"):
+        assert np.array_equal(getattr(paper, name), getattr(chunk, name)), name
+
+
 def test_generated_files_are_read_back(tmp_path):
     options = GeneratorOptions(jobs=50, slots=20, arrivals="bursty")
     workload = generate(options, seed=7)
@@ -148,7 +163,7 @@ def test_burstiness_can_be_turned_off_part_by_part():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"preset": "papers"}, "write paper or calibrated"),
+        ({"preset": "papers"}, "write paper or chunk or calibrated"),
         ({"jobs": 0}, "at least 1"),
         ({"arrival_share": 0}, "above 0 and at most 1"),
         ({"insensitive": 0.5, "sensitive": 0.6}, "at most 1 together"),

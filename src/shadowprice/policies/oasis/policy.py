@@ -19,8 +19,15 @@ from shadowprice.policies.oasis.parameters import OasisParameters
 from shadowprice.policies.oasis.planner import Planner
 from shadowprice.policies.oasis.quotes import OasisPlanner
 from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
+from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Pool, PriceConstants
+from shadowprice.policies.pricing.constants import (
+    Carries,
+    ConstantsLearner,
+    Floor,
+    Pool,
+    PriceConstants,
+)
 from shadowprice.policies.pricing.posted import read_posted
 
 
@@ -53,16 +60,18 @@ class Oasis(PricedAdmission):
         self._undivided = parameters.split == "auto" and not divided
         self._halved = divided
         kinds: tuple[Carries, ...] = ("workers", "ps")
+        members = pools(cluster, halved=divided)
+        floor = Floor(parameters.lower, Alone(cluster, *members))
         learners = [
             ConstantsLearner(
-                Pool.of(cluster, members),
+                Pool.of(cluster, servers),
                 carries,
                 cluster.horizon,
                 context.until,
-                parameters.lower == "clearing",
+                floor,
                 parameters.prices == "offline",
             )
-            for members, carries in zip(pools(cluster, halved=divided), kinds, strict=True)
+            for servers, carries in zip(members, kinds, strict=True)
         ]
         constants = first_constants(
             "oasis", context, parameters, learners, (parameters.worker, parameters.ps)
@@ -107,13 +116,12 @@ class Oasis(PricedAdmission):
     def _follow(self, cluster: Cluster) -> None:
         members = pools(cluster, halved=self._halved)
         learners = [
-            learner.moved(Pool.of(cluster, servers))
+            learner.moved(Pool.of(cluster, servers), Alone(cluster, *members))
             for learner, servers in zip(self._learners, members, strict=True)
         ]
         constants = [board.constants for board in self._planner.boards]
         if self._parameters.prices == "online":
-            scale = self._parameters.price_scale
-            constants = [learner.constants().scaled(scale) for learner in learners]
+            constants = [self._parameters.scaled(learner.constants()) for learner in learners]
         self._learners = tuple(learners)
         self._planner = self._planner_of(cluster, learners, constants)
 
@@ -131,6 +139,13 @@ class Oasis(PricedAdmission):
             workers, servers, cluster.slot_seconds, literal=self._literal, posted=self._posted
         )
         return OasisPlanner(planner)
+
+    def _alone(self) -> Alone:
+        return Alone(self._cluster, *pools(self._cluster, halved=self._halved))
+
+    def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
+        """Return Theorem 4's ratio and whether its premise held; nothing at posted prices."""
+        return {} if self._posted is not None else super().guarantee(jobs)
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""

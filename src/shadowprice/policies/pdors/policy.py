@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,8 +13,9 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.planner import Planner
 from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
+from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import ConstantsLearner, Pool
+from shadowprice.policies.pricing.constants import ConstantsLearner, Floor, Pool
 
 
 class Pdors(PricedAdmission):
@@ -59,7 +61,7 @@ class Pdors(PricedAdmission):
             "both",
             cluster.horizon,
             context.until,
-            parameters.lower == "clearing",
+            Floor(parameters.lower, _alone(cluster, parameters), 1),
             parameters.prices == "offline",
         )
         constants = first_constants("pdors", context, parameters, [learner], [parameters.given])
@@ -70,20 +72,44 @@ class Pdors(PricedAdmission):
 
     def _follow(self, cluster: Cluster) -> None:
         (learner,), (board,) = self._learners, self._planner.boards
-        learner = learner.moved(Pool.of(cluster, np.ones(cluster.servers, dtype=np.bool_)))
+        assert isinstance(self._parameters, PdorsParameters)
+        learner = learner.moved(
+            Pool.of(cluster, np.ones(cluster.servers, dtype=np.bool_)),
+            _alone(cluster, self._parameters),
+        )
         constants = board.constants
         if self._parameters.prices == "online":
-            constants = learner.constants().scaled(self._parameters.price_scale)
+            constants = self._parameters.scaled(learner.constants())
         self._learners = (learner,)
         board = PriceBoard(cluster, learner.pool, constants, cluster.horizon)
-        assert isinstance(self._parameters, PdorsParameters)
         self._planner = Planner(board, cluster, self._parameters, self._seed)
+
+    def _alone(self) -> Alone:
+        assert isinstance(self._parameters, PdorsParameters)
+        return _alone(self._cluster, self._parameters)
+
+    def _ratio_over_alpha(self) -> float:
+        """Return 6 G / delta of Theorem 3, with Theorem 2's G where it is largest (W_1 = 1).
+
+        Exact placements are not rounded, which leaves 2; of greedy ones nothing is proved.
+        """
+        assert isinstance(self._parameters, PdorsParameters)
+        if self._parameters.placement != "randomised":
+            return 2.0 if self._parameters.placement == "exact" else math.inf
+        logarithm = math.log(6.0 / self._parameters.delta)
+        gain = 1.0 + logarithm + math.sqrt(logarithm**2 + 2.0 * logarithm)
+        return 6.0 * gain / self._parameters.delta
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""
         (board,) = self._planner.boards
         record = board.constants.record(self._cluster.resources)
         return self._parameters.model_dump(exclude={"L", "U"}) | record
+
+
+def _alone(cluster: Cluster, parameters: PdorsParameters) -> Alone:
+    colocated = parameters.bandwidth == "internal"
+    return Alone(cluster, cluster.hosts_workers, cluster.hosts_ps, colocated=colocated)
 
 
 def build(context: PolicyContext, parameters: PdorsParameters) -> Pdors:

@@ -27,11 +27,13 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Answer
 from shadowprice.core.quote import Quote as Answered
 from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.constants import (
     ConstantsLearner,
     PriceConstants,
     given_constants,
 )
+from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
@@ -67,6 +69,7 @@ class PricedAdmission(ABC):
         self._learners = tuple(learners)
         self._parameters = parameters
         self._cluster = cluster
+        self._earned = 0.0
         self.capabilities = replace(self.capabilities, foresees=parameters.prices == "offline")
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
@@ -96,6 +99,30 @@ class PricedAdmission(ABC):
     @abstractmethod
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""
+
+    @abstractmethod
+    def _alone(self) -> Alone:
+        """Return what a job can earn by itself on the cluster of the moment."""
+
+    def _ratio_over_alpha(self) -> float:
+        """Return the competitive ratio over alpha: 2 in OASiS's Theorem 4."""
+        return 2.0
+
+    def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
+        """Return the competitive ratio at the constants in force, and whether D0 <= OPT / 2.
+
+        The ratio is that of constants known beforehand, of a cluster that does not change, and of
+        demands that are small beside a server, as the theorem assumes.
+        """
+        constants = [board.constants for board in self._planner.boards]
+        return guarantee(
+            self._learners,
+            constants,
+            self._alone(),
+            jobs,
+            self._earned,
+            factor=self._ratio_over_alpha(),
+        )
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
         """Return the price of all of each server's resources in the coming slot."""
@@ -132,7 +159,7 @@ class PricedAdmission(ABC):
             for learner, board in zip(self._learners, boards, strict=True):
                 twin = learner.copy()
                 if twin.learn((job,)):
-                    board.reprice(twin.constants().scaled(self._parameters.price_scale), ledger)
+                    board.reprice(self._parameters.scaled(twin.constants()), ledger)
         try:
             yield
         finally:
@@ -146,6 +173,7 @@ class PricedAdmission(ABC):
         offer = quote.best()
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             return Reject(job.name, explain(quote, view, job, offer, job.required))
+        self._earned += offer.utility
         return _commitment(job, quote, offer)
 
     def _dearest_first(self, view: View, names: Sequence[str]) -> list[str]:
@@ -186,7 +214,7 @@ class PricedAdmission(ABC):
     def _learn(self, job: Job, ledger: LedgerView) -> None:
         for learner, board in zip(self._learners, self._planner.boards, strict=True):
             if learner.learn((job,)):
-                constants = learner.constants().scaled(self._parameters.price_scale)
+                constants = self._parameters.scaled(learner.constants())
                 board.reprice(constants, ledger)
 
 
@@ -225,7 +253,7 @@ def first_constants(
     """
     if parameters.prices == "given":
         constants = [_given(name, prices, context.cluster) for prices in given]
-        return [constant.scaled(parameters.price_scale) for constant in constants]
+        return [parameters.scaled(constant) for constant in constants]
     if parameters.prices == "offline":
         if context.known_jobs is None:
             raise InputError(
@@ -237,7 +265,7 @@ def first_constants(
             )
         for learner in learners:
             learner.learn(context.known_jobs)
-    return [learner.constants().scaled(parameters.price_scale) for learner in learners]
+    return [parameters.scaled(learner.constants()) for learner in learners]
 
 
 def _given(name: str, prices: GivenPrices | None, cluster: Cluster) -> PriceConstants:

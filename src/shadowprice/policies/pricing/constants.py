@@ -11,18 +11,41 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
+from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.clearing import ClearingPrice
 
 Floats = NDArray[np.float64]
 
 Carries = Literal["workers", "ps", "both"]
+Lower = Literal["theory", "guaranteed", "clearing"]
+Absorbs = Literal["U", "L"]
+
+
+class Floor(NamedTuple):
+    """What L is, and what it takes to know it.
+
+    Attributes
+    ----------
+    kind : {"theory", "guaranteed", "clearing"}
+        theory: (25), (26), (3.14). clearing: that, raised to the price at which the demand would
+        clear (`ClearingPrice`). guaranteed: the L at which prices of empty servers come to half of
+        what one job earns alone.
+    alone : Alone or None
+        What a job earns alone, for ``guaranteed``.
+    pools : int
+        Pools that share that half.
+    """
+
+    kind: Lower = "theory"
+    alone: Alone | None = None
+    pools: int = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +100,23 @@ class PriceConstants:
     ln_lower: float
     ln_upper: Floats
 
-    def scaled(self, factor: float) -> PriceConstants:
-        """Return constants whose every ratio U/L is ``factor`` times this one's, L unchanged.
+    def scaled(self, factor: float, absorbs: Absorbs = "U") -> PriceConstants:
+        """Return constants whose every ratio U/L is ``factor`` times this one's.
 
-        OASiS's Fig. 6 estimates the ratios; a ratio never falls below 1.
+        OASiS's Fig. 6 estimates the ratios, and does not say which constant is then wrong. A ratio
+        never falls below 1.
+
+        Parameters
+        ----------
+        factor : float
+            The estimated ratio over the true one.
+        absorbs : {"U", "L"}
+            U: L stays, and U is estimated wrongly. L: U stays, and L is.
         """
-        upper = np.maximum(self.ln_upper + math.log(factor), self.ln_lower)
-        return PriceConstants(self.ln_lower, np.where(np.isneginf(self.ln_upper), -np.inf, upper))
+        asked = np.isfinite(self.ln_upper)
+        lower = self.ln_lower - math.log(factor) if absorbs == "L" else self.ln_lower
+        upper = self.ln_upper + (math.log(factor) if absorbs == "U" else 0.0)
+        return PriceConstants(lower, np.where(asked, np.maximum(upper, lower), -np.inf))
 
     def record(self, resources: Sequence[str]) -> dict[str, object]:
         """Return the constants as ``run.json`` writes them."""
@@ -93,6 +126,9 @@ class PriceConstants:
             if np.isfinite(value)
         }
         return {"ln_L": self.ln_lower if math.isfinite(self.ln_lower) else None, "ln_U": upper}
+
+
+_AS_PRINTED: Final = Floor()
 
 
 @dataclass
@@ -110,8 +146,8 @@ class ConstantsLearner:
         Slots a planner looks ahead.
     until : int or None
         End of the timespan T.
-    clearing : bool
-        Whether L is raised to the price at which the demand would clear (`ClearingPrice`).
+    floor : Floor
+        What L is.
     known : bool
         Whether the jobs taken in are all there will be (`ClearingPrice`).
     """
@@ -120,12 +156,14 @@ class ConstantsLearner:
     carries: Carries
     horizon: int
     until: int | None
-    clearing: bool = False
+    floor: Floor = _AS_PRINTED
     known: bool = True
     _ln_upper: Floats = field(init=False)
     _ln_least_rate: float = field(init=False, default=math.inf)
     _ln_least_use: float = field(init=False, default=math.inf)
     _longest: int = field(init=False, default=1)
+    _ln_alone: float = field(init=False, default=-math.inf)
+    _arrivals: tuple[int, int] | None = field(init=False, default=None)
     _ln_clearing: float = field(init=False, default=-math.inf)
     _market: ClearingPrice = field(init=False)
 
@@ -141,17 +179,18 @@ class ConstantsLearner:
         twin._market = self._market.copy()
         return twin
 
-    def moved(self, pool: Pool) -> ConstantsLearner:
+    def moved(self, pool: Pool, alone: Alone | None = None) -> ConstantsLearner:
         """Return a learner that has seen the same jobs, for other servers.
 
         What was learnt is in shares of the pool's largest capacities: of those that jobs asked
-        for, these may not change.
+        for, these may not change. What jobs seen so far earn alone stays as it was.
         """
         asked = np.isfinite(self._ln_upper)
         if not np.array_equal(pool.scale[asked], self.pool.scale[asked]):
             raise ValueError("the largest capacities of the pool changed")
         twin = self.copy()
         twin.pool = pool
+        twin.floor = self.floor._replace(alone=alone)
         twin._market.resize(pool.total_shares)
         return twin
 
@@ -172,8 +211,10 @@ class ConstantsLearner:
         window = self._window(job)
         if not asked.any() or window <= 0:
             return
-        ln_best = float(job.utility.log_values(np.array([self._shortest(job)]))[0])
-        # (23), (24), (3.13); reading 2: the argument is the shortest duration itself.
+        # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
+        # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
+        duration = self._shortest(job) - (self.floor.kind == "guaranteed")
+        ln_best = float(job.utility.log_values(np.array([duration]))[0])
         self._ln_upper[asked] = np.maximum(self._ln_upper[asked], ln_best - np.log(shares[asked]))
         slots = worker_slots(job)
         ln_use = math.log(slots) + math.log(float(shares.sum()))
@@ -183,7 +224,11 @@ class ConstantsLearner:
             self._ln_least_rate = min(self._ln_least_rate, ln_worst - ln_use)
         self._ln_least_use = min(self._ln_least_use, ln_use)
         self._longest = max(self._longest, window)
-        if self.clearing:
+        if self.floor.kind == "guaranteed" and self.floor.alone is not None:
+            self._ln_alone = max(self._ln_alone, self.floor.alone.ln_utility(job, window))
+            first, last = self._arrivals or (job.arrival, job.arrival)
+            self._arrivals = min(first, job.arrival), max(last, job.arrival)
+        if self.floor.kind == "clearing":
             if not self.known:
                 # What those before it suggest: no job raises the price that it is asked itself.
                 self._ln_clearing = self._market.ln_price()
@@ -216,11 +261,30 @@ class ConstantsLearner:
             math.log(timespan) + math.log(float(self.pool.total_shares.sum())) - self._ln_least_use
         )
         ln_lower = -math.log(4.0) - ln_eta + self._ln_least_rate
-        if self.clearing:
+        if self.floor.kind == "guaranteed" and math.isfinite(self._ln_alone):
+            ln_lower = self._ln_guaranteed()
+        elif self.floor.kind == "clearing":
             clearing = self._market.ln_price() if self.known else self._ln_clearing
             ln_lower = max(ln_lower, clearing)
         upper = np.where(np.isneginf(self._ln_upper), -np.inf, np.maximum(self._ln_upper, ln_lower))
         return PriceConstants(ln_lower, upper)
+
+    def _ln_guaranteed(self) -> float:
+        """Return ln L with which this pool's part of D0 is its part of half a job's best worth.
+
+        D0 = T * L * sum of the capacities that have a price, all pools together at most OPT / 2.
+        """
+        assert self._arrivals is not None
+        first, last = self._arrivals
+        if self.until is not None:
+            timespan = self.until - first
+        else:
+            timespan = last - first + self.horizon
+            if not self.known:
+                # It grows with every arrival, and prices would change with it: to a power of two.
+                timespan = self.horizon << (-(-timespan // self.horizon) - 1).bit_length()
+        priced = self.pool.total_shares[np.isfinite(self._ln_upper)].sum()
+        return self._ln_alone - math.log(2.0 * self.floor.pools * timespan * float(priced))
 
 
 def worker_slots(job: Job) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from shadowprice.core.job import Job
 from shadowprice.core.specs import Spec
 from shadowprice.policies.registry import Parameters
+
+if TYPE_CHECKING:
+    from shadowprice.policies.pricing.constants import PriceConstants
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 FixedPrices = Annotated[str, StringConstraints(pattern=r"^fixed:.+$")]
@@ -57,17 +60,28 @@ class PriceParameters(Parameters):
         default=1.0,
         description="factor on every ratio U/L: below 1 prices rise less steeply (Fig. 6)",
     )
-    lower: Literal["theory", "clearing"] = Field(
+    price_scale_absorbs: Literal["U", "L"] = Field(
+        default="U",
+        description="which constant is wrong where the ratio is: U: L stays; L: U stays, and an "
+        "empty server costs L / price_scale",
+    )
+    lower: Literal["theory", "guaranteed", "clearing"] = Field(
         default="clearing",
         description="L. clearing: at least the density at which the demand would just fill the "
-        "cluster; theory: (25), (26), below every job's least utility density, which a steep "
-        "sigmoid makes vanish: prices then stay near 0 until a server is nearly full",
+        "cluster; guaranteed: the largest L with which prices of empty servers come to half of "
+        "what one job earns alone, which is what Theorem 4's proof needs; theory: (25), (26), "
+        "below every job's least utility density, which a steep sigmoid makes vanish: prices then "
+        "stay near 0 until a server is nearly full",
     )
 
     @property
     def fixed(self) -> Path | None:
         """The file of posted prices, None where prices follow the load."""
         return Path(self.prices[len("fixed:") :]) if self.prices.startswith("fixed:") else None
+
+    def scaled(self, constants: PriceConstants) -> PriceConstants:
+        """Return constants with the wrong estimate of U/L that is asked for."""
+        return constants.scaled(self.price_scale, self.price_scale_absorbs)
 
     def for_jobs(self, known: Sequence[Job] | None) -> Self:
         """Return the parameters with ``prices=auto`` settled by whether the job set is known."""

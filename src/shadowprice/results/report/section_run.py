@@ -8,6 +8,7 @@ from shadowprice.results.files import Run
 from shadowprice.results.report.embed import text
 from shadowprice.results.report.scales import span
 from shadowprice.results.report.sections import section
+from shadowprice.results.telling import guarantee_text
 
 MOST_KINDS = 6
 """Kinds of servers that are listed."""
@@ -37,6 +38,7 @@ def what_was_run(run: Run) -> str | None:
         "tenants": ", ".join(cluster["tenants"]),
         **{f"input: {part['kind']}": _input(part) for part in info["inputs"]},
         "decisions took": _latency(info["timing"]["decision_latency"]),
+        "guarantee": guarantee_text(info),
         "simulated in": span(info["timing"]["wall_seconds"]),
         "versions": ", ".join(f"{name} {version}" for name, version in info["versions"].items()),
         "state at the end": (info["state_digest"] or "")[:16],

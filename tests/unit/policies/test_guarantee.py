@@ -1,0 +1,170 @@
+"""What Theorem 4's proof needs of L, against the exact optimum and against what single jobs do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Guaranteed, PolicyContext
+from shadowprice.core.utility import Constant, Sigmoid
+from shadowprice.policies.oasis.policy import pools
+from shadowprice.policies.offline.problem import whole_problem
+from shadowprice.policies.offline.solver import solve
+from shadowprice.policies.pricing.alone import Alone
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from tests.pdors_cases import random_pool, random_two_rates
+from tests.workloads import cluster, job, random_job
+
+SEEDS = st.integers(0, 2**32 - 1)
+FREE: dict[str, Any] = {
+    "prices": "given",
+    "worker": {"L": 1e-12, "U": dict.fromkeys(("gpu", "cpu", "memory", "bandwidth"), 1e-12)},
+    "ps": {"L": 1e-12, "U": dict.fromkeys(("cpu", "memory", "bandwidth"), 1e-12)},
+}
+
+
+def random_world(seed: int, jobs: int) -> tuple[Cluster, list[Job]]:
+    rng = np.random.default_rng(seed)
+    on = cluster(int(rng.integers(1, 3)), int(rng.integers(1, 3)), gpus=int(rng.integers(1, 6)),
+                 horizon=6)  # fmt: skip
+    return on, [random_job(on, rng, f"job-{at}", latest=3) for at in range(jobs)]
+
+
+def ran(name: str, on: Cluster, jobs: list[Job], until: int | None, **options: Any) -> Any:
+    policy = make_policy(name, PolicyContext(on, jobs, until), options)
+    engine = Simulation(on, jobs, policy, until=until).run()
+    done = {name: record.completion for name, record in engine.jobs.items()}
+    return policy, done
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS)
+def test_alone_is_when_oasis_completes_a_job_that_costs_nothing(seed: int) -> None:
+    on, (one,) = random_world(seed, 1)
+    # Completing a slot later costs something, however late it is.
+    one = replace(one, utility=Sigmoid(1e6, 0.01, 0.0))
+    members = pools(on, halved=False)
+    slots = Alone(on, *members).slots(one)
+    _, done = ran("oasis", on, [one], None, **FREE)
+    if slots is None or slots > on.horizon:
+        assert done.get(one.name) is None
+    else:
+        assert done[one.name] == one.arrival + slots - 1
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS)
+def test_alone_is_never_before_what_pdors_can_do(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = random_pool(rng)
+    one = random_two_rates(on, rng, "job", latest=2)
+    one = replace(one, utility=Sigmoid(1e6, 0.01, 0.0))
+    slots = Alone(on, on.hosts_workers, on.hosts_ps).slots(one)
+    free = {"prices": "given", "L": 1e-12, "U": dict.fromkeys(on.resources, 1e-12)}
+    _, done = ran("pdors", on, [one], None, placement="exact", **free)
+    if slots is not None and slots <= on.horizon:
+        assert done[one.name] is not None
+        assert done[one.name] <= one.arrival + slots - 1
+
+
+@pytest.mark.parametrize("lower", ["guaranteed", "clearing", "theory"])
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(seed=SEEDS)
+def test_the_premise_is_told_rightly(lower: str, seed: int) -> None:
+    """Against the exact optimum; with the guaranteed L the premise always holds."""
+    on, jobs = random_world(seed, 4)
+    until = 3 + seed % 5
+    best = solve(whole_problem(on, jobs, until))
+    assert best.optimal
+    policy, _ = ran("oasis", on, jobs, until, lower=lower)
+    assert isinstance(policy, Guaranteed)
+    told: Any = policy.guarantee(jobs)
+    slack = 1e-6 * max(1.0, best.utility)
+    assert told["optimum_at_least"] <= best.utility + slack
+    assert told["optimum_at_most"] >= best.utility - slack
+    held = told["D0"] <= best.utility / 2 + slack
+    if told["D0_within_half_of_optimum"] is not None:
+        assert told["D0_within_half_of_optimum"] == held
+    if lower == "guaranteed" and best.utility > 0:
+        assert held
+        assert told["D0_within_half_of_optimum"] is True
+
+
+def test_guaranteed_is_the_largest_that_one_job_pays_for() -> None:
+    """Both pools used and a job of full value alone: D0 is half of that value exactly."""
+    on = cluster(2, 2, horizon=20)
+    jobs = [job(on, f"job-{at}", utility=Constant(10.0)) for at in range(3)]
+    told: Any = make_policy(
+        "oasis", PolicyContext(on, jobs, 12), {"lower": "guaranteed"}
+    ).guarantee(jobs)  # type: ignore[attr-defined]
+    assert told["D0"] == pytest.approx(5.0)
+    assert told["optimum_at_least"] == pytest.approx(10.0)
+    assert told["ratio"] == 2 * told["alpha"]
+
+
+def test_alpha_stays_small_where_the_printed_one_has_no_bound() -> None:
+    on = cluster(2, 2, horizon=300)
+    jobs = [job(on, utility=Sigmoid(50.0, 5.0, 3.0))]
+    alphas = {}
+    for lower in ("theory", "guaranteed"):
+        settled = {"lower": lower, "prices": "offline"}
+        policy: Any = make_policy("oasis", PolicyContext(on, jobs, 300), settled)
+        alphas[lower] = policy.guarantee(jobs)["alpha"]
+    assert alphas["theory"] > 1400
+    assert alphas["guaranteed"] < 15
+
+
+def test_the_guarantee_covers_jobs_that_come_one_by_one() -> None:
+    """Learnt constants: after the last job D0 is within half of what was seen alone."""
+    rng = np.random.default_rng(4)
+    on = cluster(2, 2, horizon=6)
+    jobs = sorted(
+        (random_job(on, rng, f"job-{at}", latest=30) for at in range(12)),
+        key=lambda one: one.arrival,
+    )
+    policy, _ = ran("oasis", on, jobs, None, lower="guaranteed", prices="online")
+    told: Any = policy.guarantee(jobs)
+    assert 0 < told["D0"] <= told["optimum_at_least"] / 2
+    assert told["D0_within_half_of_optimum"] is True
+
+
+def test_exact_placements_of_pdors_have_the_ratio_of_oasis() -> None:
+    rng = np.random.default_rng(8)
+    on = random_pool(rng)
+    jobs = [random_two_rates(on, rng, f"job-{at}", latest=3) for at in range(6)]
+    ratios = {}
+    for placement in ("exact", "randomised", "greedy"):
+        options = {"placement": placement, "delta": 1.0, "lower": "guaranteed"}
+        policy: Any = make_policy("pdors", PolicyContext(on, jobs, 8), options)
+        told = policy.guarantee(jobs)
+        ratios[placement] = told["ratio"]
+        assert told["D0"] <= told["optimum_at_least"] / 2 * (1 + 1e-9)
+    assert ratios["exact"] == 2 * told["alpha"]
+    # G of Theorem 2 at delta = 1 and W_1 = 1 is 5.4.
+    assert ratios["randomised"] == pytest.approx(6 * 5.397 * told["alpha"], rel=1e-3)
+    assert ratios["greedy"] is None
+
+
+def test_a_wrong_ratio_moves_the_constant_that_absorbs_it() -> None:
+    on = cluster()
+    jobs = [job(on, f"job-{at}", utility=Constant(5.0 + at)) for at in range(3)]
+
+    def told(**options: Any) -> Any:
+        return make_policy("oasis", PolicyContext(on, jobs), options).parameters_in_force()[
+            "worker"
+        ]
+
+    exact = told()
+    low = told(price_scale=0.5, price_scale_absorbs="L")
+    assert low["ln_L"] == pytest.approx(exact["ln_L"] + math.log(2))
+    for name, upper in exact["ln_U"].items():
+        assert low["ln_U"][name] == pytest.approx(max(upper, low["ln_L"]))
