@@ -47,10 +47,11 @@ def _reserve(
     new_reduced = np.empty(size)
     new_left = np.empty(size, np.int64)
     new_right = np.empty(size, np.int64)
-    new_deviation[:held] = deviation
-    new_reduced[:held] = reduced
-    new_left[:held] = left
-    new_right[:held] = right
+    for s in range(held):
+        new_deviation[s] = deviation[s]
+        new_reduced[s] = reduced[s]
+        new_left[s] = left[s]
+        new_right[s] = right[s]
     return new_deviation, new_reduced, new_left, new_right
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.order import stable_order
 
 Floats = NDArray[np.float64]
 
@@ -43,28 +44,32 @@ def shadow_prices(
     price = np.zeros(resources)
     spent = np.zeros(jobs)  # sum_r use_jr p_r
     load = np.zeros(resources)
+    heaviest = np.empty(resources)
+    steepest = np.empty(jobs)
     for r in range(resources):
         for j in range(jobs):
             load[r] += weight[j] * use[j, r]
         load[r] = load[r] / budget[r] if budget[r] > 0.0 else 0.0
-    order = np.argsort(-load, kind="mergesort")
+        heaviest[r] = -load[r]
+    order = stable_order(heaviest)
     for _ in range(sweeps):
         moved = False
         for r in order:
             if load[r] <= 1.0:
                 continue
-            ratio = np.full(jobs, -1.0)
             for j in range(jobs):
+                ratio = -1.0
                 if use[j, r] > 0.0:
-                    ratio[j] = (value[j] - spent[j] + use[j, r] * price[r]) / use[j, r]
+                    ratio = (value[j] - spent[j] + use[j, r] * price[r]) / use[j, r]
+                steepest[j] = -ratio
             best = 0.0
             filled = 0.0
-            for j in np.argsort(-ratio, kind="mergesort"):
-                if ratio[j] <= 0.0:
+            for j in stable_order(steepest):
+                if steepest[j] >= 0.0:
                     break
                 filled += weight[j] * use[j, r]
                 if filled > budget[r]:
-                    best = ratio[j]
+                    best = -steepest[j]
                     break
             if best != price[r]:
                 moved = True

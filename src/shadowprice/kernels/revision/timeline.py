@@ -100,7 +100,8 @@ def clear(line: Timeline, now: int, count: Ints, role: Ints, free: Ints) -> None
         if count[k] > 0:
             line.servers[0, groups] = count[k]
             line.role[0, groups] = role[k]
-            line.free[0, groups] = free[k]
+            for r in range(line.free.shape[2]):
+                line.free[0, groups, r] = free[k, r]
             groups += 1
     line.groups[0] = groups
 
