@@ -1,0 +1,140 @@
+"""Processes and what descends from them: how they are begun, found and ended. Linux only.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from shadowprice.executors.local import cgroups
+from shadowprice.executors.local.disk import names
+from shadowprice.executors.local.generation import MARK
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def _prctl(option: int, value: int) -> None:
+    # Looked up each time: a lookup kept at import would be inherited half-made by a fork.
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none gets away."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Popen[bytes], int]:
+    """Begin a process in a session of its own, and return it with the end of its output's pipe.
+
+    Parameters
+    ----------
+    plan : mapping
+        ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory`` (bytes of
+        private memory, 0 for no limit).
+    cgroup : Path or None
+        The group that it joins.
+
+    Raises
+    ------
+    OSError
+        If it cannot be begun: the program or the directory is not there, or may not be used.
+    """
+    parent = os.getpid()
+    cores, memory = plan["cores"], plan["memory"]
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def prepare() -> None:
+        # Runs in the child, between fork and exec. The supervisor has one thread.
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before that
+            os._exit(127)
+        if cgroup is not None:
+            cgroups.join(cgroup)
+        if cores:
+            with contextlib.suppress(OSError):  # a core may have been taken offline
+                os.sched_setaffinity(0, cores)
+        if memory:
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        os.set_blocking(writing, True)
+        process = subprocess.Popen(  # one thread, see above
+            plan["command"],
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=subprocess.STDOUT,
+            cwd=plan["directory"],
+            env=plan["environment"],
+            start_new_session=True,
+            preexec_fn=prepare,  # noqa: PLW1509  # one thread, see above
+        )
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return process, reading
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Signal a process group, if it is there."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+
+
+def signal_process(process: int, number: int) -> None:
+    """Signal a process, if it is there."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process, number)
+
+
+def processes() -> Iterator[tuple[int, int, int]]:
+    """Yield number, parent and group of every process that has not ended."""
+    for name in names(Path("/proc")):
+        if not name.isdecimal():
+            continue
+        try:
+            content = Path(f"/proc/{name}/stat").read_bytes()
+        except OSError:
+            continue
+        state, parent, group = content.rpartition(b")")[2].split()[:3]
+        if state not in {b"Z", b"X"}:
+            yield int(name), int(parent), int(group)
+
+
+def descendants(root: int) -> dict[int, int]:
+    """Return the descendants of a process that have not ended, with their groups."""
+    families: dict[int, list[tuple[int, int]]] = {}
+    for process, parent, group in processes():
+        families.setdefault(parent, []).append((process, group))
+    found: dict[int, int] = {}
+    pending = [root]
+    while pending:
+        for process, group in families.get(pending.pop(), ()):
+            if process not in found:
+                found[process] = group
+                pending.append(process)
+    return found
+
+
+def marked(execution: str) -> set[int]:
+    """Return the processes that carry an execution's mark in their environment."""
+    wanted = f"{MARK}={execution}".encode()
+    found = set()
+    for process, _, _ in processes():
+        with contextlib.suppress(OSError):
+            if wanted in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+                found.add(process)
+    return found

@@ -1,0 +1,195 @@
+"""What the executor has in memory of a generation: a view of its directory, and what was told."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any, Final
+
+from shadowprice.core.errors import InputError
+from shadowprice.core.program import DEFAULT_GRACE
+from shadowprice.core.wording import escaped
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Held,
+    Phase,
+    Progressed,
+    Refused,
+    Report,
+    Share,
+    Started,
+)
+from shadowprice.executors.local.generation import (
+    ACCEPTED,
+    ENDED,
+    LAUNCHING,
+    OVER,
+    REFUSED,
+    Generation,
+)
+from shadowprice.executors.local.store import key_of
+from shadowprice.executors.progress import read_progress
+
+_MOST_PROGRESS: Final = 65_536
+
+
+class Entry:
+    """One generation that is not forgotten.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    number : int
+        The generation.
+    generation : Generation
+        Its directory.
+    """
+
+    def __init__(self, job: str, number: int, generation: Generation) -> None:
+        self.job = job
+        self.number = number
+        self.key = key_of(job)
+        self.generation = generation
+        self.state: dict[str, Any] = {"phase": ACCEPTED, "command": 0, "accepted": 0.0}
+        self.placement: tuple[Share, ...] = ()
+        self.processes: tuple[str, ...] = ()
+        self.deals: list[dict[str, Any]] = []
+        self.port = 0
+        self.grace = DEFAULT_GRACE
+        self.stop_ordered = False
+        self.told_start = False
+        self.told_end = False
+        self.launched = float("-inf")
+        self._stop_command = 0
+        self._seen_progress: tuple[int, int] | None = None
+
+    @property
+    def phase(self) -> str:
+        """Where it is, by its directory."""
+        return str(self.state["phase"])
+
+    @property
+    def over(self) -> bool:
+        """Whether it ended or was refused."""
+        return self.phase in OVER
+
+    @property
+    def accepted(self) -> tuple[float, int]:
+        """What orders generations as they were taken."""
+        return float(self.state.get("accepted", 0.0)), self.number
+
+    def take_plan(self, plan: dict[str, Any]) -> None:
+        """Keep what the executor has to know of a plan."""
+        if plan:
+            self.processes = tuple(one["name"] for one in plan["processes"])
+            self.deals = plan["deals"]
+            self.port = plan["port"]
+            self.grace = plan["grace"]
+
+    def read(self) -> None:
+        """Read its directory."""
+        try:
+            self.state = self.generation.state()
+            self._stop_command = self.generation.stop()["command"]
+            if not self.deals and not self.over:
+                self.take_plan(self.generation.plan())
+        except FileNotFoundError:  # it is being taken, or was removed
+            return
+        except (OSError, ValueError) as error:
+            reason = f"its records cannot be read: {error}"
+            self.state = {**self.state, "phase": ENDED, "ending": "lost", "reason": reason}
+        self.stop_ordered = bool(self._stop_command)
+        self.placement = tuple(Share(*share) for share in self.state.get("placement", ()))
+
+    def is_live(self) -> bool:
+        """Whether it has still to be forgotten."""
+        jobs = self.generation.path.parent.parent.parent
+        return (jobs.parent / "live" / f"{self.key}.{self.number}").exists()
+
+    def news(self) -> list[Report]:
+        """Return the reports that were not told yet, and take them for told."""
+        reports: list[Report] = []
+        started = self._started()
+        if started is not None and not self.told_start:
+            self.told_start = True
+            reports.append(started)
+        end = self._end()
+        if end is not None and not self.told_end:
+            self.told_end = True
+            reports.append(end)
+        return reports
+
+    def _started(self) -> Started | None:
+        # A generation that was lost while it was launched began with that.
+        began = self.state.get("started")
+        if began is None and self.phase == ENDED:
+            began = self.state.get("at", 0.0)
+        if began is None:
+            return None
+        return Started(self.state["command"], self.job, self.number, began)
+
+    def _end(self) -> Ended | Refused | None:
+        at = float(self.state.get("at", 0.0))
+        reason = escaped(str(self.state.get("reason", "")))
+        if self.phase == REFUSED:
+            command = self.state["command"]
+            return Refused(command, self.job, self.number, at, reason)
+        if self.phase != ENDED:
+            return None
+        return Ended(
+            command=self._stop_command,
+            job=self.job,
+            generation=self.number,
+            at=at,
+            ending=Ending(self.state["ending"]),
+            code=self.state.get("code"),
+            reason=reason,
+            tail=tuple(escaped(line) for line in self.state.get("tail", ())),
+            forced=bool(self.state.get("forced", False)),
+        )
+
+    def held(self) -> Held:
+        """Return how `Executor.list` tells it."""
+        if self.over:
+            phase = Phase.ENDED
+        elif self.stop_ordered:
+            phase = Phase.STOPPING
+        else:
+            early = self.phase in {ACCEPTED, LAUNCHING}
+            phase = Phase.STARTING if early else Phase.RUNNING
+        return Held(
+            job=self.job,
+            generation=self.number,
+            phase=phase,
+            placement=self.placement,
+            processes=self.processes,
+            started=self.state.get("started"),
+            end=self._end(),
+        )
+
+    def new_progress(self) -> Progressed | None:
+        """Return what the job reported by file since the last look; what is no report is none.
+
+        The job may have put anything there: a link, a pipe, gigabytes.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.generation.progress, flags)
+        except OSError:
+            return None
+        try:
+            found = os.fstat(descriptor)
+            seen = (found.st_mtime_ns, found.st_ino)
+            if not stat.S_ISREG(found.st_mode) or seen == self._seen_progress:
+                return None
+            self._seen_progress = seen
+            body = json.loads(os.read(descriptor, _MOST_PROGRESS))
+            report = read_progress(self.job, body, found.st_mtime)
+        except (OSError, ValueError, RecursionError, InputError):
+            return None
+        finally:
+            os.close(descriptor)
+        return report if report.generation == self.number else None

@@ -1,0 +1,444 @@
+"""Jobs as processes of this machine: the executor that the service holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from shadowprice.core.errors import InputError
+from shadowprice.executors.contract import (
+    Capabilities,
+    ExecutorError,
+    ExecutorOptions,
+    GenerationSpec,
+    Held,
+    LogChunk,
+    Observed,
+    Receipt,
+    Report,
+    ServerSlice,
+)
+from shadowprice.executors.local import cgroups, children, logs, planning
+from shadowprice.executors.local.disk import Lock
+from shadowprice.executors.local.entry import Entry
+from shadowprice.executors.local.generation import (
+    ACCEPTED,
+    LAUNCHING,
+    OVER,
+    RUNNING,
+    Generation,
+    boot,
+    start_time,
+)
+from shadowprice.executors.local.machine import Machine, NoPlaceError
+from shadowprice.executors.local.observing import observed
+from shadowprice.executors.local.settings import read_settings
+from shadowprice.executors.local.store import Store, key_of
+
+PATROL: Final = 1.0
+"""Seconds between looks at everything, for what no bell tells: supervisors that were killed."""
+
+PATIENCE: Final = 5.0
+"""Seconds that a supervisor has to claim its generation before another is sent."""
+
+_MOST_LOG: Final = 1 << 20
+_AGENT: Final = Path(__file__).with_name("agent.py")
+
+
+class LocalExecutor:
+    """Runs every generation under a supervisor of its own, which outlives the service.
+
+    Parameters
+    ----------
+    options : ExecutorOptions
+        Its directory; settings as in `settings`.
+
+    Raises
+    ------
+    InputError
+        If a setting is wrong, or this is no Linux.
+    """
+
+    def __init__(self, options: ExecutorOptions) -> None:
+        if not sys.platform.startswith("linux"):
+            raise InputError("the local executor needs Linux: it holds processes by its means")
+        self._settings = read_settings(options.settings)
+        self._path = Path(options.directory)
+        self._bell_path = self._path / "bell"
+        self._machine = Machine(sorted(os.sched_getaffinity(0)), self._settings.devices)
+        self._entries: dict[tuple[str, int], Entry] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
+        self._lock: Lock | None = None
+        self._bell = -1
+        self._cgroup: Path | None = None
+        self._memory = "off"
+        self._patrolling: asyncio.Task[None] | None = None
+        self._looking: set[asyncio.Task[None]] = set()
+        self._launched: dict[int, tuple[str, int]] = {}
+        self._rung = b""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return Capabilities(progress_files=True, observes=True)
+
+    # ------------------------------------------------------------------ coming and going
+
+    async def open(self) -> None:
+        """Begin, and find again what runs.
+
+        Raises
+        ------
+        ExecutorError
+            If another service uses its directory, or it cannot be written.
+        """
+        try:
+            await asyncio.to_thread(self._open)
+        except OSError as error:
+            raise ExecutorError(f"{self._path}: {error.strerror}; give it a directory") from error
+        asyncio.get_running_loop().add_reader(self._bell, self._ring)
+        await self._patrol()
+        self._patrolling = asyncio.create_task(self._patrol_forever())
+
+    def _open(self) -> None:
+        self._store = Store(self._path)
+        self._lock = Lock.take(self._path / "lock")
+        if self._lock is None:
+            raise ExecutorError(
+                f"{self._path} is used by another service; stop that one, or give another --data"
+            )
+        if not self._bell_path.is_fifo():
+            os.mkfifo(self._bell_path, 0o600)
+        # Opened for both: a pipe without a writer would be at its end all the time.
+        self._bell = os.open(self._bell_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._settings.cgroup != "off":
+            chosen = "" if self._settings.cgroup == "auto" else self._settings.cgroup
+            name = f"shadowprice-{key_of(str(self._path))[:12]}"
+            self._cgroup = cgroups.find(name, chosen)
+        self._memory = self._settings.memory
+        if self._memory in {"auto", "cgroup"}:
+            able = self._cgroup is not None and cgroups.limits_memory(self._cgroup)
+            if self._memory == "cgroup" and not able:
+                raise ExecutorError(
+                    "memory=cgroup, but no control group of this user may limit memory; delegate "
+                    "one (systemd: Delegate=memory), or set memory=rlimit"
+                )
+            self._memory = "cgroup" if able else "rlimit"
+        for job, number, generation in self._store.live():
+            entry = Entry(job, number, generation)
+            entry.read()
+            self._entries[job, number] = entry
+
+    async def close(self) -> None:
+        """Let go. What runs goes on."""
+        if self._patrolling is not None:
+            self._patrolling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._patrolling
+            self._patrolling = None
+        for task in tuple(self._looking):
+            task.cancel()
+        await asyncio.gather(*self._looking, return_exceptions=True)
+        if self._bell >= 0:
+            asyncio.get_running_loop().remove_reader(self._bell)
+            os.close(self._bell)
+            self._bell = -1
+        if self._cgroup is not None and self._lock is not None:
+            with contextlib.suppress(OSError):  # generations are in it
+                self._cgroup.rmdir()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        self._reports.put_nowait(None)
+
+    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+        """Tell which slices of this machine there are."""
+        self._machine.configure(servers)
+
+    # ------------------------------------------------------------------ orders
+
+    async def start(self, spec: GenerationSpec) -> Receipt:
+        """Start a generation; see `Executor.start`."""
+        async with self._one_at_a_time(spec.job):
+            try:
+                receipt = await asyncio.to_thread(self._store.weigh, spec.job, spec.generation)
+                if receipt is not Receipt.ACCEPTED:
+                    return receipt
+                entry, plan, refusal = self._prepare(spec)
+                self._entries[spec.job, spec.generation] = entry
+                try:
+                    await asyncio.to_thread(self._accept, spec, plan, refusal)
+                except BaseException:
+                    del self._entries[spec.job, spec.generation]
+                    raise
+            except (OSError, ValueError) as error:
+                raise ExecutorError(f"{self._path}: {error}") from error
+            if not refusal:
+                await asyncio.to_thread(self._launch, entry)
+            await self._look(entry)
+            return receipt
+
+    def _prepare(self, spec: GenerationSpec) -> tuple[Entry, dict[str, Any], str]:
+        """Return what stands for a generation, what is to be run, and why it cannot be."""
+        entry = Entry(spec.job, spec.generation, self._store.generation(spec.job, spec.generation))
+        entry.placement = spec.placement
+        open_entries = [one for one in self._entries.values() if not one.over]
+        try:
+            planning.check(spec)
+            dealt = self._machine.deal(spec, [deal for one in open_entries for deal in one.deals])
+            port = planning.free_port({one.port for one in open_entries})
+        except NoPlaceError as error:
+            return entry, {}, str(error)
+        cgroup = None
+        if self._cgroup is not None:
+            cgroup = self._cgroup / f"{key_of(spec.job)}-{spec.generation}"
+        plan = planning.plan_of(
+            spec,
+            dealt,
+            own=self._store.job(spec.job),
+            progress=entry.generation.progress,
+            port=port,
+            log_bytes=self._settings.log_bytes,
+            bell=self._bell_path,
+            cgroup=cgroup,
+            memory=self._memory,
+        )
+        entry.take_plan(plan)
+        return entry, plan, ""
+
+    def _accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
+        for folder in plan.get("folders", ()):
+            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._store.accept(spec, plan, refusal)
+
+    def _launch(self, entry: Entry) -> None:
+        """Send a supervisor; the patrol sends another should this one not come to claim it."""
+        entry.launched = time.monotonic()
+        log = str(entry.generation.path / "supervisor.log")
+        keep = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            process = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", str(_AGENT), str(entry.generation.path)],
+                {
+                    name: os.environ[name]
+                    for name in ("LD_LIBRARY_PATH", "LANG")
+                    if name in os.environ
+                },
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, log, keep, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
+            )
+        except OSError:
+            return
+        self._launched[process] = (entry.job, entry.number)
+
+    async def stop(
+        self, command: int, job: str, generation: int, grace: float | None = None
+    ) -> Receipt:
+        """Stop a generation; see `Executor.stop`."""
+        async with self._one_at_a_time(job):
+            entry = self._entries.get((job, generation))
+            if grace is None:
+                grace = entry.grace if entry is not None else 0.0
+            try:
+                receipt = await asyncio.to_thread(
+                    self._store.stop, command, job, generation, max(0.0, grace)
+                )
+            except (OSError, ValueError) as error:
+                raise ExecutorError(f"{self._path}: {error}") from error
+            if receipt in {Receipt.ACCEPTED, Receipt.DUPLICATE}:
+                if entry is None:
+                    held = self._store.generation(job, generation)
+                    entry = Entry(job, generation, held)
+                    if await asyncio.to_thread(entry.is_live):
+                        self._entries[job, generation] = entry
+                entry.stop_ordered = True
+                entry.told_end = False  # it is told again, now as the answer to this order
+                await self._look(entry)
+                self._signal(entry)
+            return receipt
+
+    def _signal(self, entry: Entry) -> None:
+        """Tell a supervisor that there is an order; never another process of its number."""
+        if not entry.stop_ordered or entry.phase not in {LAUNCHING, RUNNING}:
+            return
+        number, began = entry.state.get("supervisor"), entry.state.get("began")
+        if not isinstance(number, int) or entry.state.get("boot") != boot():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(number)
+            try:
+                if start_time(number) == began:
+                    signal.pidfd_send_signal(handle, signal.SIGTERM)
+            finally:
+                os.close(handle)
+
+    def _one_at_a_time(self, job: str) -> asyncio.Lock:
+        if len(self._locks) > 10_000:
+            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
+        return self._locks.setdefault(job, asyncio.Lock())
+
+    # ------------------------------------------------------------------ following
+
+    def _ring(self) -> None:
+        """Take in which generations have something new."""
+        with contextlib.suppress(BlockingIOError):
+            self._rung += os.read(self._bell, 65_536)
+        *lines, self._rung = self._rung.split(b"\n")
+        rung = {line.decode("ascii", "replace") for line in lines}
+        for entry in tuple(self._entries.values()):
+            if f"{entry.key} {entry.number}" in rung:
+                task = asyncio.create_task(self._look(entry))
+                self._looking.add(task)
+                task.add_done_callback(self._looking.discard)
+
+    async def _look(self, entry: Entry) -> None:
+        """Read where a generation is, and report what is new."""
+        await asyncio.to_thread(entry.read)
+        for report in entry.news():
+            self._reports.put_nowait(report)
+        if entry.stop_ordered:
+            self._signal(entry)
+
+    async def _patrol_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PATROL)
+            with contextlib.suppress(OSError):
+                await self._patrol()
+
+    async def _patrol(self) -> None:
+        for process in tuple(self._launched):
+            with contextlib.suppress(ChildProcessError):
+                if not os.waitpid(process, os.WNOHANG)[0]:
+                    continue
+            del self._launched[process]
+        for entry in tuple(self._entries.values()):
+            if not entry.over:
+                await asyncio.to_thread(self._care, entry)
+                await self._look(entry)
+                progress = await asyncio.to_thread(entry.new_progress)
+                if progress is not None:
+                    self._reports.put_nowait(progress)
+
+    def _care(self, entry: Entry) -> None:
+        """See to a generation whose supervisor is not there: send one, or end what it left."""
+        generation = entry.generation
+        lock = generation.take_lock()
+        if lock is None:
+            return
+        lock.release()
+        phase = generation.state()["phase"]
+        if phase == ACCEPTED:
+            if time.monotonic() - entry.launched > PATIENCE:
+                self._launch(entry)
+        elif phase not in OVER and self._cleared(generation, entry):
+            same = entry.state.get("boot") == boot()
+            what = "its supervisor was killed" if same else "this machine was restarted"
+            generation.settle(f"{what}, and the generation with it")
+
+    @staticmethod
+    def _cleared(generation: Generation, entry: Entry) -> bool:
+        """End what an abandoned generation left; whether nothing of it is there any more."""
+        plan = generation.plan()
+        if entry.state.get("boot") != boot():
+            return True
+        group = Path(plan["cgroup"]) if plan.get("cgroup") else None
+        for _ in range(50):
+            left = set() if group is None else set(cgroups.members(group))
+            if plan:
+                left |= children.marked(plan["execution"])
+            if not left:
+                if group is not None:
+                    cgroups.remove(group)
+                return True
+            if group is not None:
+                cgroups.kill(group)
+            for process in left:
+                children.signal_process(process, signal.SIGKILL)
+            time.sleep(0.02)
+        return False
+
+    async def list(self) -> tuple[Held, ...]:
+        """Return every generation that is not forgotten."""
+        ordered = sorted(self._entries.values(), key=lambda entry: entry.accepted)
+        return tuple(entry.held() for entry in ordered)
+
+    async def watch(self) -> AsyncIterator[Report]:
+        """Tell what happens; see `Executor.watch`."""
+        self._reports = asyncio.Queue()
+        for entry in sorted(self._entries.values(), key=lambda one: one.accepted):
+            entry.told_start = entry.told_end = False
+            for report in entry.news():
+                self._reports.put_nowait(report)
+        reports = self._reports
+        while True:
+            told = await reports.get()
+            if told is None:
+                return
+            yield told
+
+    # ------------------------------------------------------------------ afterwards
+
+    async def forget(self, job: str, generation: int) -> None:
+        """Take in that an end was recorded; see `Executor.forget`."""
+        async with self._one_at_a_time(job):
+            with contextlib.suppress(OSError):
+                if await asyncio.to_thread(self._store.forget, job, generation):
+                    self._entries.pop((job, generation), None)
+
+    async def discard(self, job: str) -> None:
+        """Remove what is kept of a job that is over."""
+        async with self._one_at_a_time(job):
+            try:
+                if await asyncio.to_thread(self._store.discard, job):
+                    for key in [key for key in self._entries if key[0] == job]:
+                        del self._entries[key]
+            except OSError as error:
+                raise ExecutorError(f"{self._path}: {error}") from error
+
+    async def logs(
+        self,
+        job: str,
+        generation: int | None = None,
+        process: str = "worker-0",
+        *,
+        start: int | None = None,
+        most: int = 65_536,
+    ) -> LogChunk:
+        """Return a piece of a process's log; see `Executor.logs`."""
+        most = max(1, min(most, _MOST_LOG))
+        return await asyncio.to_thread(self._logs, job, generation, process, start, most)
+
+    def _logs(
+        self, job: str, number: int | None, process: str, start: int | None, most: int
+    ) -> LogChunk:
+        numbers = self._store.generations(job)
+        if number is None:
+            kept = [one for one in numbers if logs.names(self._store.generation(job, one).logs)]
+            number = max(kept, default=0)
+        generation = self._store.generation(job, number)
+        if number not in numbers or process not in logs.names(generation.logs):
+            raise KeyError(f"{process} of generation {number}")
+        complete = generation.state()["phase"] in OVER
+        begin, end, text = logs.read(generation.logs, process, start, most, complete=complete)
+        _, last, _ = logs.read(generation.logs, process, None, 1, complete=True)
+        return LogChunk(number, process, begin, end, text, complete and end >= last)
+
+    async def observe(self) -> tuple[Observed, ...]:
+        """Return what really runs on this machine; see `observing`."""
+        own = [entry.held() for entry in self._entries.values() if entry.phase == RUNNING]
+        return await asyncio.to_thread(observed, own, self._machine.slice_of)

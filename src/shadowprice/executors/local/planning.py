@@ -1,0 +1,150 @@
+"""What a supervisor is to run, worked out before it begins: every word, variable and limit."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from random import SystemRandom
+from typing import Any, Final
+
+from shadowprice.executors.contract import GenerationSpec
+from shadowprice.executors.environment import environment_of, own_environment
+from shadowprice.executors.local.generation import MARK
+from shadowprice.executors.local.machine import Dealt, NoPlaceError
+
+PORTS: Final = range(20_000, 32_000)
+"""Below those that Linux gives to whoever asks for any port."""
+
+PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
+_DATA_LIMIT: Final = 64 << 20
+"""Least bytes of private memory that a limit leaves: less, and no program begins at all."""
+
+
+def plan_of(
+    spec: GenerationSpec,
+    dealt: Sequence[Dealt],
+    *,
+    own: Path,
+    progress: Path,
+    port: int,
+    log_bytes: int,
+    bell: Path,
+    cgroup: Path | None,
+    memory: str,
+) -> dict[str, Any]:
+    """Return the plan of a generation.
+
+    Parameters
+    ----------
+    spec : GenerationSpec
+        The generation.
+    dealt : sequence of Dealt
+        What every process gets.
+    own : Path
+        The job's directory, for what the job leaves and no other place is named for.
+    progress : Path
+        The file by which it may report.
+    port : int
+        Where its processes meet on this machine.
+    log_bytes : int
+        Most bytes kept of what a process writes.
+    bell : Path
+        The executor's pipe.
+    cgroup : Path or None
+        The generation's control group.
+    memory : str
+        ``cgroup``, ``rlimit`` or ``off``.
+    """
+    execution = secrets.token_hex(16)
+    checkpoints = spec.checkpoint_dir or str(own / "checkpoints")
+    inherited = own_environment(spec, os.environ)
+    processes = []
+    for one in dealt:
+        environment = inherited | environment_of(
+            spec,
+            one.process,
+            master_address="127.0.0.1",
+            master_port=port,
+            checkpoint_dir=checkpoints,
+            devices=one.told,
+        )
+        environment[PROGRESS_FILE] = str(progress)
+        environment[MARK] = execution
+        limit = max(one.memory, _DATA_LIMIT) if one.memory else 0
+        processes.append(
+            {
+                "name": one.process.name,
+                "command": list(spec.program.command),
+                "environment": environment,
+                "directory": spec.program.directory or str(own / "work"),
+                "cores": list(one.cores),
+                "memory": limit if memory == "rlimit" else 0,
+                "cgroup_memory": limit if memory == "cgroup" else 0,
+            }
+        )
+    return {
+        "execution": execution,
+        "processes": processes,
+        "deals": [one.record() for one in dealt],
+        "grace": spec.program.grace,
+        "port": port,
+        "secrets": [spec.progress_token],
+        "log_bytes": log_bytes,
+        "bell": str(bell),
+        "cgroup": str(cgroup) if cgroup is not None else "",
+        "folders": [checkpoints, *([] if spec.program.directory else [str(own / "work")])],
+    }
+
+
+def check(spec: GenerationSpec) -> None:
+    """Refuse what no process can be told.
+
+    Raises
+    ------
+    NoPlaceError
+        If there is no worker, or a text that a program is given holds a null character.
+    """
+    if spec.workers < 1 or any(min(one.workers, one.ps) < 0 for one in spec.placement):
+        raise NoPlaceError("it has no worker")
+    texts: Iterable[str] = (
+        spec.job,
+        spec.checkpoint_dir,
+        spec.progress_url,
+        spec.progress_token,
+        spec.program.directory,
+        *spec.program.command,
+        *_pairs(spec.program.environment),
+    )
+    if not spec.program.command or any("\0" in text for text in texts):
+        raise NoPlaceError("a text that its program would be given holds a null character")
+
+
+def _pairs(values: Mapping[str, str]) -> Iterable[str]:
+    for name, value in values.items():
+        yield name
+        yield value
+
+
+def free_port(taken: Container[int]) -> int:
+    """Return a port of this machine that nobody listens on, and no other generation was told.
+
+    Raises
+    ------
+    NoPlaceError
+        If none is found.
+    """
+    draw = SystemRandom()
+    for _ in range(200):
+        port = draw.choice(PORTS)
+        if port in taken:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise NoPlaceError("no port of this machine is free for its processes to meet")

@@ -1,0 +1,31 @@
+"""Every executor that can run here, one after the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shadowprice.executors.local import cgroups
+from tests.contract.harness import LocalHarness
+
+
+def _groups() -> bool:
+    group = cgroups.find("shadowprice-test")
+    if group is not None:
+        group.rmdir()
+    return group is not None
+
+
+@pytest.fixture(params=["local", "local-in-groups"])
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHarness]:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the local executor needs Linux")
+    if request.param == "local-in-groups" and not _groups():
+        pytest.skip("no control groups of version 2 may be made here")
+    groups = "auto" if request.param == "local-in-groups" else "off"
+    chosen = LocalHarness(tmp_path / "executor", {"cgroup": groups, "log_bytes": "100000"})
+    yield chosen
+    chosen.end()

@@ -1,0 +1,208 @@
+"""What the executors' one suite needs of one beside its contract: faults, and a look behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shadowprice.core.program import Program
+from shadowprice.executors.contract import (
+    Ended,
+    Executor,
+    ExecutorOptions,
+    GenerationSpec,
+    Progressed,
+    Refused,
+    Report,
+    ServerSlice,
+    Share,
+    Started,
+)
+from shadowprice.executors.local.store import Store
+from shadowprice.executors.registry import create
+
+Value = TypeVar("Value")
+PATIENCE = 60.0
+"""Seconds that anything may take on a busy machine."""
+
+SERVERS = (
+    ServerSlice("one", {"cpu": 2000, "gpu": 2000, "memory": 1 << 30}),
+    ServerSlice("two", {"cpu": 1000, "gpu": 1000}),
+)
+
+
+def spec(
+    job: str,
+    generation: int,
+    command: str | tuple[str, ...],
+    *placement: Share,
+    number: int = 0,
+    grace: float = 20.0,
+    env: Mapping[str, str] | None = None,
+    directory: str = "",
+    **more: Any,
+) -> GenerationSpec:
+    """Return a generation that runs a line of the shell, or words."""
+    words = ("/bin/sh", "-c", command) if isinstance(command, str) else command
+    return GenerationSpec(
+        command=number or generation * 10,
+        job=job,
+        generation=generation,
+        placement=placement or (Share("one", 1),),
+        program=Program(words, dict(env or {}), directory, grace=grace),
+        **more,
+    )
+
+
+def python(script: str) -> tuple[str, ...]:
+    """Return the words that run a script with this interpreter, begun quickly."""
+    return (sys.executable, "-I", "-S", "-c", script)
+
+
+class Told:
+    """Every report of one executor, in order."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.reports: list[Report] = []
+        self._task = asyncio.create_task(self._follow(executor))
+
+    async def _follow(self, executor: Executor) -> None:
+        async for report in executor.watch():
+            self.reports.append(report)
+
+    async def end(self) -> None:
+        """Wait until the executor is closed."""
+        await asyncio.wait_for(self._task, PATIENCE)
+
+    def of(self, kind: type[Value], job: str, generation: int | None = None) -> list[Value]:
+        """Return the reports of a kind on a job."""
+        return [
+            one
+            for one in self.reports
+            if isinstance(one, kind)
+            and isinstance(one, Started | Refused | Ended | Progressed)
+            and one.job == job
+            and generation in {None, one.generation}
+        ]
+
+    async def one(self, kind: type[Value], job: str, generation: int = 1) -> Value:
+        """Wait for the first report of a kind on a generation, and return it."""
+        await eventually(lambda: bool(self.of(kind, job, generation)), lambda: self.reports)
+        return self.of(kind, job, generation)[0]
+
+
+async def eventually(
+    condition: Callable[[], bool], shown: Callable[[], object] = lambda: ""
+) -> None:
+    """Wait until a condition holds."""
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until, shown()
+        await asyncio.sleep(0.02)
+
+
+class LocalHarness:
+    """The local executor, with or without control groups.
+
+    Parameters
+    ----------
+    path : Path
+        Where it remembers.
+    settings : mapping of str to str
+        Its settings.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, str]) -> None:
+        self.path = path
+        self.settings = dict(settings)
+
+    async def open(self) -> Executor:
+        """Begin, as a service does that starts, or starts again."""
+        executor = create("local", ExecutorOptions(str(self.path), settings=self.settings))
+        await executor.open()
+        await executor.configure(SERVERS)
+        return executor
+
+    def _supervisor(self, job: str, generation: int) -> int:
+        number = Store(self.path).generation(job, generation).state()["supervisor"]
+        assert isinstance(number, int)
+        return number
+
+    def kill_agent(self, job: str, generation: int) -> None:
+        """Kill what looks after a generation, without a warning."""
+        os.kill(self._supervisor(job, generation), signal.SIGKILL)
+
+    def lose_server(self, name: str) -> None:
+        """Let a server go down: what has processes there is gone at once."""
+        store = Store(self.path)
+        for job, number, generation in store.live():
+            state = generation.state()
+            if state["phase"] == "running" and any(one[0] == name for one in state["placement"]):
+                self.kill_agent(job, number)
+
+    def files(self) -> bytes:
+        """Return all that is on disk for people to read: logs, and what supervisors said."""
+        return b"".join(path.read_bytes() for path in self.path.rglob("*.log"))
+
+    def leftovers(self) -> list[str]:
+        """Return the processes that are still there of anything this harness started."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal():
+                continue
+            try:
+                command = (entry / "cmdline").read_bytes()
+                environment = (entry / "environ").read_bytes()
+                state = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            except OSError:
+                continue
+            needle = os.fsencode(self.path)
+            if state not in {b"Z", b"X"} and needle in command + environment:
+                found.append(f"{entry.name}: {command.decode(errors='replace')}")
+        return found
+
+    def run(self, scenario: Callable[[LocalHarness, Executor, Told], Awaitable[None]]) -> None:
+        """Run a scenario on a fresh executor, and see that nothing is left after it."""
+        asyncio.run(self._run(scenario))
+        self.end()
+
+    async def _run(
+        self, scenario: Callable[[LocalHarness, Executor, Told], Awaitable[None]]
+    ) -> None:
+        executor = await self.open()
+        told = Told(executor)
+        try:
+            await scenario(self, executor, told)
+        finally:
+            await executor.close()
+            await told.end()
+
+    def end(self) -> None:
+        """Stop what still runs, and see that it is gone."""
+
+        async def stop_all() -> None:
+            executor = await self.open()
+            told = Told(executor)
+            try:
+                for held in await executor.list():
+                    if held.end is None:
+                        await executor.stop(10**6, held.job, held.generation, 0.0)
+                until = time.monotonic() + PATIENCE
+                while any(held.end is None for held in await executor.list()):
+                    assert time.monotonic() < until
+                    await asyncio.sleep(0.02)
+            finally:
+                await executor.close()
+                await told.end()
+
+        asyncio.run(stop_all())
+        until = time.monotonic() + 10.0  # a supervisor writes the end, and then ends itself
+        while self.leftovers() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert self.leftovers() == []
