@@ -23,7 +23,7 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.wording import escaped
 
-RUNS, WORKLOADS, MORE = "Run and compare", "Workloads", "More"
+RUNS, LIVE, WORKLOADS, MORE = "Run and compare", "The live service", "Workloads", "More"
 
 
 def _own(name: str, line: str, panel: str = RUNS) -> Part:
@@ -46,6 +46,8 @@ PARTS: Final = {
     "statement": _own("statement", "What a tenant paid and earned in a run."),
     "journal": _own("journal", "Show the journal of a run, and check it."),
     "audit": _own("audit", "Check a run or its claims independently."),
+    "serve": _own("serve", "Take jobs, promise, run them.", LIVE),
+    "backup": Part("shadowprice.cli.serve:backup", "Copy all that a service keeps.", LIVE),
     "trace": Part("shadowprice.cli.trace", "Look at cluster traces, convert them.", WORKLOADS),
     "generate": Part("shadowprice.cli.trace:generate", "Draw a workload.", WORKLOADS),
     "cloning": Part("shadowprice.cli.cloning", "How many copies of each task to run.", MORE),

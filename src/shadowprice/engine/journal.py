@@ -375,6 +375,29 @@ def replay(journal: JournalReader, engine: Engine) -> Engine:
     return engine
 
 
+def entry_of(line: str, cluster: Cluster, place: str = "journal") -> Entry:
+    """Return the entry that `entry_line` wrote.
+
+    Parameters
+    ----------
+    line : str
+        The line.
+    cluster : Cluster
+        The servers before the event.
+    place : str
+        Where it stands, for errors.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    item = _item(line, cluster, place)
+    if not isinstance(item, Entry):
+        raise _damaged(place, "is no event of a journal")
+    return item
+
+
 def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
     try:
         record = json.loads(line)

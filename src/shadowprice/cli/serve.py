@@ -1,0 +1,171 @@
+"""``shadowprice serve`` and ``shadowprice backup``: the live service, and copies of its data."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shadowprice.cli import options as o
+from shadowprice.cli.completion import complete_policy
+from shadowprice.cli.console import Output, prepare_kernels, stderr, stdout
+from shadowprice.core.errors import Fault, InputError, MissingExtraError
+
+LIVE = "The live service"
+
+NEEDED = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "prometheus_client")
+"""Packages of the extra."""
+
+
+class MissingServiceError(MissingExtraError):
+    """The service's libraries are not installed; the call is wrong, not the run."""
+
+    exit_code = 2
+
+
+def check_extra(where: str = "") -> None:
+    """Refuse to go on without the libraries of the service.
+
+    Raises
+    ------
+    MissingServiceError
+        Naming the extra that brings them.
+    """
+    needed = (*NEEDED, "psycopg") if "://" in where else NEEDED
+    for package in needed:
+        if importlib.util.find_spec(package) is None:
+            raise MissingServiceError(package, "service", "the live service")
+
+
+def serve(
+    cluster: Annotated[
+        Path,
+        typer.Option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE"),
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            help="Directory for all that is kept, or postgresql+psycopg://USER@HOST/DATABASE.",
+            metavar="DIR|URL",
+        ),
+    ] = "shadowprice-data",
+    listen: Annotated[
+        str, typer.Option("--listen", help="Address and port; port 0 picks one.")
+    ] = "127.0.0.1:8642",
+    policy: Annotated[
+        str,
+        typer.Option("--policy", "-p", help="Who decides.", autocompletion=complete_policy),
+    ] = "rolling",
+    settings: o.SetOption = None,
+    params: o.ParamsOption = None,
+    executor: Annotated[
+        str, typer.Option("--executor", help="What runs jobs.", metavar="NAME")
+    ] = "local",
+    observe: Annotated[
+        bool,
+        typer.Option("--observe", help="Command nothing: only say what would have been decided."),
+    ] = False,
+    keep: Annotated[
+        str, typer.Option("--keep", help="How long closed jobs are kept, such as 365d.")
+    ] = "365d",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            help="The operator's token; written at the first start. By default in the data "
+            "directory.",
+            metavar="FILE",
+        ),
+    ] = None,
+    output: o.OutputOption = Output.TABLE,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Take jobs, promise, run them, and go on after any restart.
+
+    The first start writes the operator's token to DIR/operator.token. Jobs run as this user: who
+    may submit may run programs here.
+
+    [bold]Examples[/bold]
+
+    shadowprice serve --cluster cluster.yaml --data /var/lib/shadowprice
+
+    shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
+    """
+    check_extra(data)
+    from shadowprice.core.amounts import parse_duration
+    from shadowprice.service.server import serve as run
+    from shadowprice.service.settings import Settings, parse_listen
+
+    host, port = parse_listen(listen)
+    kept = parse_duration(keep)
+    if kept.slots or kept.seconds <= 0:
+        raise InputError(Fault("--keep", f"{keep!r} is no span of time", "write 365d"))
+    parameters = o.policy_settings(params, settings, [policy])[policy]
+    chosen = Settings(
+        cluster=cluster,
+        data=data,
+        host=host,
+        port=port,
+        policy=policy,
+        parameters=parameters,
+        executor=executor,
+        observe=observe,
+        keep_days=float(kept.seconds) / 86_400,
+        token_file=token_file,
+    )
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    prepare_kernels([policy], quiet)
+
+    def told(address: str) -> None:
+        if output is Output.JSON:
+            typer.echo(json.dumps({"address": address, "pid": os.getpid()}))
+        else:
+            stdout().print(f"listening on {address}", soft_wrap=True)
+            if not quiet:
+                where = token_file or Path(data if "://" not in data else ".") / "operator.token"
+                stderr().print(f"the operator's token is in {where}", soft_wrap=True)
+
+    run(chosen, told)
+
+
+def backup(
+    data: Annotated[str, typer.Argument(help="Data directory of a service.", metavar="DIR")],
+    target: Annotated[Path, typer.Argument(help="File to write.", metavar="FILE")],
+    output: o.OutputOption = Output.TABLE,
+) -> None:
+    """Copy all that a service keeps into one file, while it runs.
+
+    To restore, put the file into an empty directory as shadowprice.db and serve from there. What
+    runs jobs may by then know newer generations of them; the service counts on until its own are.
+
+    [bold]Example[/bold]
+
+    shadowprice backup /var/lib/shadowprice backup.db
+    """
+    check_extra()
+    from shadowprice.service.store.store import FILE, backup_file
+
+    if "://" in data:
+        mend = "use pg_dump, which copies a database while it is written"
+        raise InputError(Fault(data, "is a database of its own", mend))
+    source = Path(data) / FILE
+    if not source.is_file():
+        raise InputError(Fault(data, "is no data directory of a service", f"there is no {FILE}"))
+    if target.is_dir() or not target.absolute().parent.is_dir():
+        raise InputError(Fault(str(target), "is no file that could be written"))
+    backup_file(source, target)
+    told: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}
+    if output is Output.JSON:
+        typer.echo(json.dumps(told))
+    else:
+        stdout().print(f"wrote {told['file']} ({told['bytes']:,} bytes)", soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The driver on real time: takes jobs, has them decided and run, and loses nothing."""

@@ -1,0 +1,91 @@
+"""Routes for those who keep the service running: health, readiness, metrics, itself."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response
+
+import shadowprice
+from shadowprice.service.api import documents
+from shadowprice.service.api.requests import (
+    Anyone,
+    Asked,
+    Operator,
+    answer,
+    known_query,
+    service_of,
+)
+from shadowprice.service.clock import stamp
+from shadowprice.service.prices import kinds_of, prices
+from shadowprice.service.truth import Truth
+
+router = APIRouter(tags=["operating"])
+
+
+@router.get("/healthz", **documents.HEALTH)
+async def healthz() -> JSONResponse:
+    """Say that the process answers."""
+    return answer({"status": "ok"})
+
+
+@router.get("/readyz", **documents.READY)
+async def readyz(request: Request) -> JSONResponse:
+    """Say whether the service can do its work; 503 while it stands by or cannot write."""
+    why = service_of(request).ready()
+    if why is None:
+        return answer({"status": "ready"})
+    # Nobody has shown a token: what exactly is wrong is the operator's business.
+    standby = service_of(request).driver is None
+    return answer({"status": "standby" if standby else "not ready"}, 503)
+
+
+@router.get("/metrics", **documents.METRICS)
+async def metrics(request: Request, service: Asked, caller: Operator) -> Response:
+    """Return measures as Prometheus reads them; needs an operator's token."""
+    del caller
+    known_query(request, ())
+    driver = service.writing
+    for (kind, resource), price in (await driver.ask(_prices)).items():
+        service.metrics.price.labels(kind, resource).set(price)
+    text = service.metrics.scrape(driver.published.jobs.values())
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _prices(truth: Truth) -> dict[tuple[str, str], float]:
+    [slot] = prices(truth, 1)["slots"]
+    return {
+        (kind, resource): share["price"]
+        for kind, resources in slot["kinds"].items()
+        for resource, share in resources.items()
+        if "price" in share
+    }
+
+
+@router.get("/v1/service", **documents.SERVICE)
+async def service(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
+    """Tell what this service is: versions, policy, slots, state of its parts."""
+    known_query(request, ())
+    driver = service.writing
+    servers = driver.published.servers
+    told = {
+        "version": shadowprice.__version__,
+        "policy": driver.policy,
+        "executor": None if service.settings.observe else service.settings.executor,
+        "observes": service.settings.observe,
+        "now": stamp(driver.clock.now()),
+        "slot_seconds": float(servers.cluster.slot_seconds),
+        "horizon": servers.cluster.horizon,
+        "slot": servers.slot_running,
+        "coming": servers.coming,
+        "coming_begins": stamp(servers.calendar.begins(servers.coming)),
+        "pending": servers.backlog,
+        "kinds": list(kinds_of(servers.cluster).names),
+        "sequence": driver.published.sequence,
+        "last_event": driver.hub.last,
+        "caller": {"role": caller.role.value, "tenant": caller.tenant},
+    }
+    if caller.operates:
+        told["trouble"] = service.ready()
+        told["data"] = service.store.shown
+    return answer(told)

@@ -1,0 +1,220 @@
+"""Requests: who asks, and what for; bounded before anything of them is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Final, NoReturn
+
+from fastapi import Depends, Request
+from starlette.responses import JSONResponse
+
+from shadowprice.core import bounds
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import closest, shown
+from shadowprice.service.auth import Caller
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.service import Service
+from shadowprice.service.settings import BODY
+
+LIMIT: Final = 1_000
+"""Entries of a page, at most."""
+
+
+def service_of(request: Request) -> Service:
+    """Return the service that a request is for."""
+    found: Service = request.app.state.service
+    return found
+
+
+async def caller_of(request: Request) -> Caller:
+    """Return who asks.
+
+    Raises
+    ------
+    ProblemError
+        If no valid token was sent, or this instance stands by.
+    """
+    service = service_of(request)
+    now = service.writing.clock.now()
+    return service.tokens.caller(request.headers.get("authorization"), now)
+
+
+async def operator_of(request: Request) -> Caller:
+    """Return the operator who asks.
+
+    Raises
+    ------
+    ProblemError
+        If anybody else does.
+    """
+    caller = await caller_of(request)
+    caller.check_operator()
+    return caller
+
+
+Asked = Annotated[Service, Depends(service_of)]
+Anyone = Annotated[Caller, Depends(caller_of)]
+Operator = Annotated[Caller, Depends(operator_of)]
+
+
+async def body_of(request: Request, most: int = BODY) -> Any:
+    """Return the JSON of a request's body.
+
+    Raises
+    ------
+    ProblemError
+        If it is too large, no JSON, or of another media type.
+    """
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if kind.lower() not in {"application/json", "application/merge-patch+json"}:
+        raise ProblemError("media-type", f"send application/json, not {shown(kind)}")
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdigit() or int(declared) > most:
+        raise ProblemError("too-large", f"a body has at most {most:,} bytes here")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise ProblemError("too-large", f"a body has at most {most:,} bytes here")
+        parts.append(part)
+    return read_json(b"".join(parts))
+
+
+def read_json(text: bytes) -> Any:
+    """Return what JSON holds; keys come once, numbers are finite, nesting is bounded.
+
+    Raises
+    ------
+    ProblemError
+        If it is none, or too deep.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ProblemError("unparsable", f"not JSON: {error.msg} ({where})") from error
+    except RecursionError as error:
+        raise ProblemError("unparsable", "not JSON: it is nested too deeply") from error
+    except ValueError as error:
+        raise ProblemError("unparsable", f"not JSON: {error}") from error
+    _check(value, 0)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number that JSON knows")
+
+
+def _check(value: Any, depth: int) -> None:
+    """Refuse what is too deep, infinite, or no text that could be written down again."""
+    if depth > bounds.NESTING.most:
+        raise ProblemError("unparsable", "not JSON: it is nested too deeply")
+    if isinstance(value, str):
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                detail = "a text holds half of a surrogate pair"
+                raise ProblemError("unparsable", detail) from error
+            if "\0" in value:
+                raise ProblemError("unparsable", "a text holds a null character")
+        elif "\0" in value:
+            raise ProblemError("unparsable", "a text holds a null character")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ProblemError("unparsable", "a number is too large")
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check(key, depth + 1)
+            _check(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _check(inner, depth + 1)
+
+
+def object_of(value: Any, known: Collection[str], place: str = "body") -> dict[str, Any]:
+    """Return a JSON object that holds known keys only.
+
+    Raises
+    ------
+    InputError
+        If it is none, or has others; with the nearest known key.
+    """
+    if not isinstance(value, dict):
+        raise InputError(Fault(place, "is no JSON object"))
+    faults = []
+    for key in value:
+        if key not in known:
+            close = closest(key, known, cutoff=0.5)
+            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
+            faults.append(Fault(f"{place}.{shown(key)}", "unknown key", mend))
+    if faults:
+        raise InputError(faults[:50])
+    return value
+
+
+def known_query(request: Request, known: Collection[str]) -> None:
+    """Refuse parameters of a query that nobody knows, or that come twice.
+
+    Raises
+    ------
+    InputError
+        With the nearest known name.
+    """
+    seen: set[str] = set()
+    for key, _ in request.query_params.multi_items():
+        if key not in known:
+            close = closest(key, known, cutoff=0.5)
+            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(known) or 'none'}"
+            raise InputError(Fault(f"?{shown(key)}", "unknown parameter", mend))
+        if key in seen:
+            raise InputError(Fault(f"?{key}", "is given twice"))
+        seen.add(key)
+
+
+def whole_of(
+    request: Request, name: str, default: int | None, least: int = 0, most: int = 2**53
+) -> int | None:
+    """Return a whole number of a query.
+
+    Raises
+    ------
+    InputError
+        If it is none, or out of range.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit()) or len(text) > 16:
+        raise InputError(Fault(f"?{name}", f"{shown(text)} is no whole number"))
+    value = int(text)
+    if not least <= value <= most:
+        raise InputError(Fault(f"?{name}", f"{value} is not from {least} to {most}"))
+    return value
+
+
+def limit_of(request: Request, default: int = 100) -> int:
+    """Return how many entries a page is to have."""
+    return whole_of(request, "limit", default, 1, LIMIT) or default
+
+
+def answer(content: Any, status: int = 200, **headers: str) -> JSONResponse:
+    """Return JSON that no cache keeps."""
+    return JSONResponse(content, status, headers={"Cache-Control": "no-store", **headers})
+
+
+def problem(error: ProblemError) -> JSONResponse:
+    """Return a problem as an answer."""
+    headers = {"Cache-Control": "no-store", **error.headers}
+    return JSONResponse(
+        error.record(), error.status, headers=headers, media_type="application/problem+json"
+    )

@@ -1,0 +1,410 @@
+"""The one who owns the truth: takes what happens from a queue, and tells what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.executors.contract import Progressed
+from shadowprice.service import history
+from shadowprice.service.clock import SECOND, SteadyClock, stamp
+from shadowprice.service.events import Hub
+from shadowprice.service.metrics import Metrics
+from shadowprice.service.operations import DecideBacklog, Edge, MoveOrigin, TakeProgress
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.reading import list_events
+from shadowprice.service.store import Store, StoreError
+from shadowprice.service.truth import Operation, Outcome, Servers, Truth
+from shadowprice.service.views import JobView
+
+log = logging.getLogger("shadowprice.service")
+
+Result = TypeVar("Result")
+
+BATCH: Final = 256
+"""Operations of one transaction, at most."""
+
+WAITING: Final = 20_000
+"""Operations that may wait; further ones are refused."""
+
+CHUNK_SECONDS: Final = 0.03
+"""Time that a chunk of the backlog may take while others wait for answers."""
+
+POINTS: Final = 0.5
+"""Seconds between two points of a job's curve, at least."""
+
+RECENT: Final = 1_000
+"""Closed jobs that are remembered beside the open ones."""
+
+
+@dataclass(slots=True)
+class Published:
+    """What readers see: replaced entry by entry on the loop, after every commit.
+
+    Parameters
+    ----------
+    jobs : dict of str to JobView
+        Open jobs, in order of submission.
+    recent : ordered dict of str to JobView
+        Jobs that were closed not long ago.
+    running : mapping of str to Start or Resize
+        The newest order of every job that is to run.
+    unacknowledged : mapping of int to Order
+        Orders not acknowledged yet.
+    servers : Servers
+        What the servers are.
+    sequence : int
+        Number of the last event.
+    """
+
+    jobs: dict[str, JobView]
+    recent: OrderedDict[str, JobView]
+    running: Mapping[str, Start | Resize]
+    unacknowledged: Mapping[int, Start | Resize | Stop]
+    servers: Servers
+    sequence: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    operation: Operation
+    answer: asyncio.Future[Any]
+    since: float = field(default_factory=time.monotonic)
+
+
+class Driver:
+    """Runs the truth on real time.
+
+    Parameters
+    ----------
+    truth : Truth
+        Engine and store; from now on only this touches them.
+    clock : SteadyClock
+        The service's time.
+    virtual : bool
+        Whether nothing really runs.
+    keep : int
+        Nanoseconds that closed jobs are kept.
+    """
+
+    def __init__(
+        self, truth: Truth, clock: SteadyClock, *, virtual: bool, keep: int, metrics: Metrics
+    ) -> None:
+        self.clock = clock
+        self.virtual = virtual
+        self.metrics = metrics
+        self._truth = truth
+        self._store: Store = truth.store
+        self._keep = keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="truth")
+        self._queue: deque[_Waiting] = deque()
+        self._wake = asyncio.Event()
+        self._reports: dict[str, Progressed] = {}
+        self._points: list[Progressed] = []
+        self._last_point: dict[str, float] = {}
+        self._edge_failed = 0.0
+        self._chunk = 16
+        self._second = 0.0
+        self._swept = time.monotonic()
+        self._stopping = False
+        self.trouble: str | None = None
+        self.hub = Hub(self._missed)
+        self.listeners: list[Callable[[Outcome], None]] = []
+        truth.decided = self.metrics.decision.observe
+        first = truth.outcome()
+        assert first.servers is not None
+        self.published = Published(
+            dict(first.views),
+            OrderedDict(),
+            first.running,
+            first.unacknowledged,
+            first.servers,
+            first.sequence,
+        )
+        self.hub.last = truth.next_told - 1
+
+    # ---------------------------------------------------------------- asking
+
+    async def do(self, operation: Operation) -> Any:
+        """Let an operation happen, and return its answer once it is written.
+
+        Raises
+        ------
+        ShadowpriceError
+            If it cannot be done, or the store cannot be written.
+        """
+        if self._stopping:
+            raise ProblemError("stopping", "the service is stopping; try again in a moment")
+        if self.trouble is not None:
+            raise ProblemError("storage", self.trouble, headers={"Retry-After": "2"})
+        if len(self._queue) >= WAITING:
+            raise ProblemError("too-many", f"{WAITING} requests wait already")
+        waiting = _Waiting(operation, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        self._wake.set()
+        return await waiting.answer
+
+    async def ask(self, question: Callable[[Truth], Result]) -> Result:
+        """Return what a question that changes nothing is answered, between two batches."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, question, self._truth)
+
+    def report(self, report: Progressed) -> None:
+        """Take in how far a job says it is; written with the next slot, or sooner."""
+        known = self._reports.get(report.job)
+        if known is None or (report.generation, report.progress) > (
+            known.generation,
+            known.progress,
+        ):
+            self._reports[report.job] = report
+        now = time.monotonic()
+        if now - self._last_point.get(report.job, -1e9) >= POINTS and len(self._points) < 10_000:
+            self._last_point[report.job] = now
+            self._points.append(report)
+
+    # ---------------------------------------------------------------- running
+
+    async def run(self) -> None:
+        """Own the truth until `stop`."""
+        deliver = asyncio.create_task(self.hub.run())
+        try:
+            while not (self._stopping and not self._queue):
+                await self._pause()
+                if self.trouble is not None:
+                    await self._mend()
+                    continue
+                await self._tick()
+                await self._step()
+        finally:
+            deliver.cancel()
+            with suppress(asyncio.CancelledError):
+                await deliver
+
+    async def stop(self) -> None:
+        """Finish what waits, and let `run` end."""
+        self._stopping = True
+        self._wake.set()
+
+    async def finish(self) -> None:
+        """Write the state down for a quick start, after `run` ended, and let the thread go."""
+        loop = asyncio.get_running_loop()
+        if self.trouble is None:
+            try:
+                await loop.run_in_executor(self._thread, self._truth.write_snapshot)
+            except ShadowpriceError as error:
+                log.warning("no snapshot at the end: %s", error)
+        self._thread.shutdown(wait=True)
+
+    async def _pause(self) -> None:
+        """Wait until there is something to do."""
+        if self._queue or (self.published.servers.backlog and self.trouble is None):
+            await asyncio.sleep(0)
+            return
+        wait = min(1.0, self._until_edge())
+        if self.trouble is not None:
+            wait = 1.0
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), max(0.0, wait))
+        self._wake.clear()
+
+    def _until_edge(self) -> float:
+        servers, now = self.published.servers, self.clock.now()
+        if self._edge_failed and time.monotonic() - self._edge_failed < 1.0:
+            return 1.0
+        running = servers.slot_running
+        if running is not None:
+            return (servers.calendar.ends(running) - now) / SECOND
+        if self.published.jobs or servers.backlog:
+            return (servers.calendar.begins(servers.coming) - now) / SECOND
+        return 1.0
+
+    async def _tick(self) -> None:
+        """Once a second: look at the wall clock, tell how late things are, tidy up."""
+        now = time.monotonic()
+        if now - self._second < 1.0:
+            return
+        self._second = now
+        step = self.clock.stepped()
+        if step:
+            self.metrics.clock_steps.inc()
+            why = f"the clock was set {'forward' if step > 0 else 'back'}"
+            outcome = await self._commit([MoveOrigin(step, why)])
+            if outcome is not None:
+                self.clock.follow(step)
+        if now - self._swept > 60.0:
+            self._swept = now
+            self._last_point = {
+                job: at for job, at in self._last_point.items() if job in self.published.jobs
+            }
+            await self._in_thread(lambda: history.sweep(self._store, self.clock.now() - self._keep))
+        if self._truth.snapshot_due():
+            await self._in_thread(self._truth.write_snapshot)
+
+    async def _in_thread(self, work: Callable[[], object]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except StoreError as error:
+            self._failed(error)
+
+    async def _step(self) -> None:
+        """Take in what waits, in one batch."""
+        batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+        batch = [waiting for waiting in batch if not waiting.answer.cancelled()]
+        operations: list[Operation] = [waiting.operation for waiting in batch]
+        edge_at = backlog_at = None
+        if self._until_edge() <= 0:
+            if self._reports or self._points:
+                operations.append(self._progress())
+            edge_at = len(operations)
+            operations.append(Edge(self.virtual))
+        elif len(self._points) > 1_000:
+            operations.append(self._progress())
+        if self.published.servers.backlog:
+            backlog_at = len(operations)
+            operations.append(DecideBacklog(self._chunk))
+        if not operations:
+            return
+        self.metrics.lag.set(time.monotonic() - batch[0].since if batch else 0.0)
+        began = time.monotonic()
+        outcome = await self._commit(operations, [waiting.answer for waiting in batch])
+        if outcome is None:
+            return
+        spent = time.monotonic() - began
+        self.metrics.commit.observe(spent)
+        if backlog_at is not None:
+            faster = spent < CHUNK_SECONDS
+            self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
+        if edge_at is not None:
+            self._edged(outcome.answers[edge_at])
+
+    def _edged(self, answer: Any) -> None:
+        servers = self.published.servers
+        if isinstance(answer, Exception):
+            self._edge_failed = time.monotonic()
+            self.metrics.failures.labels("slot").inc()
+            log.error("a slot could not begin: %s", answer)
+            return
+        self._edge_failed = 0.0
+        running = servers.slot_running
+        if running is not None:
+            begins = servers.calendar.begins(running)
+            self.metrics.slot_lag.set((self.clock.now() - begins) / SECOND)
+            ends = servers.calendar.ends(running)
+            self.hub.mention(
+                "slot", {"slot": running, "begins": stamp(begins), "ends": stamp(ends)}
+            )
+
+    @property
+    def stuck(self) -> str | None:
+        """What is wrong where slots do not begin, None where all is well."""
+        return "a slot could not begin; the log tells why" if self._edge_failed else None
+
+    def _progress(self) -> TakeProgress:
+        newest, points = self._reports, self._points
+        self._reports, self._points = {}, []
+        return TakeProgress(newest, points)
+
+    async def _commit(
+        self, operations: Sequence[Operation], answers: Sequence[asyncio.Future[Any]] = ()
+    ) -> Outcome | None:
+        """Commit in the thread, publish, and answer; None where the store failed."""
+        loop = asyncio.get_running_loop()
+        try:
+            outcome = await loop.run_in_executor(self._thread, self._truth.commit, operations)
+        except Exception as error:
+            log.exception("a batch failed")
+            self._failed(error)
+            problem = ProblemError("storage", "it may not have been written; ask again")
+            for answer in answers:
+                if not answer.done():
+                    answer.set_exception(problem)
+            return None
+        self._publish(outcome)
+        for answer, result in zip(answers, outcome.answers, strict=False):
+            if answer.done():
+                continue
+            if isinstance(result, BaseException):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+        return outcome
+
+    def _publish(self, outcome: Outcome) -> None:
+        published = self.published
+        for name, view in outcome.views.items():
+            if view.state.open:
+                published.jobs[name] = view
+            else:
+                published.jobs.pop(name, None)
+                published.recent[name] = view
+                published.recent.move_to_end(name)
+        while len(published.recent) > RECENT:
+            published.recent.popitem(last=False)
+        published.running = outcome.running
+        published.unacknowledged = outcome.unacknowledged
+        assert outcome.servers is not None
+        published.servers = outcome.servers
+        published.sequence = outcome.sequence
+        self.metrics.sequence.set(outcome.sequence)
+        self.metrics.took(outcome.told, outcome.views)
+        self.hub.publish(outcome.told)
+        for listener in self.listeners:
+            listener(outcome)
+
+    # ---------------------------------------------------------------- trouble
+
+    def _failed(self, error: Exception) -> None:
+        """Take note that the store cannot be written; from now on it is tried again."""
+        self.metrics.failures.labels("store").inc()
+        self.trouble = f"the store cannot be written: {error}"
+        log.error("%s", self.trouble)
+        problem = ProblemError("storage", self.trouble, headers={"Retry-After": "2"})
+        while self._queue:
+            answer = self._queue.popleft().answer
+            if not answer.done():
+                answer.set_exception(problem)
+
+    async def _mend(self) -> None:
+        """Try the store again, and read everything back once it can be written."""
+        loop = asyncio.get_running_loop()
+        try:
+            mine = await loop.run_in_executor(self._thread, self._store.reopen)
+            if not mine:
+                self.trouble = "another instance writes now; restart this one to stand by"
+                self.metrics.writer.set(0)
+                return
+            await loop.run_in_executor(self._thread, self._truth.recover)
+        except ShadowpriceError as error:
+            self.trouble = f"the store cannot be written: {error}"
+            return
+        log.warning("the store can be written again")
+        self.trouble = None
+        self._truth.damaged = False
+        outcome = self._truth.outcome()
+        self.published.jobs.clear()
+        self._publish(outcome)
+
+    # ---------------------------------------------------------------- reading
+
+    def specification(self, name: str) -> Mapping[str, Any] | None:
+        """Return what was submitted of an open job, None where there is none."""
+        return self._truth.specs.get(name)
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+        return self._truth.choice.name
+
+    def _missed(self, after: int, tenant: str | None) -> list[dict[str, Any]]:
+        del tenant  # what is everybody's is in no tenant's index; it is told apart beside
+        with self._store.reading() as connection:
+            return list_events(connection, after=after, limit=500)

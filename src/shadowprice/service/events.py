@@ -1,0 +1,203 @@
+"""The event stream: what happened, numbered, to be followed live and resumed where one left off.
+
+What is new is encoded once and sent to all who may see it together, ten times a second at most, so
+that a hundred viewers cost little more than one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shadowprice.service.clock import stamp
+from shadowprice.service.truth import Told
+
+INTERVAL: Final = 0.1
+"""Seconds between two deliveries."""
+
+HEARTBEAT: Final = 15.0
+"""Seconds after which a quiet stream says that it is alive."""
+
+WAITING: Final = 256
+"""Deliveries that may wait for a slow viewer; one more ends the stream, to be resumed."""
+
+PAGE: Final = 500
+"""Entries read from the store at once."""
+
+VIEWERS: Final = 1_000
+"""Viewers at once, at most."""
+
+
+def visible(told: Told | dict[str, Any], tenant: str | None) -> bool:
+    """Whether a tenant may see an entry; None is the operator, who sees all."""
+    if tenant is None:
+        return True
+    owner, job = (
+        (told.tenant, told.job) if isinstance(told, Told) else (told["tenant"], told["job"])
+    )
+    return owner == tenant or (owner is None and job is None)
+
+
+def encoded(told: Told) -> bytes:
+    """Return an entry as the stream's text."""
+    return message(
+        told.kind,
+        {
+            "id": told.id,
+            "at": stamp(told.at),
+            "kind": told.kind,
+            "job": told.job,
+            "tenant": told.tenant,
+            "data": told.data,
+        },
+        told.id,
+    )
+
+
+def message(kind: str, data: Any, number: int | None = None) -> bytes:
+    """Return a server-sent event; without a number it is not one to resume from."""
+    text = json.dumps(data, separators=(",", ":"))  # no line ends, no separators: plain ASCII
+    head = "" if number is None else f"id: {number}\n"
+    return f"{head}event: {kind}\ndata: {text}\n\n".encode()
+
+
+@dataclass(slots=True, eq=False)
+class Viewer:
+    """One who follows the stream.
+
+    Parameters
+    ----------
+    tenant : str or None
+        Whose entries it sees, None for all.
+    """
+
+    tenant: str | None
+    waiting: asyncio.Queue[tuple[int, bytes] | None] = field(
+        default_factory=lambda: asyncio.Queue(WAITING)
+    )
+    behind: bool = False
+
+
+class Hub:
+    """Distributes what happens to viewers.
+
+    Parameters
+    ----------
+    read : callable
+        Returns entries after a number, of a tenant (None: all), in order; blocks.
+    """
+
+    def __init__(self, read: Callable[[int, str | None], list[dict[str, Any]]]) -> None:
+        self._read = read
+        self._viewers: set[Viewer] = set()
+        self._fresh: deque[Told] = deque()
+        self._fleeting: list[bytes] = []
+        self._wake = asyncio.Event()
+        self.last = 0
+        self.closed = False
+
+    @property
+    def viewers(self) -> int:
+        """How many follow."""
+        return len(self._viewers)
+
+    def publish(self, told: Iterable[Told]) -> None:
+        """Take in what is new."""
+        if not self._viewers:
+            self.last = max((one.id for one in told), default=self.last)
+            return
+        self._fresh.extend(told)
+        if self._fresh:
+            self._wake.set()
+
+    def mention(self, kind: str, data: Any) -> None:
+        """Tell those who look on now, and nobody later."""
+        if self._viewers:
+            self._fleeting.append(message(kind, data))
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self.deliver()
+            await asyncio.sleep(INTERVAL)
+
+    def deliver(self) -> None:
+        """Hand what is new to every viewer."""
+        fresh = list(self._fresh)
+        fleeting = b"".join(self._fleeting)
+        self._fresh.clear()
+        self._fleeting.clear()
+        if fresh:
+            self.last = max(self.last, fresh[-1].id)
+        chunks: dict[str | None, bytes] = {}
+        texts = [(told, encoded(told)) for told in fresh] if self._viewers else []
+        for viewer in list(self._viewers):
+            chunk = chunks.get(viewer.tenant)
+            if chunk is None:
+                seen = (text for told, text in texts if visible(told, viewer.tenant))
+                chunk = chunks[viewer.tenant] = b"".join(seen) + fleeting
+            if not chunk:
+                continue
+            try:
+                viewer.waiting.put_nowait((self.last, chunk))
+            except asyncio.QueueFull:
+                viewer.behind = True
+                self._viewers.discard(viewer)
+
+    async def follow(self, tenant: str | None, after: int | None) -> AsyncIterator[bytes]:
+        """Yield the stream from after a number on, or from now on.
+
+        It ends where the viewer reads too slowly, or the service stops; clients resume.
+        """
+        viewer = Viewer(tenant)
+        self.deliver()  # what is known already does not come twice
+        self._viewers.add(viewer)
+        try:
+            yield b"retry: 2000\n\n"
+            last = self.last
+            if after is not None:
+                async for number, chunk in self._missed(tenant, after):
+                    last = max(last, number)
+                    yield chunk
+            while not self.closed and not (viewer.behind and viewer.waiting.empty()):
+                try:
+                    item = await asyncio.wait_for(viewer.waiting.get(), HEARTBEAT)
+                except TimeoutError:
+                    yield b": alive\n\n"
+                    continue
+                if item is None:
+                    return
+                yield item[1]
+        finally:
+            self._viewers.discard(viewer)
+
+    async def _missed(self, tenant: str | None, after: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield what the store has from after a number up to what the viewer is handed live."""
+        until = self.last
+        while after < until:
+            entries = await asyncio.to_thread(self._read, after, tenant)
+            if not entries:
+                return
+            texts = []
+            for entry in entries:
+                after = entry["id"]
+                if after <= until and visible(entry, tenant):
+                    texts.append(message(entry["kind"], entry, after))
+            if texts:
+                yield after, b"".join(texts)
+
+    def close(self) -> None:
+        """End every stream."""
+        self.closed = True
+        for viewer in self._viewers:
+            with suppress(asyncio.QueueFull):
+                viewer.waiting.put_nowait(None)
+            viewer.behind = True

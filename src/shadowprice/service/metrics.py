@@ -1,0 +1,139 @@
+"""What Prometheus is told; names as its conventions ask."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from shadowprice.service.truth import Told
+from shadowprice.service.views import JobView, State
+
+_FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SLOW: Final = (0.01, 0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400)
+
+
+class Metrics:
+    """The measures of one service."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._moved: dict[str, None] = {}
+        name = "shadowprice"
+        registry = self.registry
+        self.jobs = Gauge(f"{name}_jobs", "Open jobs.", ("state", "tenant"), registry=registry)
+        self.pending = Gauge(
+            f"{name}_pending_jobs",
+            "Jobs that wait, by why.",
+            ("tenant", "reason"),
+            registry=registry,
+        )
+        self.admission = Histogram(
+            f"{name}_admission_wait_seconds",
+            "From a job's submission to the first decision on it.",
+            buckets=_SLOW,
+            registry=registry,
+        )
+        self.price = Gauge(
+            f"{name}_price",
+            "Price of all of a server's resource in the coming slot, by kind of server.",
+            ("kind", "resource"),
+            registry=registry,
+        )
+        self.promises = Counter(
+            f"{name}_promises", "Promises by what became of them.", ("outcome",), registry=registry
+        )
+        self.orders = Counter(
+            f"{name}_orders",
+            "Orders given.",
+            ("kind", "cause"),
+            registry=registry,
+        )
+        self.decision = Histogram(
+            f"{name}_decision_seconds",
+            "Time to decide on an event.",
+            buckets=_FAST,
+            registry=registry,
+        )
+        self.commit = Histogram(
+            f"{name}_commit_seconds",
+            "Time to take a batch in and write it.",
+            buckets=_FAST,
+            registry=registry,
+        )
+        self.lag = Gauge(
+            f"{name}_journal_lag_seconds",
+            "Age of the oldest operation that is not written yet.",
+            registry=registry,
+        )
+        self.slot_lag = Gauge(
+            f"{name}_slot_lag_seconds", "How late the running slot began.", registry=registry
+        )
+        self.events = Counter(
+            f"{name}_events", "Entries of the event stream.", ("kind",), registry=registry
+        )
+        self.viewers = Gauge(
+            f"{name}_event_viewers", "Viewers of the event stream.", registry=registry
+        )
+        self.sequence = Gauge(
+            f"{name}_journal_sequence", "Number of the last event.", registry=registry
+        )
+        self.failures = Counter(
+            f"{name}_failures", "What failed in the service itself.", ("what",), registry=registry
+        )
+        self.executor_errors = Counter(
+            f"{name}_executor_errors", "Orders that an executor did not take.", registry=registry
+        )
+        self.writer = Gauge(f"{name}_writer", "1 where this instance writes.", registry=registry)
+        self.clock_steps = Counter(
+            f"{name}_clock_steps", "Times that the wall clock was set.", registry=registry
+        )
+
+    def took(self, told: Iterable[Told], views: dict[str, JobView]) -> None:
+        """Count what happened."""
+        for one in told:
+            self.events.labels(one.kind).inc()
+            match one.kind:
+                case "moved" | "broken":
+                    self.promises.labels(one.kind).inc()
+                case "finished" if one.data.get("kept") is not None:
+                    self.promises.labels("kept" if one.data["kept"] else "missed").inc()
+                case "started" | "stopped":
+                    self.orders.labels(one.kind, "plan").inc()
+                case "resized":
+                    cause = "displaced" if self._displaced(one.job) else "plan"
+                    self.orders.labels(one.kind, cause).inc()
+                case "displaced" if one.job is not None:
+                    self._moved[one.job] = None
+                    while len(self._moved) > 10_000:
+                        del self._moved[next(iter(self._moved))]
+                case "submitted" if (view := views.get(one.job or "")) is not None:
+                    if view.decided is not None:
+                        self.admission.observe((view.decided - view.submitted) / 1e9)
+                case _:
+                    pass
+
+    def _displaced(self, job: str | None) -> bool:
+        return job is not None and self._moved.pop(job, 0) is None
+
+    def scrape(self, views: Iterable[JobView]) -> bytes:
+        """Return the measures as text; gauges of jobs are counted now."""
+        states: Tally[tuple[str, str]] = Tally()
+        waiting: Tally[tuple[str, str]] = Tally()
+        for view in views:
+            tenant = view.tenant or ""
+            states[view.state.value, tenant] += 1
+            if view.state in {State.PENDING, State.STANDBY}:
+                why = "undecided" if view.state is State.PENDING else "standby"
+                waiting[tenant, why] += 1
+            elif view.state is State.ADMITTED:
+                waiting[tenant, "planned"] += 1
+        self.jobs.clear()
+        self.pending.clear()
+        for (state, tenant), count in states.items():
+            self.jobs.labels(state, tenant).set(count)
+        for (tenant, why), count in waiting.items():
+            self.pending.labels(tenant, why).set(count)
+        return generate_latest(self.registry)

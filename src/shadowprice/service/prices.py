@@ -1,0 +1,153 @@
+"""Prices by kind of server, over slots to come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.policy import PricedPolicy
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.memory import twin
+from shadowprice.service.clock import stamp
+from shadowprice.service.truth import Truth
+
+MOST: Final = 1_000
+"""Slots asked for at once, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Servers that are alike: of equal role and capacity.
+
+    Parameters
+    ----------
+    names : tuple of str
+        What each kind is called: after its servers.
+    rows : tuple of ndarray
+        Servers of each kind.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[NDArray[np.int64], ...]
+
+
+def kinds_of(cluster: Cluster) -> Kinds:
+    """Return the kinds of servers, each called after its first server, its number left off."""
+    names: list[str] = []
+    rows: list[NDArray[np.int64]] = []
+    for kind in dict.fromkeys(cluster.kinds.tolist()):
+        members = np.flatnonzero(cluster.kinds == kind)
+        first = cluster.names[int(members[0])]
+        head, _, tail = first.rpartition("-")
+        name = head if head and tail.isdigit() else first
+        while name in names:
+            name += "'"
+        names.append(name)
+        rows.append(members)
+    return Kinds(tuple(names), tuple(rows))
+
+
+class _LaterLedger:
+    """A ledger as if its window began some slots later."""
+
+    def __init__(self, engine: Engine, later: int) -> None:
+        self._view = engine.view.ledger
+        self._later = later
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    @property
+    def start(self) -> int:
+        return self._view.start + self._later
+
+    @property
+    def used(self) -> NDArray[np.int64]:
+        return self._view.used[self._later :]
+
+    @property
+    def versions(self) -> NDArray[np.int64]:
+        return self._view.versions[self._later :]
+
+
+class _LaterView:
+    """What policies see, some slots later."""
+
+    def __init__(self, engine: Engine, later: int) -> None:
+        self._view = engine.view
+        self.slot = engine.view.slot + later
+        self.ledger = _LaterLedger(engine, later)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+
+def prices(truth: Truth, slots: int) -> dict[str, Any]:
+    """Return what all of a server's resource costs, and how much is reserved, slot by slot.
+
+    A twin of the policy is asked, so that nothing of the question stays.
+
+    Parameters
+    ----------
+    truth : Truth
+        Between two batches.
+    slots : int
+        How many; fewer are told where the policy does not look so far ahead.
+    """
+    engine = truth.engine
+    cluster, ledger = engine.cluster, engine.ledger
+    kinds = kinds_of(cluster)
+    priced = engine.capabilities.prices
+    asked: PricedPolicy | None = None
+    if priced:
+        asked = twin(engine.policy, engine.policy_memory(), engine.view)  # type: ignore[assignment]  # the capability says so
+    told: list[dict[str, Any]] = []
+    limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
+    window = len(ledger.used)
+    # A policy that does not plan ahead has a price for later slots, but nothing reserved in them.
+    most = slots if priced and not engine.capabilities.plans_ahead else min(slots, window)
+    for later in range(min(most, MOST)):
+        slot = ledger.start + later
+        view: Any = _LaterView(engine, later)
+        found = None if asked is None else asked.slot_prices(view)
+        used = ledger.used[later] if later < window else None
+        row: dict[str, Any] = {
+            "slot": slot,
+            "begins": stamp(truth.calendar.begins(slot)),
+            "kinds": {},
+        }
+        for name, members in zip(kinds.names, kinds.rows, strict=True):
+            entry: dict[str, Any] = {}
+            for column, resource in enumerate(cluster.resources):
+                if not limited[members, column].any():
+                    continue
+                share: dict[str, float] = {}
+                if used is not None:
+                    total = int(cluster.capacity[members, column].sum())
+                    share["used"] = round(int(used[members, column].sum()) / total, 6)
+                if found is not None:
+                    share["price"] = float(found[members, column].mean())
+                entry[resource] = share
+            row["kinds"][name] = entry
+        told.append(row)
+    return {
+        "priced": priced,
+        "policy": truth.choice.name,
+        "kinds": [
+            {
+                "name": name,
+                "servers": [cluster.names[row] for row in members.tolist()],
+                "role": cluster.roles[int(members[0])].value,
+            }
+            for name, members in zip(kinds.names, kinds.rows, strict=True)
+        ],
+        "slots": told,
+    }
+
+
+__all__ = ["Kinds", "kinds_of", "prices"]

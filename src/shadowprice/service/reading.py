@@ -1,0 +1,150 @@
+"""Looking things up in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Select, select
+
+from shadowprice.service.clock import stamp
+from shadowprice.service.store import tables
+from shadowprice.service.views import JobView
+
+CHUNK: Final = 500
+"""Names asked for at once; SQLite takes only so many."""
+
+PAGE: Final = 1_000
+"""Most entries of a page."""
+
+CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
+
+
+def jobs_by_name(connection: Connection, names: Sequence[str]) -> Iterable[Any]:
+    """Yield name, view and content of jobs."""
+    table = tables.jobs
+    for at in range(0, len(names), CHUNK):
+        yield from connection.execute(
+            select(table.c.name, table.c.view, table.c.content).where(
+                table.c.name.in_(names[at : at + CHUNK])
+            )
+        )
+
+
+def job(connection: Connection, name: str) -> tuple[JobView, dict[str, Any]] | None:
+    """Return a job's view as it was last written, and what was submitted."""
+    table = tables.jobs
+    row = connection.execute(select(table.c.view, table.c.spec).where(table.c.name == name)).first()
+    return None if row is None else (JobView.of_store(row.view), json.loads(row.spec))
+
+
+def list_jobs(
+    connection: Connection,
+    *,
+    states: Sequence[str] = (),
+    tenant: str | None = None,
+    before: int | None = None,
+    limit: int = 100,
+) -> list[JobView]:
+    """Return jobs, the newest first, from before a number on."""
+    table = tables.jobs
+    query: Select[Any] = select(table.c.view).order_by(table.c.id.desc()).limit(limit)
+    if tenant is not None:
+        query = query.where(table.c.tenant == tenant)
+    if before is not None:
+        query = query.where(table.c.id < before)
+    if len(states) <= 1:
+        if states:
+            query = query.where(table.c.state == states[0])
+        return [JobView.of_store(text) for text in connection.execute(query).scalars()]
+    # One walk along the index for each state: asked for together, they would be sorted as a whole.
+    found: list[JobView] = []
+    for state in states:
+        rows = connection.execute(query.where(table.c.state == state)).scalars()
+        found += [JobView.of_store(text) for text in rows]
+    found.sort(key=lambda view: -view.id)
+    return found[:limit]
+
+
+def list_events(
+    connection: Connection,
+    *,
+    after: int | None = None,
+    before: int | None = None,
+    job: str | None = None,
+    tenant: str | None = None,
+    decisions: bool = False,
+    limit: int = 100,
+) -> list[dict[str, Any]]:
+    """Return entries of the event stream: after a number in order, else the newest first."""
+    table = tables.events
+    query = select(table).limit(limit)
+    if job is not None:
+        query = query.where(table.c.job == job)
+    if tenant is not None:
+        query = query.where(table.c.tenant == tenant)
+    if decisions:
+        query = query.where(table.c.decision == 1)
+    if after is not None:
+        query = query.where(table.c.id > after).order_by(table.c.id)
+    else:
+        query = query.order_by(table.c.id.desc())
+        if before is not None:
+            query = query.where(table.c.id < before)
+    return [event_record(row) for row in connection.execute(query)]
+
+
+def event_record(row: Row[Any]) -> dict[str, Any]:
+    """Return an entry of the event stream as clients get it."""
+    return {
+        "id": row.id,
+        "at": stamp(row.at),
+        "kind": row.kind,
+        "job": row.job,
+        "tenant": row.tenant,
+        "data": json.loads(row.data),
+    }
+
+
+def generations(connection: Connection, name: str, limit: int = PAGE) -> list[dict[str, Any]]:
+    """Return what ran of a job, the newest first."""
+    table = tables.generations
+    rows = connection.execute(
+        select(table).where(table.c.job == name).order_by(table.c.generation.desc()).limit(limit)
+    )
+    return [
+        {
+            "generation": row.generation,
+            "slot": row.slot,
+            "ordered": stamp(row.ordered),
+            "started": None if row.started is None else stamp(row.started),
+            "ended": None if row.ended is None else stamp(row.ended),
+            "exit": row.exit,
+            "reason": row.reason,
+            "workers": row.workers,
+            "ps": row.ps,
+            "placement": [
+                {"server": server, "workers": workers, "ps": ps}
+                for server, workers, ps in json.loads(row.placement)
+            ],
+        }
+        for row in rows
+    ]
+
+
+def curve(connection: Connection, name: str, limit: int = 5_000) -> list[dict[str, Any]]:
+    """Return what a job reported, in order, the last so many points."""
+    table = tables.progress
+    rows = connection.execute(
+        select(table).where(table.c.job == name).order_by(table.c.id.desc()).limit(limit)
+    ).all()
+    return [
+        {
+            "at": stamp(row.at),
+            "generation": row.generation,
+            "minibatches": row.minibatches,
+            "metrics": json.loads(row.metrics),
+        }
+        for row in reversed(rows)
+    ]

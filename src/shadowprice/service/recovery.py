@@ -1,0 +1,368 @@
+"""Reading everything back: snapshot, journal, what is known of open jobs.
+
+Recorded decisions are applied, and the policy is not asked about the past. It gets its memory back
+where the one that was kept belongs to the last event; otherwise it begins anew on what it sees,
+with what it had learnt by the snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, func, select
+
+import shadowprice
+from shadowprice.core.bag import TaskCopies
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.core.events import CapacityChanged, Resize, ServerState, Start
+from shadowprice.core.policy import Policy, PolicyContext
+from shadowprice.engine.capacity import changed_cluster
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.journal import entry_of
+from shadowprice.engine.records import cluster_of, cluster_record, placement_of
+from shadowprice.engine.snapshot import restore, snapshot
+from shadowprice.policies.registry import make_policy
+from shadowprice.service.clock import Calendar, SteadyClock
+from shadowprice.service.store import Store, tables
+from shadowprice.service.views import JobView, State
+
+log = logging.getLogger("shadowprice.service")
+
+FORMAT: Final = 1
+"""Version of what the tables hold, beside that of the tables themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """Who decides.
+
+    Parameters
+    ----------
+    name : str
+        Name of the policy.
+    settings : mapping
+        Its parameters, as they were set.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What equal choices of one version share: a memory fits only its own."""
+        return json.dumps([self.name, self.settings, shadowprice.__version__], sort_keys=True)
+
+    def build(self, cluster: Cluster) -> Policy:
+        """Return the policy, freshly built.
+
+        Raises
+        ------
+        InputError
+            If there is no such policy or parameter, or it cannot run live.
+        """
+        return make_policy(self.name, PolicyContext(cluster=cluster), dict(self.settings))
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What was read back."""
+
+    engine: Engine
+    calendar: Calendar
+    views: dict[str, JobView]
+    specs: dict[str, Mapping[str, Any]]
+    orders: dict[str, Start | Resize]
+    pending: list[str]
+    next_job: int
+    next_told: int
+    last_at: int
+    snapshot_sequence: int
+    replayed: int
+
+
+def recover(store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyClock) -> Recovered:
+    """Read everything back from a store, or begin a new one.
+
+    Raises
+    ------
+    InputError
+        If it does not fit the cluster's slots or resources, or its content is of a newer version.
+    StoreError
+        If it cannot be read.
+    """
+    known = store.get("format")
+    if known is None:
+        return _begin(store, cluster, choice, clock)
+    if int(known) > FORMAT:
+        raise InputError(
+            Fault(
+                f"--data {store.shown}",
+                f"was written by a newer version (its content is of format {known})",
+                "install that version of shadowprice, or give other data",
+            )
+        )
+    with store.reading() as connection:
+        engine, since, replayed = _engine(connection, choice)
+        views, specs, pending = _jobs(connection)
+        return Recovered(
+            engine,
+            _calendar(connection, cluster, store),
+            views,
+            specs,
+            _orders(connection, engine),
+            pending,
+            (connection.execute(select(func.max(tables.jobs.c.id))).scalar() or 0) + 1,
+            (connection.execute(select(func.max(tables.events.c.id))).scalar() or 0) + 1,
+            _last_at(connection),
+            since,
+            replayed,
+        )
+
+
+def _begin(store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyClock) -> Recovered:
+    engine = Engine(cluster, choice.build(cluster), acknowledges=True)
+    now = clock.now()
+    calendar = Calendar.starting(now, cluster.slot_seconds)
+    packed = _packed(engine)
+    with store.transaction() as connection:
+        for table in (tables.snapshots, tables.meta):
+            store.write(connection, delete(table))
+        row = {"sequence": 0, "at": now, "state": packed}
+        store.write(connection, tables.snapshots.insert(), [row])
+        store.put(connection, "origin", str(calendar.origin))
+        store.put(connection, "cluster", json.dumps(cluster_record(cluster)))
+        store.put(connection, "policy", choice.label)
+        store.put(connection, "python", platform.python_version())
+        store.put(connection, "format", str(FORMAT))
+    return Recovered(engine, calendar, {}, {}, {}, [], 1, 1, now, 0, 0)
+
+
+def _packed(engine: Engine) -> bytes:
+    return zlib.compress(json.dumps(snapshot(engine), separators=(",", ":")).encode(), 1)
+
+
+def _value(connection: Connection, key: str) -> str:
+    table = tables.meta
+    return str(connection.execute(select(table.c.value).where(table.c.key == key)).scalar_one())
+
+
+def _calendar(connection: Connection, cluster: Cluster, store: Store) -> Calendar:
+    first = cluster_of(json.loads(_value(connection, "cluster")))
+    if first.slot_seconds != cluster.slot_seconds:
+        raise InputError(
+            Fault(
+                "--cluster",
+                f"its slots take {float(cluster.slot_seconds):g} s, those in {store.shown} "
+                f"{float(first.slot_seconds):g} s",
+                "keep the length of a slot, or begin with other data",
+            )
+        )
+    origin = int(_value(connection, "origin"))
+    calendar = Calendar.starting(0, cluster.slot_seconds)
+    return Calendar(origin, calendar.slot)
+
+
+def _last_at(connection: Connection) -> int:
+    found = [
+        connection.execute(select(func.max(table.c.at))).scalar() or 0
+        for table in (tables.journal, tables.snapshots, tables.events)
+    ]
+    return max(found)
+
+
+# ---------------------------------------------------------------- engine
+
+
+def _engine(connection: Connection, choice: PolicyChoice) -> tuple[Engine, int, int]:
+    """Return the engine, the number of the snapshot's event, and how many were replayed."""
+    table = tables.snapshots
+    rows = connection.execute(select(table).order_by(table.c.sequence.desc())).all()
+    problem: ShadowpriceError | None = None
+    for row in rows:
+        try:
+            state = json.loads(zlib.decompress(row.state))
+            engine, replayed = _replayed(connection, state, choice)
+        except (ValueError, zlib.error) as error:
+            problem = ShadowpriceError(f"snapshot {row.sequence} is damaged: {error}")
+        except InputError as error:
+            problem = error
+        else:
+            return engine, row.sequence, replayed
+        log.error("%s; trying the one before", problem)
+    raise InputError(
+        Fault(
+            "--data",
+            f"no snapshot can be read: {problem or 'there is none'}",
+            "restore a backup",
+        )
+    )
+
+
+def _replayed(
+    connection: Connection, state: dict[str, Any], choice: PolicyChoice
+) -> tuple[Engine, int]:
+    """Return an engine with a snapshot's state and all that came after it."""
+    label = _value(connection, "policy")
+    same = label == choice.label
+    before = choice if same else _choice_of(label)
+    engine = restore(state, before.build(cluster_of(state["cluster"])))
+    table, replayed = tables.journal, 0
+    rows = connection.execute(
+        select(table.c.entry)
+        .where(table.c.sequence > engine.sequence)
+        .order_by(table.c.sequence)
+        .execution_options(yield_per=500)
+    )
+    for line in rows.scalars():
+        engine.apply(entry_of(line, engine.cluster))
+        engine.collect()
+        replayed += 1
+    memory = connection.execute(select(tables.memory)).first()
+    if memory is not None and (memory.sequence, memory.policy) == (engine.sequence, label):
+        try:
+            engine.recall_policy(zlib.decompress(memory.memory))
+        except (ShadowpriceError, zlib.error) as error:
+            log.warning("the policy begins anew: %s", error)
+            engine.begin_policy_anew()
+    elif replayed:
+        engine.begin_policy_anew()
+    if not same:
+        engine = _under(engine, choice)
+    return engine, replayed
+
+
+def _choice_of(label: str) -> PolicyChoice:
+    name, settings, _ = json.loads(label)
+    return PolicyChoice(name, settings)
+
+
+def _under(engine: Engine, choice: PolicyChoice) -> Engine:
+    """Return an engine in the same state under another policy."""
+    try:
+        return restore(snapshot(engine), choice.build(engine.cluster), memory=False)
+    except InputError as error:
+        raise InputError(
+            Fault(
+                "--policy",
+                f"{choice.name} cannot take over what is planned: {error}",
+                "keep the policy until open jobs are done, or begin with other data",
+            )
+        ) from error
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _jobs(
+    connection: Connection,
+) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], list[str]]:
+    """Return views and specifications of open jobs, and the names of those not decided on."""
+    table = tables.jobs
+    views: dict[str, JobView] = {}
+    specs: dict[str, Mapping[str, Any]] = {}
+    pending: list[str] = []
+    rows = connection.execute(
+        select(table.c.name, table.c.view, table.c.spec)
+        .where(table.c.open == 1)
+        .order_by(table.c.id)
+    )
+    for row in rows:
+        view = views[row.name] = JobView.of_store(row.view)
+        specs[row.name] = json.loads(row.spec)
+        if view.state is State.PENDING:
+            pending.append(row.name)
+    return views, specs, pending
+
+
+def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]:
+    """Return the newest order of every job that is to run."""
+    found: dict[str, Start | Resize] = {}
+    names = list(engine.running)
+    table, index = tables.commands, engine.cluster.index
+    for at in range(0, len(names), 500):
+        rows = connection.execute(
+            select(table)
+            .where(table.c.job.in_(names[at : at + 500]), table.c.kind != "stop")
+            .order_by(table.c.id)
+        )
+        for row in rows:
+            record = json.loads(row.record)
+            kind = Start if row.kind == "start" else Resize
+            on = [entry for entry in record["on"] if entry[0] in index]
+            found[row.job] = kind(
+                record["slot"],
+                row.job,
+                placement_of(on, index),
+                id=row.id,
+                generation=row.generation,
+                after=tuple(record["after"]),
+                frees=tuple(record["frees"]),
+                servers=tuple(name for name, _, _ in record["on"]),
+                copies=tuple(TaskCopies(*entry) for entry in record.get("copies", ())),
+                plan=record["plan"],
+            )
+    return found
+
+
+# ---------------------------------------------------------------- the file's cluster
+
+
+def file_change(before: Cluster, file: Cluster, now: Cluster, slot: int) -> CapacityChanged | None:
+    """Return what a changed cluster file asks for, None where it is the file of the last time.
+
+    Parameters
+    ----------
+    before : Cluster
+        As the file was when it was last read.
+    file : Cluster
+        As it is.
+    now : Cluster
+        As the cluster is, with what operators changed.
+    slot : int
+        First slot that can still be decided.
+
+    Raises
+    ------
+    InputError
+        If the file has other resources or another horizon.
+    """
+    if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
+        raise InputError(
+            Fault(
+                "--cluster",
+                "its resources or its horizon are not those of the data",
+                "keep both, or begin with other data",
+            )
+        )
+    old = {name: _state(before, name) for name in before.names}
+    servers: dict[str, ServerState | None] = {}
+    for name in file.names:
+        state = _state(file, name)
+        if old.get(name) != state:
+            servers[name] = state
+    for name in before.names:
+        if name not in file.index and name in now.index:
+            servers[name] = None
+    tenants = file.tenants if file.tenants != before.tenants else None
+    if not servers and tenants is None:
+        return None
+    event = CapacityChanged(slot, servers, tenants)
+    changed_cluster(now, event)
+    return event
+
+
+def _state(cluster: Cluster, name: str) -> ServerState:
+    row = cluster.index[name]
+    amounts = cluster.capacity[row].tolist()
+    return ServerState(
+        cluster.roles[row],
+        dict(zip(cluster.resources, amounts, strict=True)),
+        cost=None if cluster.costs is None else float(cluster.costs[row]),
+    )

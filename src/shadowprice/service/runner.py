@@ -1,0 +1,314 @@
+"""Between the truth and an executor: carries orders out, and reports what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import quote
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.program import Program
+from shadowprice.core.specs import JobSpec
+from shadowprice.core.specs.fields import plain
+from shadowprice.executors.contract import (
+    Ended,
+    Executor,
+    ExecutorError,
+    GenerationSpec,
+    Progressed,
+    Receipt,
+    Refused,
+    Report,
+    ServerGone,
+    ServerSeen,
+    ServerSlice,
+    Share,
+    Started,
+)
+from shadowprice.service.auth import progress_token
+from shadowprice.service.clock import SECOND
+from shadowprice.service.driver import Driver
+from shadowprice.service.operations import Acknowledge, LoseServer, TakeReports
+from shadowprice.service.outbox import Begin, End, Outbox, Run
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.truth import Outcome
+
+log = logging.getLogger("shadowprice.service")
+
+AT_ONCE: Final = 16
+"""Orders given at the same time."""
+
+RETRY: Final = 1.0
+"""Seconds before an executor that could not be reached is tried again."""
+
+
+class Runner:
+    """Keeps what runs equal to what the engine wants to run.
+
+    Parameters
+    ----------
+    driver : Driver
+        Who knows what is wanted.
+    executor : Executor
+        What runs jobs.
+    key : bytes
+        What jobs' own tokens are made with.
+    """
+
+    def __init__(self, driver: Driver, executor: Executor, key: bytes) -> None:
+        self.executor = executor
+        self.address = ""
+        self.trouble: str | None = None
+        self._driver = driver
+        self._key = key
+        self._outbox = Outbox()
+        self._inbox: list[Report] = []
+        self._wake = asyncio.Event()
+        self._cluster: Cluster | None = None
+        self._resync = False
+        self._retry_at = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+        driver.listeners.append(self._published)
+
+    # ---------------------------------------------------------------- life
+
+    async def open(self) -> None:
+        """Begin, and find again what runs; what ended meanwhile is taken in first.
+
+        Raises
+        ------
+        ExecutorError
+            If the executor cannot be reached.
+        """
+        await self.executor.open()
+        await self._configure()
+        held = await self.executor.list()
+        self._outbox.found(held)
+        ends = [one.end for one in held if one.end is not None]
+        self._inbox += ends
+
+    def begin(self) -> None:
+        """Start carrying orders out."""
+        self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._run())]
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Let go; what runs goes on."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        await self.executor.close()
+
+    def _published(self, outcome: Outcome) -> None:
+        for name, view in outcome.views.items():
+            if not view.state.open:
+                self._outbox.closed(name)
+        self._wake.set()
+
+    # ---------------------------------------------------------------- reports
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for report in self.executor.watch():
+                    self._inbox.append(report)
+                    self._wake.set()
+                return  # the executor was closed
+            except ExecutorError as error:
+                self._unreachable(error)
+                await asyncio.sleep(RETRY)
+
+    async def settle(self) -> None:
+        """Take in what was reported so far."""
+        reports, self._inbox = self._inbox, []
+        now = self._driver.clock.now()
+        lasting: list[Started | Refused | Ended] = []
+        for report in reports:
+            self._outbox.heard(report, now)
+            if isinstance(report, Started | Refused | Ended):
+                lasting.append(report)
+            elif isinstance(report, Progressed):
+                self._driver.report(report)
+            else:
+                await self._server(report)
+        if not lasting:
+            return
+        try:
+            await self._driver.do(TakeReports(lasting))
+        except ProblemError:
+            self._inbox = [*lasting, *self._inbox]  # the store is out; they wait
+            raise
+        for report in lasting:
+            if isinstance(report, Ended | Refused):
+                await self.executor.forget(report.job, report.generation)
+                self._outbox.recorded(report.job, report.generation)
+
+    async def _server(self, report: ServerSeen | ServerGone) -> None:
+        servers = self._driver.published.servers
+        if isinstance(report, ServerGone):
+            name, lost = report.server, True
+        else:
+            name, lost = report.server.name, False
+        if name not in servers.cluster.index or (name in servers.lost) == lost:
+            return
+        if not lost and name in servers.drained:
+            return
+        with suppress(ShadowpriceError):
+            await self._driver.do(LoseServer(name, back=not lost))
+
+    # ---------------------------------------------------------------- orders
+
+    async def _run(self) -> None:
+        while True:
+            await self._sleep()
+            try:
+                await self._round()
+                self.trouble = None
+            except ExecutorError as error:
+                self._unreachable(error)
+            except ProblemError as error:
+                log.info("orders wait: %s", error)
+                self._retry_at = time.monotonic() + RETRY
+            except Exception:
+                log.exception("carrying orders out failed")
+                self._driver.metrics.failures.labels("runner").inc()
+                self._resync = True
+                self._retry_at = time.monotonic() + RETRY
+
+    def _unreachable(self, error: ExecutorError) -> None:
+        self._driver.metrics.executor_errors.inc()
+        self.trouble = f"the executor cannot be reached: {error}"
+        log.warning("%s", self.trouble)
+        self._resync = True
+        self._retry_at = time.monotonic() + RETRY
+
+    async def _sleep(self) -> None:
+        wait = 5.0
+        now = time.monotonic()
+        if self._retry_at > now:
+            await asyncio.sleep(self._retry_at - now)
+            self._wake.set()
+        moment = self._outbox.next_moment(self._driver.published.running)
+        if moment is not None:
+            wait = min(wait, max(0.05, (moment - self._driver.clock.now()) / SECOND))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), wait)
+        self._wake.clear()
+
+    async def _round(self) -> None:
+        """Take in what was reported, acknowledge what was done, and order what is missing."""
+        if self._resync:
+            self._outbox.found(await self.executor.list())
+            self._resync = False
+        await self._configure()
+        await self.settle()
+        published = self._driver.published
+        done = self._outbox.acknowledged(published.running, published.unacknowledged)
+        if done:
+            await self._driver.do(Acknowledge(done))
+        published = self._driver.published
+        now = self._driver.clock.now()
+        actions = self._outbox.actions(published.running, published.unacknowledged, now)
+        limit = asyncio.Semaphore(AT_ONCE)
+        errors = await asyncio.gather(
+            *(self._act(action, limit) for action in actions), return_exceptions=True
+        )
+        for error in errors:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _act(self, action: Begin | End, limit: asyncio.Semaphore) -> None:
+        async with limit:
+            if isinstance(action, End):
+                await self.executor.stop(action.command, action.job, action.generation)
+                self._outbox.stopping(action.job, action.generation)
+                return
+            order = action.order
+            try:
+                spec = self._spec(order)
+            except InputError as error:
+                self._refuse(order, str(error))
+                return
+            self._outbox.accepted(order.job, order.generation)
+            receipt = await self.executor.start(spec)
+            if receipt is Receipt.BUSY:
+                self._outbox.held.get(order.job, {}).pop(order.generation, None)
+                self._resync = True
+                self._retry_at = time.monotonic() + RETRY
+            elif receipt is Receipt.STALE or (
+                receipt is Receipt.DUPLICATE and not await self._is_held(order)
+            ):
+                # Its records are newer than ours (a backup was restored): this number is used up.
+                self._refuse(order, "the executor knows a newer generation of the job")
+
+    async def _is_held(self, order: Run) -> bool:
+        held = await self.executor.list()
+        return any((one.job, one.generation) == (order.job, order.generation) for one in held)
+
+    def _refuse(self, order: Run, reason: str) -> None:
+        at = self._driver.clock.now() / SECOND
+        self._inbox.append(Refused(order.id, order.job, order.generation, at, reason))
+        self._wake.set()
+
+    def _spec(self, order: Run) -> GenerationSpec:
+        """Return what an executor has to be told of an order."""
+        servers = self._driver.published.servers
+        spec = self.job_spec(order.job)
+        if spec.run is None:
+            raise InputError("the job does not say what it runs")
+        program: Program = spec.run.resolve(servers.cluster.slot_seconds)
+        placement = order.placement
+        entries = zip(order.servers, placement.workers, placement.ps, strict=True)
+        name = quote(order.job, safe="")
+        return GenerationSpec(
+            command=order.id,
+            job=order.job,
+            generation=order.generation,
+            placement=tuple(Share(server, workers, ps) for server, workers, ps in entries),
+            program=program,
+            worker=plain(spec.worker),
+            ps=plain(spec.ps or {}),
+            progress_url=f"{self.address}/v1/jobs/{name}/progress" if self.address else "",
+            progress_token=progress_token(self._key, order.job, order.generation),
+            slot_end=servers.calendar.ends(order.slot) / SECOND,
+            tenant=spec.tenant,
+        )
+
+    def job_spec(self, name: str) -> JobSpec:
+        """Return what was submitted of an open job."""
+        record: Mapping[str, Any] | None = self._driver.specification(name)
+        if record is None:
+            raise InputError(f"job {name!r} is not open")
+        return JobSpec.model_validate(record)
+
+    # ---------------------------------------------------------------- servers
+
+    async def _configure(self) -> None:
+        cluster = self._driver.published.servers.cluster
+        if cluster is self._cluster or self.executor.capabilities.discovers_servers:
+            return
+        await self.executor.configure(slices(cluster))
+        self._cluster = cluster
+
+
+def slices(cluster: Cluster) -> Sequence[ServerSlice]:
+    """Return the servers of a cluster as executors are told of them."""
+    return [
+        ServerSlice(
+            name,
+            {
+                resource: amount
+                for resource, amount in zip(cluster.resources, row, strict=True)
+                if 0 < amount < UNLIMITED
+            },
+        )
+        for name, row in zip(cluster.names, cluster.capacity.tolist(), strict=True)
+    ]

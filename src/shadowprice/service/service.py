@@ -1,0 +1,371 @@
+"""One service: everything that `serve` starts, in order, and stops, in the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, select
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
+from shadowprice.core.specs import JobSpec
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.records import cluster_of, cluster_record
+from shadowprice.executors.contract import Executor, ExecutorOptions
+from shadowprice.executors.registry import create
+from shadowprice.inputs.files import read_cluster
+from shadowprice.service.auth import (
+    TOKEN_FILE,
+    CreateToken,
+    Role,
+    Tokens,
+    hashed,
+    new_token,
+    read_token_file,
+    write_token_file,
+)
+from shadowprice.service.clock import SECOND, Clock, SteadyClock, SystemClock
+from shadowprice.service.driver import Driver
+from shadowprice.service.metrics import Metrics
+from shadowprice.service.operations import MoveOrigin
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.recovery import PolicyChoice, file_change
+from shadowprice.service.runner import Runner
+from shadowprice.service.settings import Settings
+from shadowprice.service.store import Store, StoreError, tables
+from shadowprice.service.truth import Batch, Truth
+
+log = logging.getLogger("shadowprice.service")
+
+Result = TypeVar("Result")
+
+POLL: Final = 2.0
+"""Seconds between two tries of a standby to become the writer."""
+
+DAY: Final = 86_400 * SECOND
+
+
+class Service:
+    """A scheduler that runs.
+
+    Parameters
+    ----------
+    settings : Settings
+        What it was started with.
+    clock : Clock, optional
+        Where time comes from; by default the machine.
+    executor : Executor, optional
+        What runs jobs, in place of the one that the settings name.
+    """
+
+    def __init__(
+        self, settings: Settings, clock: Clock | None = None, executor: Executor | None = None
+    ) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.store = Store(settings.data)
+        self.tokens = Tokens(self.store)
+        self.cluster: Cluster = read_cluster(settings.cluster)
+        self.choice = PolicyChoice(settings.policy, dict(settings.parameters))
+        self.driver: Driver | None = None
+        self.runner: Runner | None = None
+        self.key = b""
+        self.address = ""
+        self.stopping = self.failed = False
+        self.end: Callable[[], None] = lambda: None
+        self._clock = clock or SystemClock()
+        self._executor = executor
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="reader")
+        self._tasks: list[asyncio.Task[None]] = []
+        if not settings.observe and executor is None:
+            self._executor = create(settings.executor, self._executor_options())
+
+    def _executor_options(self) -> ExecutorOptions:
+        folder = self.store.folder or Path.cwd() / "shadowprice-executor"
+        return ExecutorOptions(directory=str((folder / "executor").absolute()))
+
+    # ---------------------------------------------------------------- starting
+
+    def open(self) -> bool:
+        """Open the store, and read everything back; before any event loop runs.
+
+        Returns
+        -------
+        bool
+            Whether this instance writes; False where it stands by.
+
+        Raises
+        ------
+        InputError
+            If what it was started with is wrong.
+        """
+        self._check_token_file()
+        rehearse(self.cluster, self.choice)
+        return self.store.open()
+
+    async def start(self) -> None:
+        """Begin to write: recover, follow the cluster file, find again what runs.
+
+        Raises
+        ------
+        InputError
+            If the data do not fit what the service was started with.
+        ExecutorError
+            If the executor cannot be reached.
+        """
+        loop = asyncio.get_running_loop()
+        clock = SteadyClock(self._clock)
+        truth = await loop.run_in_executor(self._readers, self._recover, clock)
+        self.tokens.load()
+        self.driver = Driver(
+            truth,
+            clock,
+            virtual=self.settings.observe,
+            keep=int(self.settings.keep_days * DAY),
+            metrics=self.metrics,
+        )
+        if self._executor is not None:
+            self.runner = Runner(self.driver, self._executor, self.key)
+            self.runner.address = self.address
+            await self.runner.open()
+        self._tasks.append(asyncio.create_task(self._own(self.driver)))
+        if self.runner is not None:
+            with suppress(ShadowpriceError):
+                await self.runner.settle()
+            self.runner.begin()
+        self.metrics.writer.set(1)
+
+    async def _own(self, driver: Driver) -> None:
+        try:
+            await driver.run()
+        except Exception:
+            log.exception("the service cannot go on")
+            self.metrics.failures.labels("driver").inc()
+            self._fail()
+
+    def _fail(self) -> None:
+        self.failed = True
+        self.end()
+
+    async def stand_by(self) -> None:
+        """Wait until this instance may write, and then begin."""
+        loop = asyncio.get_running_loop()
+        self.metrics.writer.set(0)
+        while not self.stopping:
+            try:
+                if await loop.run_in_executor(self._readers, self.store.open):
+                    await self.start()
+                    log.warning("this instance writes from now on")
+                    return
+            except (InputError, StoreError) as error:
+                log.warning("standing by: %s", error)
+            except ShadowpriceError:
+                log.exception("taking over failed")
+                self._fail()
+                return
+            await asyncio.sleep(POLL)
+
+    def wait_for_turn(self) -> None:
+        """Stand by in the background."""
+        self._tasks.append(asyncio.create_task(self.stand_by()))
+
+    async def stop(self) -> None:
+        """End in order: nothing new, what waits is written, what runs goes on."""
+        self.stopping = True
+        if self.runner is not None:
+            await self.runner.close()
+        if self.driver is not None:
+            self.driver.hub.close()
+            await self.driver.stop()
+        for task in self._tasks:
+            if self.driver is None:
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self.driver is not None:
+            await self.driver.finish()
+        self._readers.shutdown(wait=True)
+        self.store.close()
+
+    # ---------------------------------------------------------------- steps of the start
+
+    def _recover(self, clock: SteadyClock) -> Truth:
+        truth = Truth(self.store, self.cluster, self.choice, clock, virtual=self.settings.observe)
+        if truth.store.get("policy") != self.choice.label:
+            truth.write_snapshot()
+        log.info(
+            "recovered in %.2f s: %d events replayed, %d open jobs",
+            truth.recovery_seconds,
+            truth.recovered_events,
+            len(truth.views),
+        )
+        now = clock.now()
+        if truth.last_at - now > SECOND:
+            moved = now - truth.last_at
+            _only(truth, MoveOrigin(moved, "the clock is earlier than when the service stopped"))
+        _only(truth, _FollowFile(self.cluster))
+        self.key = self._secret(truth)
+        self._operator_token(truth)
+        return truth
+
+    def _secret(self, truth: Truth) -> bytes:
+        found = self.store.get("key")
+        if found is None:
+            found = secrets.token_hex(32)
+            with self.store.transaction() as connection:
+                self.store.put(connection, "key", found)
+        del truth
+        return bytes.fromhex(found)
+
+    @property
+    def token_file(self) -> Path:
+        """Where the operator's token is."""
+        if self.settings.token_file is not None:
+            return self.settings.token_file
+        return (self.store.folder or Path.cwd()) / TOKEN_FILE
+
+    def _check_token_file(self) -> None:
+        read_token_file(self.token_file)
+
+    def _operator_token(self, truth: Truth) -> None:
+        """Let the token in the file be valid; write one where there is none."""
+        token = read_token_file(self.token_file)
+        table = tables.tokens
+        if token is None:
+            token = new_token()
+            try:
+                write_token_file(self.token_file, token)
+            except OSError as error:
+                raise InputError(f"{self.token_file}: cannot be written: {error}") from error
+        with self.store.reading() as connection:
+            known = connection.execute(
+                select(table.c.id).where(table.c.hash == hashed(token))
+            ).first()
+        if known is None:
+            note = f"first start, {self.token_file}"
+            _only(truth, CreateToken(token, Role.OPERATOR, None, note, None))
+
+    # ---------------------------------------------------------------- answering
+
+    @property
+    def writing(self) -> Driver:
+        """The driver, where this instance writes.
+
+        Raises
+        ------
+        ProblemError
+            If it stands by, or is about to end.
+        """
+        if self.driver is None:
+            code = "stopping" if self.stopping else "standby"
+            detail = "another instance writes; ask there" if code == "standby" else "it is ending"
+            raise ProblemError(code, detail, headers={"Retry-After": "5"})
+        return self.driver
+
+    async def read(self, question: Callable[[Connection], Result]) -> Result:
+        """Return what the store answers, on a connection and a thread of its own."""
+
+        def ask() -> Result:
+            with self.store.reading() as connection:
+                return question(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
+
+    def ready(self) -> str | None:
+        """Return why the service cannot do its work, None where it can."""
+        if self.driver is None:
+            return "this instance stands by"
+        if self.driver.trouble is not None:
+            return self.driver.trouble
+        if self.driver.stuck is not None:
+            return self.driver.stuck
+        if self.runner is not None and self.runner.trouble is not None:
+            return self.runner.trouble
+        return None
+
+
+class _FollowFile:
+    """The cluster file was edited since the last start: what it changed, changes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def perform(self, batch: Batch) -> None:
+        """Let the engine follow."""
+        table = tables.meta
+        text = batch.connection.execute(
+            select(table.c.value).where(table.c.key == "cluster")
+        ).scalar_one()
+        before = cluster_of(json.loads(text))
+        event = file_change(before, self._cluster, batch.engine.cluster, batch.truth.coming)
+        if event is None:
+            return
+        batch.take(event)
+        record = json.dumps(cluster_record(self._cluster))
+        batch.truth.store.put(batch.connection, "cluster", record)
+        for name in event.servers:
+            batch.tell("server", server=name, what="the cluster file was edited")
+
+
+def _only(truth: Truth, operation: Any) -> Any:
+    """Let one operation happen, and return its answer or raise its error."""
+    [answer] = truth.commit([operation]).answers
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def rehearse(cluster: Cluster, choice: PolicyChoice) -> None:
+    """Decide on a made-up job, so that all that the policy needs is compiled and loaded.
+
+    Raises
+    ------
+    InputError
+        If there is no such policy or parameter.
+    """
+    engine = Engine(cluster, choice.build(cluster))
+    worker = {
+        name: str(max(1, min(amount, 1_000)) / 1_000)
+        for name, amount, dimension in zip(
+            cluster.resources,
+            cluster.capacity.max(axis=0).tolist(),
+            cluster.dimensions,
+            strict=True,
+        )
+        if amount and dimension.value == "count"
+    }
+    try:
+        spec = JobSpec.model_validate(
+            {
+                "name": "rehearsal",
+                "minibatch_time": f"{float(cluster.slot_seconds)}s",
+                "chunks": 4,
+                "worker": {name: float(amount) for name, amount in worker.items()},
+                "utility": {"kind": "sigmoid", "value": 1, "decay": 0.1, "target": "10 slots"},
+                "tenant": cluster.tenants[0].name if cluster.tenants else None,
+            }
+        )
+        job = spec.resolve(cluster)
+        if engine.capabilities.quotes:
+            engine.quote(job, explained=True)
+        engine.handle(JobsArrived(0, (job,)))
+        engine.handle(JobsArrived(0, (replace(job, name="rehearsal again"),)))
+        for slot in range(3):
+            engine.handle(SlotBegan(slot))
+            progress = dict.fromkeys(engine.running, 1)
+            engine.handle(SlotEnded(slot, progress))
+    except (ShadowpriceError, ValueError) as error:
+        log.info("the rehearsal ended early: %s", error)
+
+
+__all__ = ["Service", "rehearse"]

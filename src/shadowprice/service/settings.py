@@ -1,0 +1,85 @@
+"""What a service was started with, checked before anything begins."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from shadowprice.core.errors import Fault, InputError
+
+DEFAULT_LISTEN: Final = "127.0.0.1:8642"
+
+BODY: Final = 8 << 20
+"""Bytes of a request's body, at most."""
+
+BATCH_JOBS: Final = 1_000
+"""Jobs of one request, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a service was started with.
+
+    Parameters
+    ----------
+    cluster : Path
+        The cluster file.
+    data : str
+        Data directory, or the address of a database.
+    host : str
+        Address to listen on.
+    port : int
+        Port, 0 for any.
+    policy : str
+        Who decides.
+    parameters : mapping
+        The policy's parameters.
+    executor : str
+        What runs jobs.
+    observe : bool
+        Whether nothing is commanded: the service says what it would have done.
+    keep_days : float
+        Days that closed jobs are kept.
+    token_file : Path or None
+        Where the operator's token is, in place of the data directory.
+    """
+
+    cluster: Path
+    data: str
+    host: str = "127.0.0.1"
+    port: int = 8642
+    policy: str = "rolling"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    executor: str = "local"
+    observe: bool = False
+    keep_days: float = 365.0
+    token_file: Path | None = None
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return address and port of ``HOST:PORT``, ``[V6]:PORT``, ``:PORT`` or ``PORT``.
+
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host, port = ("", text) if text.isdigit() else (text, "8642")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        mend = f"write {DEFAULT_LISTEN}"
+        raise InputError(Fault("--listen", f"{text!r} is no address and port", mend))
+    return host or "127.0.0.1", int(port)

@@ -1,0 +1,5 @@
+"""What the service keeps: SQLite in a directory, or PostgreSQL by its address."""
+
+from shadowprice.service.store.store import Rows, Store, StoreError
+
+__all__ = ["Rows", "Store", "StoreError"]

@@ -1,0 +1,387 @@
+"""The store: one connection that writes, others that read, a transaction a batch.
+
+Every write goes through `Store.transaction`, which asks `Store.fault` before and after each
+statement and around the commit: that is where tests let it fail.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Executable,
+    create_engine,
+    event,
+    select,
+    text,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool
+
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.service.store import tables
+from shadowprice.service.store.lock import DirectoryLock
+
+FILE: Final = "shadowprice.db"
+"""The database in a data directory."""
+
+ADVISORY: Final = 0x5AD0_9A1C
+"""Number of PostgreSQL's advisory lock; its second half is the schema's own."""
+
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class StoreError(ShadowpriceError):
+    """The store cannot be written or read; what was being written was not."""
+
+    code = "storage"
+
+
+class Store:
+    """Where everything is kept.
+
+    Parameters
+    ----------
+    where : str
+        A directory, made where it is missing, or ``postgresql+psycopg://...``.
+
+    Attributes
+    ----------
+    folder : Path or None
+        The directory, where it is one.
+    fault : callable
+        Told the name of every point at which a crash would leave the store as it is there.
+
+    Raises
+    ------
+    InputError
+        If it cannot be opened, another process writes there, or it is of a newer version.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.fault: Callable[[str], None] = _no_fault
+        self._writer: Connection | None = None
+        self._lock: DirectoryLock | None = None
+        if "://" in where:
+            self.folder: Path | None = None
+            self._url = _postgres_url(where)
+            self.shown = self._url.render_as_string(hide_password=True)
+        else:
+            self.folder = Path(where)
+            self._url = URL.create("sqlite", database=str(self.folder / FILE))
+            self.shown = str(self.folder)
+        self._engine = self._make_engine()
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is a SQLite file of its own."""
+        return self.folder is not None
+
+    # ---------------------------------------------------------------- opening
+
+    def open(self) -> bool:
+        """Become the writer, and bring the tables to this version.
+
+        Returns
+        -------
+        bool
+            Whether it is; False where another instance writes to a shared database.
+        """
+        try:
+            if self.folder is not None:
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if self._lock is None:
+                    self._lock = DirectoryLock(self.folder)
+            self._writer = self._engine.connect()
+            if not self.embedded and not self._elected(self._writer):
+                self._drop_writer()
+                return False
+            self._migrate(self._writer)
+        except OSError as error:
+            raise InputError(
+                Fault(f"--data {self.shown}", f"cannot be used: {error.strerror}")
+            ) from error
+        except SQLAlchemyError as error:
+            self._drop_writer()
+            raise InputError(
+                Fault(
+                    f"--data {self.shown}",
+                    f"cannot be opened: {_reason(error)}",
+                    "check that it is a data directory"
+                    if self.embedded
+                    else "check the address, and that the server runs and takes connections",
+                )
+            ) from error
+        except InputError:
+            self.close()
+            raise
+        return True
+
+    def reopen(self) -> bool:
+        """Connect again after a failure; return whether this is still the writer.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be reached, or cannot be written.
+        """
+        try:
+            if self._writer is None or self._writer.closed or self._writer.invalidated:
+                self._drop_writer()
+                self._writer = self._engine.connect()
+                if not self.embedded and not self._elected(self._writer):
+                    self._drop_writer()
+                    return False
+            with self.transaction() as connection:
+                self.put(connection, "probe", secrets.token_hex(512))
+        except SQLAlchemyError as error:
+            self._drop_writer()
+            raise StoreError(_reason(error)) from error
+        return True
+
+    def close(self) -> None:
+        """Let others write."""
+        self._drop_writer()
+        self._engine.dispose()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.invalidate()
+                self._writer.close()
+            except SQLAlchemyError:
+                pass  # it is gone already
+            self._writer = None
+
+    def _make_engine(self) -> Engine:
+        if self.embedded:
+            engine = create_engine(
+                self._url,
+                poolclass=QueuePool,
+                pool_size=8,
+                connect_args={"check_same_thread": False, "timeout": 10.0},
+            )
+            event.listen(engine, "connect", _prepare_sqlite)
+            event.listen(engine, "begin", _begin)
+            return engine
+        return create_engine(
+            self._url,
+            pool_size=8,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": 5,
+                "application_name": "shadowprice",
+                # A peer that is gone without a word is noticed within ten seconds.
+                "keepalives_idle": 3,
+                "keepalives_interval": 2,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 9000,
+            },
+        )
+
+    def _elected(self, connection: Connection) -> bool:
+        """Try for the advisory lock; it lasts as long as the connection."""
+        for setting, value in (("idle", 3), ("interval", 2), ("count", 3)):
+            connection.execute(text(f"SET tcp_keepalives_{setting} = {value}"))
+        schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
+        taken = connection.execute(
+            text("SELECT pg_try_advisory_lock(:one, :two)"),
+            {"one": ADVISORY, "two": schema},
+        ).scalar_one()
+        connection.commit()
+        return bool(taken)
+
+    # ---------------------------------------------------------------- versions
+
+    def _migrate(self, connection: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        config.attributes["connection"] = connection
+        known = ScriptDirectory.from_config(config)
+        there = self._version(connection)
+        if there is not None and there not in {one.revision for one in known.walk_revisions()}:
+            raise InputError(
+                Fault(
+                    f"--data {self.shown}",
+                    f"was written by a newer version (its tables are of {there!r})",
+                    "install that version of shadowprice, or give other data",
+                )
+            )
+        if there == known.get_current_head():
+            return
+        with connection.begin():
+            command.upgrade(config, "head")
+
+    @staticmethod
+    def _version(connection: Connection) -> str | None:
+        from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  # slow to load
+
+        with connection.begin():
+            return MigrationContext.configure(connection).get_current_revision()
+
+    # ---------------------------------------------------------------- writing
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Write: all of the block or none of it.
+
+        Raises
+        ------
+        StoreError
+            If it could not be written.
+        """
+        writer = self._writer
+        if writer is None:
+            raise StoreError("the store is not open for writing")
+        try:
+            self.fault("begin")
+            with writer.begin():
+                yield writer
+                self.fault("commit")
+            self.fault("committed")
+        except (OperationalError, DBAPIError) as error:
+            raise StoreError(_reason(error)) from error
+
+    def write(
+        self, connection: Connection, statement: Executable, rows: Rows | None = None
+    ) -> None:
+        """Execute a statement within a transaction."""
+        self.fault("write")
+        if rows is None:
+            connection.execute(statement)
+        elif rows:
+            connection.execute(statement, list(rows))
+
+    def put(self, connection: Connection, key: str, value: str) -> None:
+        """Keep a value under a key."""
+        self.fault("write")
+        changed = connection.execute(
+            tables.meta.update().where(tables.meta.c.key == key).values(value=value)
+        )
+        if not changed.rowcount:
+            connection.execute(tables.meta.insert().values(key=key, value=value))
+
+    # ---------------------------------------------------------------- reading
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Read what was committed, on a connection of its own.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be read.
+        """
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except (OperationalError, DBAPIError) as error:
+            raise StoreError(_reason(error)) from error
+
+    def get(self, key: str) -> str | None:
+        """Return the value kept under a key."""
+        with self.reading() as connection:
+            found = connection.execute(
+                select(tables.meta.c.value).where(tables.meta.c.key == key)
+            ).scalar()
+        return None if found is None else str(found)
+
+    def backup(self, target: Path) -> None:
+        """Write a copy of the store as it is at this moment; only of an embedded one.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be read or written.
+        """
+        assert self.folder is not None
+        backup_file(self.folder / FILE, target)
+
+
+def backup_file(source: Path, target: Path) -> None:
+    """Copy a SQLite file while it is in use; the target appears when it is whole.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read or written.
+    """
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        reader = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            partial.unlink(missing_ok=True)
+            partial.touch(mode=0o600)
+            copy = sqlite3.connect(partial)
+            try:
+                reader.backup(copy, pages=4096)
+                copy.execute("PRAGMA journal_mode=DELETE")
+                broken = copy.execute("PRAGMA quick_check").fetchone()[0]
+                if broken != "ok":
+                    raise StoreError(f"the copy is damaged: {broken}")
+            finally:
+                copy.close()
+        finally:
+            reader.close()
+        partial.replace(target)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"cannot copy {source} to {target}: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _no_fault(point: str) -> None:
+    del point
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # transactions are begun by `_begin`, not by the driver
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA cache_size=-32768")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _postgres_url(where: str) -> URL:
+    example = "write postgresql+psycopg://user@host/database"
+    try:
+        url = make_url(where)
+    except (ArgumentError, ValueError) as error:
+        raise InputError(Fault("--data", "is no address of a database", example)) from error
+    if url.drivername in {"postgresql", "postgres"}:
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername != "postgresql+psycopg":
+        message = f"databases of kind {url.drivername!r} cannot be used"
+        raise InputError(Fault("--data", message, example))
+    return url
+
+
+def _reason(error: BaseException) -> str:
+    original = getattr(error, "orig", None) or error
+    return " ".join(str(original).split())[:300]
+
+
+__all__ = ["Rows", "Store", "StoreError", "backup_file"]

@@ -1,0 +1,148 @@
+"""Tables of the store, as the newest migration leaves them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata: Final = MetaData()
+
+# SQLite numbers rows by itself in columns of this very type only.
+Number: Final = BigInteger().with_variant(Integer, "sqlite")
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", String(100), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+journal = Table(
+    "journal",
+    metadata,
+    Column("sequence", Number, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, nullable=False),
+    Column("entry", Text, nullable=False),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("sequence", Number, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, nullable=False),
+    Column("state", LargeBinary, nullable=False),
+)
+
+memory = Table(
+    "memory",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("memory", LargeBinary, nullable=False),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("tenant", Text),
+    Column("state", String(20), nullable=False),
+    Column("open", Integer, nullable=False),
+    Column("submitted", BigInteger, nullable=False),
+    Column("closed", BigInteger),
+    Column("spec", Text, nullable=False),
+    Column("content", String(64), nullable=False),
+    Column("view", Text, nullable=False),
+    Column("token", String(64)),
+)
+Index("jobs_by_state", jobs.c.state, jobs.c.id)
+Index("jobs_by_tenant", jobs.c.tenant, jobs.c.id)
+Index("jobs_by_tenant_and_state", jobs.c.tenant, jobs.c.state, jobs.c.id)
+Index("jobs_open", jobs.c.open, jobs.c.id)
+Index("jobs_closed", jobs.c.closed)
+
+commands = Table(
+    "commands",
+    metadata,
+    Column("id", Number, primary_key=True, autoincrement=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("job", Text, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("kind", String(10), nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("record", Text, nullable=False),
+    Column("acknowledged", BigInteger),
+)
+Index("commands_by_job", commands.c.job, commands.c.id)
+
+generations = Table(
+    "generations",
+    metadata,
+    Column("job", Text, primary_key=True),
+    Column("generation", Integer, primary_key=True),
+    Column("ordered", BigInteger, nullable=False),
+    Column("started", BigInteger),
+    Column("ended", BigInteger),
+    Column("exit", Integer),
+    Column("reason", Text),
+    Column("placement", Text, nullable=False),
+    Column("slot", BigInteger, nullable=False),
+    Column("workers", Integer, nullable=False),
+    Column("ps", Integer, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Number, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("decision", Integer, nullable=False),
+    Column("job", Text),
+    Column("tenant", Text),
+    Column("data", Text, nullable=False),
+)
+Index("events_by_job", events.c.job, events.c.id)
+Index("events_by_tenant", events.c.tenant, events.c.id)
+Index("events_by_decision", events.c.decision, events.c.id)
+Index("events_by_time", events.c.at)
+
+progress = Table(
+    "progress",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("job", Text, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("minibatches", Float, nullable=False),
+    Column("metrics", Text, nullable=False),
+)
+Index("progress_by_job", progress.c.job, progress.c.id)
+Index("progress_by_time", progress.c.at)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("hash", String(64), nullable=False, unique=True),
+    Column("role", String(10), nullable=False),
+    Column("tenant", Text),
+    Column("note", Text, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("expires", BigInteger),
+    Column("revoked", BigInteger),
+)

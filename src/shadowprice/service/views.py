@@ -1,0 +1,253 @@
+"""What readers see of jobs: immutable, told in times and names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any, Final
+
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Status
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.state import JobRecord
+from shadowprice.service.clock import Calendar, stamp
+
+
+class State(StrEnum):
+    """Where a job is, as clients are told."""
+
+    PENDING = "pending"
+    ADMITTED = "admitted"
+    STANDBY = "standby"
+    RUNNING = "running"
+    RESIZING = "resizing"
+    FINISHED = "finished"
+    REFUSED = "refused"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def open(self) -> bool:
+        """Whether the job may still run."""
+        return self not in _CLOSED
+
+
+_CLOSED: Final = frozenset({State.FINISHED, State.REFUSED, State.FAILED, State.CANCELLED})
+
+_OF_STATUS: Final[Mapping[Status, State]] = {
+    Status.ARRIVED: State.PENDING,
+    Status.QUEUED: State.STANDBY,
+    Status.ADMITTED: State.ADMITTED,
+    Status.FINISHED: State.FINISHED,
+    Status.REFUSED: State.REFUSED,
+    Status.DROPPED: State.FAILED,
+    Status.CANCELLED: State.CANCELLED,
+    Status.FAILED: State.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as it is after some event.
+
+    Parameters
+    ----------
+    id : int
+        Number in the order of submission.
+    name : str
+        Its name, never used again.
+    tenant : str or None
+        Its owner.
+    state : State
+        Where it is.
+    submitted : int
+        When, in nanoseconds since 1970; so are all moments.
+    arrived : int
+        The moment that its arrival slot and the clock of its utility were reckoned from.
+    arrival : int or None
+        Its arrival slot, once it was decided on.
+    promise, first_promise : int or None
+        Slot by whose end it is promised now, and was first.
+    promise_at : int or None
+        When that slot ends.
+    completion : int or None
+        Slot in which it completed, or in which the plan of the moment completes it.
+    completion_at : int or None
+        When it completed, or will.
+    progress, required : float
+        Mini-batches.
+    generation : int
+        Its newest placement.
+    started : int
+        Newest generation that was seen to run.
+    running_since : int or None
+        When that one began to run.
+    first_start : int or None
+        When it ran first.
+    workers, ps : int
+        What the newest placement holds.
+    servers : tuple of str
+        Where.
+    payoff, utility, cost : float or None
+        As decided; the utility as earned once it is finished.
+    reason : mapping or None
+        Why it was refused, waits, or ended without success.
+    failures, lost : int
+        Generations that failed, and that were lost through no fault of the job.
+    done : bool
+        Whether a generation exited 0 while it was being stopped: it is not started again.
+    decided : int or None
+        When it was first decided on.
+    closed : int or None
+        When it was over.
+    """
+
+    id: int
+    name: str
+    tenant: str | None
+    state: State
+    submitted: int
+    arrived: int
+    arrival: int | None = None
+    promise: int | None = None
+    first_promise: int | None = None
+    promise_at: int | None = None
+    completion: int | None = None
+    completion_at: int | None = None
+    progress: float = 0.0
+    required: float = 0.0
+    generation: int = 0
+    started: int = 0
+    running_since: int | None = None
+    first_start: int | None = None
+    workers: int = 0
+    ps: int = 0
+    servers: tuple[str, ...] = ()
+    payoff: float | None = None
+    utility: float | None = None
+    cost: float | None = None
+    reason: Mapping[str, Any] | None = None
+    failures: int = 0
+    lost: int = 0
+    done: bool = False
+    decided: int | None = None
+    closed: int | None = None
+
+    def stored(self) -> str:
+        """Return the view as the store keeps it."""
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def of_store(cls, text: str) -> JobView:
+        """Return the view that `stored` wrote; what is unknown here is left out."""
+        values = json.loads(text)
+        known = {field.name: values[field.name] for field in _FIELDS if field.name in values}
+        known["state"] = State(known["state"])
+        known["servers"] = tuple(known["servers"])
+        return cls(**known)
+
+    def record(self) -> dict[str, Any]:
+        """Return the view as clients get it."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "tenant": self.tenant,
+            "state": self.state.value,
+            "submitted": stamp(self.submitted),
+            "decided": _stamp(self.decided),
+            "started": _stamp(self.first_start),
+            "promise": _stamp(self.promise_at),
+            "promise_slot": self.promise,
+            "first_promise_slot": self.first_promise,
+            "completion": _stamp(self.completion_at),
+            "completion_slot": self.completion,
+            "closed": _stamp(self.closed),
+            "progress": round(self.progress, 6),
+            "required": self.required,
+            "generation": self.generation,
+            "workers": self.workers,
+            "ps": self.ps,
+            "servers": list(self.servers),
+            "payoff": self.payoff,
+            "utility": self.utility,
+            "cost": self.cost,
+            "reason": None if self.reason is None else dict(self.reason),
+            "failures": self.failures,
+        }
+
+
+_FIELDS: Final = fields(JobView)
+
+
+def _stamp(moment: int | None) -> str | None:
+    return None if moment is None else stamp(moment)
+
+
+def promise_of(record: JobRecord) -> int | None:
+    """Return the slot by whose end a job is promised; a committed plan is a promise."""
+    if record.promise is not None:
+        return record.promise
+    return record.plan.completion if len(record.plan) else None
+
+
+def state_of(engine: Engine, record: JobRecord, started: int) -> State:
+    """Return a job's state; ``started`` is the newest generation that was seen to run."""
+    if record.status.open and record.job.name in engine.running:
+        if started >= record.generation:
+            return State.RUNNING
+        return State.RESIZING if started else State.ADMITTED
+    return _OF_STATUS[record.status]
+
+
+def minibatches(job: Job, units: int) -> float:
+    """Return progress units as mini-batches (of a bag, as tasks)."""
+    return units if job.bag is not None else units * job.work / job.required
+
+
+def changes_of(
+    engine: Engine, record: JobRecord, view: JobView, calendar: Calendar, now: int
+) -> dict[str, Any]:
+    """Return what a view of a job has to say differently after an event."""
+    job, name = record.job, record.job.name
+    state = state_of(engine, record, view.started)
+    changes: dict[str, Any] = {
+        "state": state,
+        "arrival": job.arrival,
+        "progress": minibatches(job, record.progress),
+        "required": float(minibatches(job, job.required)),
+        "generation": record.generation,
+        "failures": record.failures,
+    }
+    promise = promise_of(record) if record.status.open else view.promise
+    changes["promise"] = promise
+    changes["promise_at"] = None if promise is None else calendar.ends(promise)
+    if view.first_promise is None and promise is not None:
+        changes["first_promise"] = promise
+    if record.status.open:
+        expected = record.plan.completion if len(record.plan) else promise
+        changes["completion"] = expected
+        changes["completion_at"] = None if expected is None else calendar.ends(expected)
+    elif record.completion is not None:
+        changes["completion"] = record.completion
+        changes["completion_at"] = min(now, calendar.ends(record.completion))
+    else:
+        changes["completion"] = changes["completion_at"] = None
+    placement = engine.running.get(name) if state.open else None
+    if placement is None:
+        changes |= {"workers": 0, "ps": 0, "servers": ()}
+    else:
+        names = engine.cluster.names
+        changes |= {
+            "workers": placement.total_workers,
+            "ps": placement.total_ps,
+            "servers": tuple(names[row] for row in placement.servers),
+        }
+    if record.refusal is not None:
+        changes["reason"] = record.refusal.record()
+    if view.decided is None and record.status is not Status.ARRIVED:
+        changes["decided"] = now
+    if not state.open and view.closed is None:
+        changes["closed"] = now
+    return changes

@@ -1,0 +1,270 @@
+"""The live service over HTTP: submit, look, revise, cancel, ask, operate, follow."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.services import CLUSTER, Running, job, running
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory):
+    with running(tmp_path_factory.mktemp("service"), policy="oasis") as found:
+        yield found
+
+
+def test_a_job_is_decided_at_once_and_again_is_the_same(live: Running) -> None:
+    first = live.client.post("/v1/jobs", json=job("once"))
+    again = live.client.post("/v1/jobs", json=job("once"))
+    other = live.client.post("/v1/jobs", json=job("once", chunks=5))
+    assert first.status_code == again.status_code == 200
+    told = first.json()
+    assert told["state"] == "admitted"
+    assert told["promise"].endswith("Z")
+    assert told["promise_slot"] == told["first_promise_slot"]
+    assert again.json()["id"] == told["id"]
+    assert other.status_code == 409
+    assert other.json()["code"] == "name-taken"
+
+
+def test_several_are_accepted_and_decided(live: Running) -> None:
+    names = [f"many-{at}" for at in range(7)]
+    answer = live.client.post(
+        "/v1/jobs", json={"jobs": [job(name) for name in names]}, params={"wait": 20}
+    )
+    assert answer.status_code == 202
+    told = answer.json()["jobs"]
+    assert [one["name"] for one in told] == names
+    assert {one["state"] for one in told} <= {"admitted", "refused"}
+
+
+def test_a_batch_is_taken_as_a_whole_or_not(live: Running) -> None:
+    wrong = job("whole-2") | {"utilty": 3}
+    answer = live.client.post("/v1/jobs", json={"jobs": [job("whole-1"), wrong]})
+    assert answer.status_code == 422
+    [fault] = answer.json()["errors"]
+    assert fault["place"] == "jobs[1].utilty"
+    assert fault["mend"] == "did you mean 'utility'?"
+    assert live.client.get("/v1/jobs/whole-1").status_code == 404
+
+
+def test_jobs_are_listed_by_page(live: Running) -> None:
+    live.client.post("/v1/jobs", json={"jobs": [job(f"page-{at}") for at in range(5)]})
+    seen, cursor = [], None
+    while True:
+        query = {"limit": 2} | ({} if cursor is None else {"cursor": cursor})
+        page = live.client.get("/v1/jobs", params=query).json()
+        seen += [one["id"] for one in page["jobs"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) == len(set(seen)) >= 5
+
+
+def test_a_job_is_revised_and_cancelled(live: Running) -> None:
+    live.client.post("/v1/jobs", json=job("changing"))
+    revised = live.client.patch("/v1/jobs/changing", json={"minibatches": 20})
+    assert revised.status_code == 200
+    assert revised.json()["required"] == 80.0
+    refused = live.client.patch("/v1/jobs/changing", json={"worker": {"gpu": 2}})
+    assert refused.status_code == 422
+    assert live.client.delete("/v1/jobs/changing").json()["state"] == "cancelled"
+    assert live.client.delete("/v1/jobs/changing").status_code == 200
+    assert live.client.patch("/v1/jobs/changing", json={"minibatches": 2}).status_code == 409
+    story = live.client.get("/v1/jobs/changing/explain").json()
+    kinds = [entry["kind"] for entry in story["events"]]
+    assert kinds[:2] == ["submitted", "admitted"]
+    assert "revised" in kinds
+    assert "cancelled" in kinds
+    assert len(story["lines"]) == len(kinds)
+
+
+def test_a_quote_comes_true_and_reserves_nothing(live: Running) -> None:
+    before = live.client.get("/v1/service").json()["sequence"]
+    asked = job("quoted")
+    quote = live.client.post("/v1/quote", json=asked).json()
+    assert live.client.get("/v1/service").json()["sequence"] == before
+    told = live.client.post("/v1/jobs", json=asked).json()
+    assert quote["admitted"] == (told["state"] == "admitted")
+    assert quote["completion"] == told["promise_slot"]
+    assert quote["price"] == pytest.approx(told["cost"])
+
+
+def test_prices_are_told_by_kind_and_slot(live: Running) -> None:
+    told = live.client.get("/v1/prices", params={"slots": 3}).json()
+    assert told["priced"]
+    assert told["kinds"][0]["name"] == "g"
+    slots = [row["slot"] for row in told["slots"]]
+    assert slots == list(range(slots[0], slots[0] + 3))
+    assert "price" in told["slots"][0]["kinds"]["g"]["gpu"]
+
+
+def test_servers_come_drain_and_go(live: Running) -> None:
+    added = live.client.post(
+        "/v1/servers", json={"name": "h", "count": 2, "capacity": {"gpu": 4, "cpu": 8}}
+    )
+    assert [server["name"] for server in added.json()["servers"]] == ["h-0", "h-1"]
+    assert (
+        live.client.post("/v1/servers", json={"name": "h-0", "capacity": {"gpu": 1}}).status_code
+        == 409
+    )
+    wrong = live.client.post("/v1/servers", json={"name": "i", "capacity": {"gpus": 1}})
+    assert "did you mean 'gpu'?" in wrong.text
+    drained = live.client.patch("/v1/servers/h-0", json={"drain": True}).json()
+    assert drained["state"] == "drained"
+    assert live.client.patch("/v1/servers/h-0", json={"drain": False}).json()["state"] == "up"
+    smaller = live.client.patch("/v1/servers/h-1", json={"capacity": {"gpu": 2, "cpu": 8}}).json()
+    assert smaller["capacity"]["gpu"] == "2"
+    for name in ("h-0", "h-1"):
+        assert live.client.delete(f"/v1/servers/{name}").status_code == 204
+    assert live.client.delete("/v1/servers/h-1").status_code == 404
+
+
+def test_tenants_see_their_own(live: Running) -> None:
+    vision, speech = live.as_(live.token("vision")), live.as_(live.token("speech"))
+    with vision, speech:
+        assert vision.post("/v1/jobs", json=job("v-1")).json()["tenant"] == "vision"
+        forbidden = vision.post("/v1/jobs", json=job("v-2", tenant="speech"))
+        assert forbidden.status_code == 403
+        assert speech.get("/v1/jobs/v-1").status_code == 404
+        assert speech.delete("/v1/jobs/v-1").status_code == 404
+        assert speech.get("/v1/jobs").json()["jobs"] == []
+        assert [one["name"] for one in vision.get("/v1/jobs").json()["jobs"]] == ["v-1"]
+        taken = speech.post("/v1/jobs", json=job("v-1"))
+        assert taken.status_code == 409
+        assert "vision" not in taken.text
+        assert vision.post("/v1/servers", json={}).status_code == 403
+        assert vision.get("/metrics").status_code == 403
+
+
+def test_tokens_expire_and_are_taken_back(live: Running) -> None:
+    made = live.client.post("/v1/tokens", json={"tenant": "brief"}).json()
+    with live.as_(made["token"]) as client:
+        assert client.get("/v1/jobs").status_code == 200
+        assert live.client.delete(f"/v1/tokens/{made['id']}").status_code == 204
+        assert client.get("/v1/jobs").status_code == 401
+    listed = live.client.get("/v1/tokens").text
+    assert made["token"] not in listed
+    with live.as_(live.token("brief", expires="1ms")) as client:
+        assert client.get("/v1/jobs").json()["detail"].startswith("the token has expired")
+    with live.as_(None) as client:
+        assert client.get("/v1/jobs").status_code == 401
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/readyz").json() == {"status": "ready"}
+
+
+def test_the_event_stream_resumes_where_it_broke_off(live: Running) -> None:
+    last = live.client.get("/v1/service").json()["last_event"]
+    live.client.post("/v1/jobs", json=job("streamed-1"))
+
+    def read(after: int, wanted: int) -> list[dict]:
+        found = []
+        with live.client.stream("GET", "/v1/events", headers={"Last-Event-ID": str(after)}) as s:
+            for line in s.iter_lines():
+                if line.startswith("data: "):
+                    entry = json.loads(line.removeprefix("data: "))
+                    if "id" in entry:
+                        found.append(entry)
+                        if len(found) == 1:
+                            live.client.post("/v1/jobs", json=job("streamed-2"))
+                    if len(found) >= wanted:
+                        return found
+        return found
+
+    entries = read(last, 4)
+    assert [entry["kind"] for entry in entries][:2] == ["submitted", "admitted"]
+    assert [entry["job"] for entry in entries] == ["streamed-1"] * 2 + ["streamed-2"] * 2
+    assert [entry["id"] for entry in entries] == sorted({entry["id"] for entry in entries})
+    again = read(entries[1]["id"], 2)
+    assert [entry["id"] for entry in again] == [entry["id"] for entry in entries[2:]]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "/v1/jobs", b"{", 400, "unparsable"),
+        ("POST", "/v1/jobs", b'{"a":1,"a":2}', 400, "unparsable"),
+        ("POST", "/v1/jobs", b'{"a":NaN}', 400, "unparsable"),
+        ("POST", "/v1/jobs", b'{"a":1e999}', 400, "unparsable"),
+        ("POST", "/v1/jobs", b'{"name":"\\ud800"}', 400, "unparsable"),
+        ("POST", "/v1/jobs", b"[" * 100_000, 400, "unparsable"),
+        ("POST", "/v1/jobs", b"[]", 422, "input"),
+        ("POST", "/v1/jobs", b'{"jobs":[]}', 422, "input"),
+        ("POST", "/v1/jobs", b" " * (9 << 20), 413, "too-large"),
+        ("PATCH", "/v1/jobs/nothing", b'{"deadline":"1h"}', 404, "not-found"),
+        ("PUT", "/v1/jobs", b"{}", 405, "method"),
+        ("GET", "/v1/jobs?stat=running", None, 422, "input"),
+        ("GET", "/v1/jobs?state=asleep", None, 422, "input"),
+        ("GET", "/v1/jobs?limit=0", None, 422, "input"),
+        ("GET", "/v1/jobs/..%2f..%2fetc", None, 404, "not-found"),
+        ("GET", "/v1/nothing", None, 404, "not-found"),
+        ("POST", "/v1/jobs/x/progress", b"{}", 401, "unauthenticated"),
+    ],
+)
+def test_wrong_requests_are_problems(
+    live: Running, method: str, path: str, body: bytes | None, status: int, code: str
+) -> None:
+    answer = live.client.request(method, path, content=body)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = answer.json()
+    assert told["code"] == code
+    assert told["status"] == status
+    assert told["detail"]
+
+
+def test_another_media_type_is_refused(live: Running) -> None:
+    answer = live.client.post("/v1/jobs", data={"a": "b"})
+    assert answer.json()["code"] == "media-type"
+
+
+def test_the_openapi_document_names_every_route(live: Running) -> None:
+    document = live.client.get("/v1/openapi.json").json()
+    assert {"/v1/jobs", "/v1/quote", "/v1/events", "/metrics"} <= document["paths"].keys()
+    for path, methods in document["paths"].items():
+        for method, told in methods.items():
+            assert told["summary"], (method, path)
+
+
+def test_metrics_are_told(live: Running) -> None:
+    text = live.client.get("/metrics").text
+    for name in ("jobs", "admission_wait_seconds", "decision_seconds", "journal_lag_seconds"):
+        assert f"shadowprice_{name}" in text
+
+
+def test_a_restart_knows_everything(tmp_path: Path) -> None:
+    with running(tmp_path, policy="oasis") as live:
+        told = [live.client.post("/v1/jobs", json=job(f"kept-{at}")).json() for at in range(5)]
+        live.client.delete("/v1/jobs/kept-0")
+        live.client.post("/v1/servers", json={"name": "new", "capacity": {"gpu": 1}})
+    with running(tmp_path, policy="oasis") as live:
+        for before in told[1:]:
+            after = live.client.get(f"/v1/jobs/{before['name']}").json()
+            del after["spec"]
+            assert after == before
+        assert live.client.get("/v1/jobs/kept-0").json()["state"] == "cancelled"
+        names = [server["name"] for server in live.client.get("/v1/servers").json()["servers"]]
+        assert names == ["g-0", "g-1", "g-2", "g-3", "new"]
+        assert live.client.post("/v1/jobs", json=job("kept-1")).json()["id"] == told[1]["id"]
+
+
+def test_an_edited_cluster_file_is_followed(tmp_path: Path) -> None:
+    with running(tmp_path) as live:
+        live.client.post("/v1/servers", json={"name": "mine", "capacity": {"gpu": 1}})
+    servers = [
+        {"name": "g", "count": 3, "capacity": {"gpu": 8, "cpu": 64}},
+        {"name": "late", "capacity": {"gpu": 2, "cpu": 2}},
+    ]
+    with running(tmp_path, cluster=CLUSTER | {"servers": servers}) as live:
+        names = {server["name"] for server in live.client.get("/v1/servers").json()["servers"]}
+        assert names == {"g-0", "g-1", "g-2", "mine", "late"}
+
+
+def test_another_policy_takes_over(tmp_path: Path) -> None:
+    with running(tmp_path, policy="fifo") as live:
+        live.client.post("/v1/jobs", json=job("taken-over"))
+    with running(tmp_path, policy="rolling") as live:
+        assert live.client.get("/v1/jobs/taken-over").json()["state"] in {"standby", "admitted"}
+        assert live.client.get("/v1/service").json()["policy"] == "rolling"

@@ -1,0 +1,108 @@
+"""Services for tests: really listening, on a port of their own, in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from shadowprice.executors.contract import Executor
+from shadowprice.service.clock import Clock
+from shadowprice.service.server import serve
+from shadowprice.service.service import Service
+from shadowprice.service.settings import Settings
+
+CLUSTER: Mapping[str, Any] = {
+    "slot": "1h",
+    "horizon": 50,
+    "servers": [{"name": "g", "count": 4, "capacity": {"gpu": 8, "cpu": 64}}],
+}
+
+
+def job(name: str, **changes: Any) -> dict[str, Any]:
+    """A small job: some slots' work for one worker."""
+    return {
+        "name": name,
+        "chunks": 4,
+        "minibatches": 10,
+        "minibatch_time": "6min",
+        "worker": {"gpu": 1, "cpu": 2},
+        "utility": {"kind": "sigmoid", "value": 50, "decay": 0.1, "target": "20 slots"},
+        **changes,
+    }
+
+
+@dataclass
+class Running:
+    """A service that listens, and a client with the operator's token."""
+
+    service: Service
+    address: str
+    client: httpx.Client
+    _tokens: list[str] = field(default_factory=list)
+
+    def token(self, tenant: str, **more: Any) -> str:
+        answer = self.client.post("/v1/tokens", json={"tenant": tenant, **more})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["token"])
+
+    def as_(self, token: str | None) -> httpx.Client:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=self.address, headers=headers, timeout=20)
+
+
+@contextmanager
+def running(
+    folder: Path,
+    *,
+    cluster: Mapping[str, Any] = CLUSTER,
+    policy: str = "fifo",
+    data: str | None = None,
+    clock: Clock | None = None,
+    executor: Executor | None = None,
+    name: str = "data",
+) -> Iterator[Running]:
+    """Run a service in a thread; without an executor it only observes."""
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump(dict(cluster)))
+    settings = Settings(
+        cluster=path,
+        data=data or str(folder / name),
+        port=0,
+        policy=policy,
+        observe=executor is None,
+        token_file=folder / "operator.token" if data else None,
+    )
+    service = Service(settings, clock, executor)
+    ready = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            serve(settings, lambda _: ready.set(), service)
+        except BaseException as error:
+            failures.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ready.wait(120)
+        if failures:
+            raise failures[0]
+        token = service.token_file.read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=service.address, headers=headers, timeout=20) as client:
+            yield Running(service, service.address, client)
+    finally:
+        service.end()
+        thread.join(60)
+        assert not thread.is_alive()
+    if failures:
+        raise failures[0]
