@@ -5,7 +5,7 @@ All changes go through an `Undo`, so that an event takes effect as a whole or no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from shadowprice.core.cluster import Cluster
@@ -143,19 +143,27 @@ class Books:
             }
         )
 
-    def collect(self) -> list[JobRecord]:
+    def collect(self, awaited: Collection[str] = ()) -> list[JobRecord]:
         """Hand over the jobs that were closed since the last time; the engine forgets them.
 
         Their names may then be used again. The digest still tells what became of them, and the
         last `DEPARTED` names are remembered, so that word of them that comes late is no error.
+
+        Parameters
+        ----------
+        awaited : collection of str
+            Jobs that stay, because word of them is to come, however late.
         """
-        self._digest.refresh(self.jobs, self.cluster.names)
+        if not self._closed:
+            return []
+        going = [name for name in self._closed if name not in awaited]
+        self._digest.refresh(self.jobs, self.cluster.names, going)
         gone = []
-        for name in self._closed:
+        for name in going:
             gone.append(self.jobs.pop(name))
             self._digest.leave(name)
             self._departed[name] = None
-        self._closed.clear()
+        self._closed[:] = [name for name in self._closed if name in self.jobs]
         while len(self._departed) > DEPARTED:
             del self._departed[next(iter(self._departed))]
         return gone

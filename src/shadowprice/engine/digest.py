@@ -33,9 +33,18 @@ class StateDigest:
         self._hashes: dict[str, int] = {}
         self.changed: set[str] = set()
 
-    def refresh(self, jobs: Mapping[str, JobRecord], names: Sequence[str]) -> int:
-        """Return the sum; ``names`` are those of the servers."""
-        for name in self.changed:
+    def refresh(
+        self,
+        jobs: Mapping[str, JobRecord],
+        names: Sequence[str],
+        only: Iterable[str] | None = None,
+    ) -> int:
+        """Return the sum, brought up to date for some jobs only, or for all that changed.
+
+        ``names`` are those of the servers.
+        """
+        due = self.changed if only is None else self.changed.intersection(only)
+        for name in due:
             record = jobs.get(name)
             if record is not None:
                 self._take_out(name)
@@ -44,7 +53,10 @@ class StateDigest:
             elif name in self._hashes:  # its arrival was taken back
                 self._take_out(name)
                 del self._hashes[name]
-        self.changed.clear()
+        if only is None:
+            self.changed.clear()
+        else:
+            self.changed -= due
         self._sum %= _MODULUS
         return self._sum
 

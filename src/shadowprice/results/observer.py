@@ -6,10 +6,19 @@ from collections.abc import Sequence
 
 from shadowprice.core.events import Command, DriverEvent
 from shadowprice.engine import Engine
+from shadowprice.engine.state import JobRecord
 
 
 class Observer:
-    """What looks on while a driver runs an engine; every hook does nothing by default."""
+    """What looks on while a driver runs an engine; every hook does nothing by default.
+
+    Attributes
+    ----------
+    collects : bool
+        Whether it keeps what became of jobs that are over: they then leave the engine.
+    """
+
+    collects = False
 
     def began(self, engine: Engine) -> None:
         """Take note of the engine before its first event."""
@@ -25,6 +34,9 @@ class Observer:
 
     def decided(self, seconds: float) -> None:
         """Take note of how long the policy took over one decision."""
+
+    def left(self, records: Sequence[JobRecord]) -> None:
+        """Take note of jobs that are over and have left the engine."""
 
     def finished(self, engine: Engine) -> None:
         """Take note of the end of the run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,11 @@ from shadowprice.core.events import (
     Stop,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Policy, PricedPolicy
+from shadowprice.core.policy import Policy, PricedPolicy, Status
+from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
+from shadowprice.engine.state import JobRecord
 from shadowprice.results.observer import Observer
 
 HEAT_BINS: Final = 2000
@@ -119,6 +121,33 @@ class Segments:
     ends: Integers
 
 
+class Fate(NamedTuple):
+    """What became of a job.
+
+    Attributes
+    ----------
+    status : Status
+        Where it is, or how it ended.
+    started, completion : int or None
+        First slot in which it ran, and the slot in which it completed.
+    progress : int
+        Progress units made.
+    refusal : Refusal or None
+        Why it was refused, dropped or cancelled.
+    """
+
+    status: Status
+    started: int | None
+    completion: int | None
+    progress: int
+    refusal: Refusal | None
+
+
+_STATUSES: Final = tuple(Status)
+_INSIDE: Final = -1
+_NEVER: Final = -1
+
+
 class Recorder(Observer):
     """An observer that keeps all that the results of a run are made of.
 
@@ -156,6 +185,8 @@ class Recorder(Observer):
         Price of each whole server by slot, empty for policies without prices.
     """
 
+    collects = True
+
     def __init__(self, cluster: Cluster, jobs: Sequence[Job], policy: Policy) -> None:
         self.cluster = cluster
         self.jobs = jobs
@@ -181,13 +212,19 @@ class Recorder(Observer):
         self._starts = array("q")
         self._ends = array("q")
         self._open: dict[str, tuple[int, int]] = {}
+        # Of jobs that have left the engine: status, first slot, completion slot, progress.
+        self._ended = array("b", (_INSIDE,)) * len(jobs)
+        self._started, self._completed, self._made = (
+            array("q", (_NEVER,)) * len(jobs) for _ in range(3)
+        )
+        self._refusals: dict[int, Refusal] = {}
         self._next_slot = 0
         self.engine: Engine | None = None
 
     # ------------------------------------------------------------ hooks
 
     def began(self, engine: Engine) -> None:
-        """Keep the engine, whose job records the tables are built from."""
+        """Keep the engine, which knows the jobs that are not over."""
         self.engine = engine
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
@@ -235,6 +272,38 @@ class Recorder(Observer):
     def decided(self, seconds: float) -> None:
         """Note the time that a decision took."""
         self.latencies.append(seconds)
+
+    def left(self, records: Sequence[JobRecord]) -> None:
+        """Keep what became of jobs that are over."""
+        for record in records:
+            at = self.order[record.job.name]
+            self._ended[at] = _STATUSES.index(record.status)
+            if record.started is not None:
+                self._started[at] = record.started
+            if record.completion is not None:
+                self._completed[at] = record.completion
+            self._made[at] = record.progress
+            if record.refusal is not None:
+                self._refusals[at] = record.refusal
+
+    def fate(self, at: int) -> Fate | None:
+        """Return what became of the job at a position of the workload, None if it never arrived."""
+        if self._ended[at] != _INSIDE:
+            started, completed = self._started[at], self._completed[at]
+            return Fate(
+                _STATUSES[self._ended[at]],
+                None if started == _NEVER else started,
+                None if completed == _NEVER else completed,
+                self._made[at],
+                self._refusals.get(at),
+            )
+        name = self.jobs[at].name
+        record = self.engine.jobs.get(name) if self.engine is not None else None
+        if record is None or name not in self.arrived:
+            return None
+        return Fate(
+            record.status, record.started, record.completion, record.progress, record.refusal
+        )
 
     # ------------------------------------------------------------ what ran
 

@@ -103,14 +103,12 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         if isinstance(decision, Commit | Promise):
             committed.setdefault(decision.job, []).append(slot)
     describe = _Descriptions(recorder.cluster)
-    known = recorder.engine.jobs if recorder.engine is not None else {}
     slot_seconds = recorder.cluster.slot_seconds
     rows = []
-    for job in recorder.jobs:
-        record = known.get(job.name)
-        arrived = record is not None and job.name in recorder.arrived
-        refusal = record.refusal if record is not None and arrived else None
-        completion = record.completion if record is not None else None
+    for at, job in enumerate(recorder.jobs):
+        fate = recorder.fate(at)
+        refusal = fate.refusal if fate is not None else None
+        completion = fate.completion if fate is not None else None
         submitted = job.arrival - job.before_arrival
         jct = None if completion is None else completion - job.arrival + 1 + job.before_arrival
         target = job_target(job)
@@ -124,10 +122,10 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 job_class(job),
                 job.arrival,
                 submitted,
-                _outcome(record.status, record.started) if record and arrived else "not arrived",
+                _outcome(fate.status, fate.started) if fate else "not arrived",
                 refusal.reason.value if refusal else None,
                 refusal.message if refusal else None,
-                record.started if record else None,
+                fate.started if fate else None,
                 completion,
                 jct,
                 recorder.earned.get(job.name, 0.0),
@@ -135,7 +133,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 target,
                 due,
                 late,
-                record.progress if record else 0,
+                fate.progress if fate else 0,
                 job.required,
                 plans[0] if plans else None,
                 len(plans),

@@ -80,7 +80,7 @@ class Simulation:
         Returns
         -------
         Engine
-            The engine in its final state.
+            The engine in its final state, without the jobs that an observer keeps.
         """
         policy = _Timed(self.policy, observers) if observers else self.policy
         # An event that fails is the end of a simulation: nobody asks the policy again.
@@ -88,6 +88,8 @@ class Simulation:
         wakes, patience = self.policy.capabilities.wakes_every_slot, self._patience
         for observer in observers:
             observer.began(engine)
+        collectors = [observer for observer in observers if observer.collects]
+        awaited = self._awaited
         agenda = _agenda(self.jobs, self.incidents)
         machines = Machines(self.execution, self.seed)
         arrived = slot = still = simulated = 0
@@ -113,6 +115,7 @@ class Simulation:
             for observer in observers:
                 observer.slot_running(engine, slot)
             machines.obey(_send(engine, machines.run(slot), observers))
+            _hand_over(engine, awaited, collectors)
             slot += 1
             simulated += 1
             bounds.SIMULATED.check(simulated, "the run", "give --until, or make slots longer")
@@ -128,6 +131,11 @@ class Simulation:
         return engine
 
     @property
+    def _awaited(self) -> set[str]:
+        """Jobs of which word may come when they are long over."""
+        return {event.job for event in self.incidents if isinstance(event, JobCancelled)}
+
+    @property
     def _patience(self) -> int:
         return self.policy.capabilities.patience or self.cluster.horizon
 
@@ -139,6 +147,13 @@ def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> 
     for observer in observers:
         observer.took(event, commands)
     return commands
+
+
+def _hand_over(engine: Engine, awaited: set[str], collectors: Sequence[Observer]) -> None:
+    """Let jobs that are over leave the engine."""
+    gone = engine.collect(awaited) if collectors else ()
+    for observer in collectors if gone else ():
+        observer.left(gone)
 
 
 def _agenda(

@@ -1,0 +1,44 @@
+"""Jobs that are over leave the engine for the results, and nothing tells the difference."""
+
+import pytest
+
+from shadowprice.core.events import JobCancelled
+from shadowprice.engine import Engine
+from shadowprice.results.recorder import Recorder
+from shadowprice.results.tables import decision_records, job_table
+from shadowprice.simulator.driver import Simulation
+from tests import policy_worlds
+
+
+class Keeping(Recorder):
+    """A recorder that leaves all jobs with the engine."""
+
+    collects = False
+
+
+def recorded(kind: type[Recorder], policy: str, seed: int) -> tuple[Recorder, Engine]:
+    on, jobs, incidents = policy_worlds.world_of(policy, seed)
+    # Word of the first job comes when it is long over.
+    late = [JobCancelled(30, jobs[0].name)]
+    made = policy_worlds.fresh(policy, on, jobs, seed)
+    recorder = kind(on, jobs, made)
+    until = 40 if made.capabilities.wakes_every_slot else None
+    simulation = Simulation(on, jobs, made, until, incidents=[*incidents, *late], seed=seed)
+    return recorder, simulation.run([recorder])
+
+
+@pytest.mark.parametrize("policy", policy_worlds.every_policy())
+def test_a_run_whose_jobs_leave_the_engine_tells_the_same(policy: str) -> None:
+    for seed in (2, 5):
+        collecting, engine = recorded(Recorder, policy, seed)
+        keeping, full = recorded(Keeping, policy, seed)
+        assert job_table(collecting).equals(job_table(keeping))
+        assert list(decision_records(collecting, plans=True)) == list(
+            decision_records(keeping, plans=True)
+        )
+        assert engine.state_digest() == full.state_digest()
+        awaited = {event.job for event in keeping.incidents if isinstance(event, JobCancelled)}
+        gone = full.jobs.keys() - engine.jobs.keys()
+        assert {name for name, record in engine.jobs.items() if not record.status.open} <= awaited
+        assert not gone & (full.open_jobs.keys() | awaited)
+        assert gone or len(full.jobs) <= len(awaited) + len(full.open_jobs)
