@@ -1,0 +1,291 @@
+"""What only the local executor can get wrong: this machine, its limits, its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    ExecutorError,
+    ExecutorOptions,
+    Refused,
+    Share,
+    Started,
+)
+from shadowprice.executors.local import executor as module
+from shadowprice.executors.local.generation import Generation
+from shadowprice.executors.local.settings import read_settings
+from shadowprice.executors.local.store import Store, key_of
+from shadowprice.executors.registry import create
+from tests.contract.harness import LocalHarness, Told, eventually, python, spec
+from tests.contract.test_contract import POLITE, ready
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalHarness]:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the local executor needs Linux")
+    chosen = LocalHarness(tmp_path / "executor", {"cgroup": "off", "log_bytes": "100000"})
+    yield chosen
+    chosen.end()
+
+
+def test_a_process_is_bound_to_the_cores_of_its_server(local: LocalHarness) -> None:
+    show = python("import os; print(sorted(os.sched_getaffinity(0)))")
+    cores = sorted(os.sched_getaffinity(0))
+
+    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("one", 1, show, Share("one", 2), worker={"cpu": 1000}))
+        await executor.start(spec("two", 1, show, Share("two", 1), worker={"cpu": 4000}))
+        for job in ("one", "two"):
+            await told.one(Ended, job)
+        said = [
+            (await executor.logs(job, 1, process)).text
+            for job, process in (("one", "worker-0"), ("one", "worker-1"), ("two", "worker-0"))
+        ]
+        assert all(len(eval(text)) == 1 for text in said)
+        if len(cores) > 1:
+            assert said[0] != said[1]
+
+    local.run(scenario)
+
+
+def test_memory_is_limited(local: LocalHarness) -> None:
+    greedy = python("x = bytearray(300 << 20); print('had it')")
+
+    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("small", 1, greedy, worker={"memory": 200 << 20}))
+        await executor.start(spec("large", 1, greedy, worker={"memory": 600 << 20}))
+        small = await told.one(Ended, "small")
+        assert (small.ending, small.tail[-1]) == (Ending.FAILED, "MemoryError")
+        assert (await told.one(Ended, "large")).ending is Ending.DONE
+
+    local.run(scenario)
+
+
+def test_a_generation_that_was_taken_but_not_begun_begins_after_a_restart(
+    local: LocalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(module.LocalExecutor, "_launch", lambda *_: None)
+            await executor.start(spec("job", 1, "echo once >> ../ran"))
+            await executor.start(spec("stopped", 1, "echo never >> ../ran"))
+            await executor.close()
+            await told.end()
+        Store(own.path).stop(5, "stopped", 1, 0.0)
+        executor = await own.open()
+        told = Told(executor)
+        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        assert "before it was started" in (await told.one(Refused, "stopped")).reason
+        await executor.close()
+        await told.end()
+
+    local.run(scenario)
+    assert (local.path / "jobs" / key_of("job") / "ran").read_text() == "once\n"
+    assert not (local.path / "jobs" / key_of("stopped") / "ran").exists()
+
+
+def test_supervisors_too_many_begin_nothing(local: LocalHarness) -> None:
+    agent = Path(module.__file__).with_name("agent.py")
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, f"echo once >> ../ran; {POLITE}"))
+        path = Store(own.path).generation("job", 1).path
+        several = [
+            await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", agent, path)
+            for _ in range(4)
+        ]
+        assert [await one.wait() for one in several] == [0] * 4
+        await ready(executor, "job")
+        await executor.stop(5, "job", 1)
+        await told.one(Ended, "job")
+        late = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", agent, path)
+        assert await late.wait() == 0
+
+    local.run(scenario)
+    assert (local.path / "jobs" / key_of("job") / "ran").read_text() == "once\n"
+
+
+def test_another_process_of_the_same_number_is_left_alone(
+    local: LocalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart of the machine, numbers in a state are those of strangers."""
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, "echo ready; exec sleep 600"))
+        await ready(executor, "job")
+        own.kill_agent("job", 1)
+        await told.one(Ended, "job")
+        await executor.close()
+        await told.end()
+        # As it would have been left by a machine that went down: it runs, by what the disk says.
+        stranger = await asyncio.create_subprocess_exec("sleep", "600")
+        generation: Generation = Store(own.path).generation("job", 1)
+        state = {**generation.state(), "phase": "running", "supervisor": stranger.pid}
+        for other in ({"began": 1}, {"boot": "another"}):
+            generation.write_state({**state, **other})
+            generation.order_stop(hash(str(other)), 0.0, time.time())
+            executor = await own.open()
+            told = Told(executor)
+            ended = await told.one(Ended, "job")
+            assert ended.ending is Ending.LOST
+            assert ("machine was restarted" in ended.reason) == ("boot" in other)
+            assert stranger.returncode is None
+            await executor.close()
+            await told.end()
+        stranger.kill()
+        await stranger.wait()
+
+    local.run(scenario)
+
+
+def test_damaged_records_are_a_loss_and_no_more(local: LocalHarness) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("damaged", 1, "true"))
+        await executor.start(spec("sound", 1, POLITE))
+        await told.one(Ended, "damaged")
+        await ready(executor, "sound")
+        await executor.close()
+        await told.end()
+        state = Store(own.path).generation("damaged", 1).path / "state"
+        state.write_bytes(b"\0" * state.stat().st_size)
+        executor = await own.open()
+        told = Told(executor)
+        ended = await told.one(Ended, "damaged")
+        assert ended.ending is Ending.LOST
+        assert "records cannot be read" in ended.reason
+        await executor.stop(5, "sound", 1)
+        assert (await told.one(Ended, "sound")).code == 143
+        await executor.close()
+        await told.end()
+        state.parent.joinpath("state").unlink()
+        subprocess.run(["rm", "-r", state.parent], check=True)
+
+    local.run(scenario)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", place],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("no disk of 600 kB can be mounted here: that is for root")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk_loses_no_end_and_takes_no_order_by_half(small_disk: Path) -> None:
+    local = LocalHarness(small_disk, {"cgroup": "off", "log_bytes": "100000000"})
+    fill = "echo begun; head -c 2000000 /dev/zero; echo ready; while [ ! -e ../go ]; do sleep 0.05;"
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("filling", 1, f"{fill} done; echo the end; exit 6"))
+        await told.one(Started, "filling")
+
+        def full() -> bool:
+            left = os.statvfs(small_disk)
+            return left.f_bavail == 0
+
+        await eventually(full)
+        with pytest.raises(ExecutorError, match="No space left"):
+            await executor.start(spec("another", 1, "true"))
+        assert [held.job for held in await executor.list()] == ["filling"]
+        (own.path / "jobs" / key_of("filling") / "go").symlink_to("/")
+        ended = await told.one(Ended, "filling")
+        assert (ended.ending, ended.code, ended.tail[-1]) == (Ending.FAILED, 6, "the end")
+        await executor.forget("filling", 1)
+        await executor.discard("filling")
+        assert not full()
+        assert await executor.start(spec("another", 1, "true")) == "accepted"
+        assert (await told.one(Ended, "another")).ending is Ending.DONE
+
+    local.run(scenario)
+
+
+def test_a_job_outlives_the_process_of_the_service(local: LocalHarness) -> None:
+    """The service is killed, not closed: another one finds what it began."""
+    service = (
+        "import asyncio, os, sys\nfrom pathlib import Path\n"
+        "from tests.contract.harness import LocalHarness, spec\n"
+        "from tests.contract.test_contract import POLITE, ready\n"
+        "async def main():\n"
+        f" executor = await LocalHarness(Path({str(local.path)!r}), {local.settings!r}).open()\n"
+        " await executor.start(spec('job', 1, POLITE))\n"
+        " await ready(executor, 'job')\n"
+        " os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", service], cwd=root, check=False)
+    assert done.returncode == -9
+
+    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+        started = await told.one(Started, "job")
+        assert not told.of(Ended, "job")
+        await executor.stop(5, "job", 1)
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.tail[-1]) == (Ending.STOPPED, "saved")
+        assert ended.at > started.at
+
+    local.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"memry": "off"}, "did you mean 'memory'"),
+        ({"memory": "much"}, "'much' is no such"),
+        ({"cgroup": "here"}, "'here' is no such"),
+        ({"log_bytes": "many"}, "'many' is no such"),
+        ({"log_bytes": "9" * 30}, "is no such"),
+        ({"devices": "0,1,0"}, "names a device twice"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        create("local", ExecutorOptions("/nowhere", settings=settings))
+
+
+def test_devices_are_those_that_are_named(local: LocalHarness) -> None:
+    assert read_settings({"devices": "GPU-a, GPU-b"}).devices == ("GPU-a", "GPU-b")
+    local.settings["devices"] = "GPU-a,GPU-b"
+    show = "echo $CUDA_VISIBLE_DEVICES"
+
+    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+        order = spec("job", 1, show, Share("one", 1), worker={"gpu": 2000})
+        await executor.start(order)
+        await told.one(Ended, "job")
+        assert (await executor.logs("job")).text == "GPU-a,GPU-b\n"
+        await executor.start(spec("two", 1, show, Share("two", 1), worker={"gpu": 1000}))
+        assert "two has 0 GPUs on this machine" in (await told.one(Refused, "two")).reason
+        given = {"one": ("GPU-b",)}
+        order = spec("given", 1, show, Share("one", 1), worker={"gpu": 1000}, devices=given)
+        await executor.start(order)
+        await told.one(Ended, "given")
+        assert (await executor.logs("given")).text == "GPU-b\n"
+
+    local.run(scenario)
+
+
+def test_a_directory_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    executor = create("local", ExecutorOptions(str(tmp_path / "file")))
+    with pytest.raises(ExecutorError, match="file"):
+        asyncio.run(executor.open())

@@ -1,0 +1,165 @@
+"""What a job's own script uses: reports, checkpoints, the end it is told of."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from shadowprice import jobs
+from shadowprice.executors.progress import read_progress
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in [name for name in os.environ if name.startswith("SHADOWPRICE_")]:
+        monkeypatch.delenv(name)
+    told = {"JOB": "j", "GENERATION": "3", "RANK": "0", "ROLE": "worker", "WORKERS": "2"}
+    told |= {"PS": "1", "CHECKPOINT_DIR": str(tmp_path / "c"), "SLOT_END": "12.500"}
+    for name, value in told.items():
+        monkeypatch.setenv(f"SHADOWPRICE_{name}", value)
+    return tmp_path
+
+
+def test_what_was_told_is_read(inside: Path) -> None:
+    assert jobs.current() == jobs.Job("j", 3, "worker", 0, 2, 1, inside / "c", 12.5)
+    assert jobs.current().leads
+
+
+def test_a_report_goes_into_the_file(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
+    assert jobs.report(12, loss=0.5)
+    assert jobs.report(13, loss=0.25, accuracy=1)
+    body = json.loads((inside / "progress.json").read_bytes())
+    report = read_progress("j", body, 0.0)
+    assert (report.progress, report.generation) == (13_000_000, 3)
+    assert report.metrics == {"loss": 0.25, "accuracy": 1.0}
+    assert [path.name for path in inside.iterdir()] == ["progress.json"]
+
+
+def test_only_worker_0_reports(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
+    for rank, role in (("1", "worker"), ("0", "ps")):
+        monkeypatch.setenv("SHADOWPRICE_RANK", rank)
+        monkeypatch.setenv("SHADOWPRICE_ROLE", role)
+        assert not jobs.report(1)
+    assert list(inside.iterdir()) == []
+
+
+def test_a_report_is_posted_where_there_is_no_file(
+    inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.path, self.headers["Authorization"], json.loads(body)))
+            self.send_response(202)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}/v1/jobs/j/progress"
+        monkeypatch.setenv("SHADOWPRICE_PROGRESS_URL", address)
+        monkeypatch.setenv("SHADOWPRICE_PROGRESS_TOKEN", "token")
+        assert jobs.report(2.5, loss=1)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    body = {"generation": 3, "minibatches": 2.5, "metrics": {"loss": 1.0}}
+    assert got == [("/v1/jobs/j/progress", "Bearer token", body)]
+    assert not jobs.report(3)  # nobody listens any more: no harm
+
+
+@pytest.mark.parametrize("address", ["", "file:///etc/passwd", "ftp://x"])
+def test_a_report_goes_nowhere_else(
+    inside: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_URL", address)
+    assert not jobs.report(1)
+
+
+def test_the_newest_whole_checkpoint_is_loaded(inside: Path) -> None:
+    assert jobs.load() is None
+    for step in (9, 10, 11):
+        jobs.save(step, b"x" * step)
+        (inside / "c" / f".checkpoint-{step:015d}.77.1").touch()  # it was killed while saving
+    jobs.save(11, b"x" * 11)
+    names = sorted(path.name for path in (inside / "c").iterdir())
+    assert names == [f"checkpoint-{step:015d}" for step in (10, 11)]
+    assert jobs.load() == jobs.Checkpoint(11, b"x" * 11)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "rename", "longer"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(inside: Path, damage: str) -> None:
+    jobs.save(1, b"one" * 100)
+    jobs.save(2, b"two" * 100)
+    newest = inside / "c" / f"checkpoint-{2:015d}"
+    content = newest.read_bytes()
+    if damage == "cut":
+        newest.write_bytes(content[:-1])
+    elif damage == "flip":
+        newest.write_bytes(content[:100] + b"?" + content[101:])
+    elif damage == "empty":
+        newest.write_bytes(b"")
+    elif damage == "rename":
+        newest.rename(newest.with_name(f"checkpoint-{7:015d}"))
+    else:
+        newest.write_bytes(content + b"!")
+    assert jobs.load() == jobs.Checkpoint(1, b"one" * 100)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(inside: Path) -> None:
+    script = (
+        "import resource, signal; from shadowprice import jobs; jobs.save(1, b'one')\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n jobs.save(2, b'x' * 5000)\nexcept OSError as error:\n print(error.errno)\n"
+        "print(jobs.load())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[1] == "Checkpoint(step=1, data=b'one')"
+    assert [path.name for path in (inside / "c").iterdir()] == [f"checkpoint-{1:015d}"]
+
+
+def test_a_job_is_told_to_stop_and_leaves_with_143(inside: Path) -> None:
+    script = (
+        "from shadowprice import jobs\nstop = jobs.StopSignal()\nprint(bool(stop), flush=True)\n"
+        "while not stop.wait(60): pass\nprint(bool(stop), flush=True)\njobs.leave()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"False\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == b"True\n"
+        assert process.wait(60) == 143
+    assert inside.is_dir()
+
+
+def test_importing_it_costs_a_job_nothing() -> None:
+    script = "import sys; import shadowprice.jobs; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert {name for name in loaded if name.startswith("shadowprice")} == {
+        "shadowprice",
+        "shadowprice.jobs",
+    }
+    assert not loaded & {"numpy", "pydantic", "numba", "asyncio", "urllib.request"}
