@@ -78,16 +78,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(utility.FAMILIES, "sloping", Sloping)  # type: ignore[arg-type]  # a dict
 
 
-BY_FAMILY = pytest.mark.xfail(
-    strict=True, reason="its kernels work utilities out by family, and know six of them"
-)
-NAMES = [
-    pytest.param(name, marks=BY_FAMILY) if name in {"rolling", "rrh"} else name
-    for name in sorted(policies())
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(policies()))
 def test_every_policy_decides_by_the_values_alone(name: str) -> None:
     on, jobs = workload(name)
     before, _ = outcome(name, on, jobs)

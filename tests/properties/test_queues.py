@@ -15,7 +15,7 @@ from shadowprice.core.events import JobCancelled
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
-from shadowprice.kernels.reactive.backfill import backfill
+from shadowprice.kernels.reactive.backfill import Queued, backfill
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.queues import (
@@ -192,10 +192,8 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
     new = np.zeros((2, count, servers), dtype=np.int64)
     moved = cursors.copy()
     flags = np.array(hosts, dtype=np.bool_).T.copy()
-    backfill(
-        times, table, 1 + len(slots), worker, ps, workers, needed, lengths,
-        flags[0], flags[1], moved, most, starts, new[0], new[1],
-    )  # fmt: skip
+    queued = Queued(worker, ps, workers, needed, lengths, flags[0], flags[1])
+    backfill(times, table, 1 + len(slots), queued, moved, most, starts, new[0], new[1])
     wanted, placed, cursors_then = reservations(
         now,
         [(end, back.tolist()) for end, back in ends],

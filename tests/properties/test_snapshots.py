@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.events import SlotBegan, SlotEnded
+from shadowprice.core.events import DriverEvent, SlotBegan, SlotEnded
+from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import recall, remember
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from tests.planners import EarliestPlanner, Wanderer
-from tests.policy_worlds import driven, every_policy, fresh
+from tests.policy_worlds import driven, every_policy, follows, fresh
 from tests.properties.test_engine import Auditor, Simulation, world
 
 SEEDS = (1, 4)
@@ -113,22 +114,63 @@ def test_recovery_applies_what_was_decided(policy: str) -> None:
         assert engine.last is not None
         tail.append(engine.last)
     memory = engine.policy_memory()
-    for remembers in (True, False):
-        again = restore(json.loads(saved), fresh(policy, on, jobs, seed))
-        for entry in tail:
-            again.apply(entry)
-        assert again.state_digest() == engine.state_digest()
-        if remembers:
-            again.recall_policy(memory)
-            for event, expected in zip(events[2 * third :], commands[2 * third :], strict=True):
-                assert told(again.handle(event)) == told(expected)
-        elif hasattr(again.policy, "resume"):
-            # Without the memory, the policy begins anew on what it sees, and goes on from there.
-            slot = again.slot if again.slot_running is None else again.slot_running
-            for number in range(3):
-                if again.slot_running is None:
-                    again.handle(SlotBegan(slot + number))
-                again.handle(SlotEnded(slot + number, {}, {}))
+    again = restore(json.loads(saved), fresh(policy, on, jobs, seed))
+    for entry in tail:
+        again.apply(entry)
+    assert again.state_digest() == engine.state_digest()
+    again.recall_policy(memory)
+    for event, expected in zip(events[2 * third :], commands[2 * third :], strict=True):
+        assert told(again.handle(event)) == told(expected)
+
+
+def outside(events: list[DriverEvent]) -> list[DriverEvent]:
+    """Return what came from outside: jobs, cancellations, servers."""
+    return [event for event in events if not isinstance(event, SlotBegan | SlotEnded)]
+
+
+def drive_on(engine: Engine, coming: list[DriverEvent], slots: int) -> None:
+    """Drive an engine on: what comes from outside, and jobs that yield what they declare."""
+    running = engine.slot_running
+    for slot in range(engine.slot if running is None else running, engine.slot + slots):
+        if engine.slot_running is None:
+            while coming and coming[0].slot <= slot:
+                engine.handle(coming.pop(0))
+            engine.handle(SlotBegan(slot))
+        gained = {}
+        for name, placement in engine.running.items():
+            record = engine.jobs[name]
+            assert record.job.bag is None
+            whole = record.job.gain(placement.total_workers, colocated=placement.colocated)
+            gained[name] = min(whole, record.job.required - record.progress)
+        assert (engine.ledger.recount() == engine.ledger.used).all()
+        engine.handle(SlotEnded(slot, gained, {}))
+
+
+@pytest.mark.parametrize("policy", [name for name in every_policy() if follows(name)])
+def test_recovery_without_the_memory_goes_on_whatever_comes_next(policy: str) -> None:
+    """The policy begins anew on what it sees, in the middle of the event that comes next."""
+    for seed in SEEDS:
+        on, jobs, events, _ = driven(policy, seed)
+        engine = Engine(on, fresh(policy, on, jobs, seed))
+        begun, entries = json.dumps(snapshot(engine)), []
+        for event in events:
+            engine.handle(event)
+            assert engine.last is not None
+            entries.append(engine.last)
+        kinds = set()
+        for cut in range(1, len(events)):
+            kind = (type(events[cut]), engine.slot_running is None)
+            if kind in kinds and cut % 5:
+                continue
+            kinds.add(kind)
+            again = restore(json.loads(begun), fresh(policy, on, jobs, seed))
+            for entry in entries[:cut]:
+                again.apply(entry)
+            again.handle(events[cut])
+            drive_on(again, outside(events[cut + 1 :]), 40)
+            assert again.jobs.keys() == {job.name for job in jobs}
+            for record in again.jobs.values():
+                assert record.status is not Status.FINISHED or record.progress
 
 
 @pytest.mark.parametrize("seed", range(6))

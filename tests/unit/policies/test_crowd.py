@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.reactive.risk_reward import admission, appraise
+from shadowprice.core.utility import FAMILIES
+from shadowprice.kernels.reactive.risk_reward import Candidates, admission, appraise
+from shadowprice.kernels.reactive.worth import Worths
 from shadowprice.policies.baselines.crowd import Crowd
 
 
-def columns(rng: np.random.Generator, jobs: int) -> dict[str, Any]:
+def candidates(rng: np.random.Generator, jobs: int) -> Candidates:
     """Return a table of jobs, many of them alike, so that expiries and delays tie."""
     alike = rng.integers(0, max(1, jobs // 2), jobs)
-    return {
-        "family": rng.integers(0, 6, jobs)[alike],
-        "parameters": rng.choice([0.0, 0.5, 1.0, 7.0, 30.0], (jobs, 3))[alike],
-        "arrival": rng.integers(0, 5, jobs),
-        "slots_left": rng.integers(1, 9, jobs)[alike],
-        "share": rng.choice([0.05, 0.1, 0.4], jobs)[alike],
-    }
+    worths = Worths(
+        rng.integers(0, len(FAMILIES), jobs)[alike],
+        rng.choice([0.0, 0.5, 1.0, 7.0, 30.0], (jobs, 3))[alike],
+        np.zeros((jobs, 0), np.int64),
+        np.zeros((jobs, 0)),
+    )
+    return Candidates(
+        worths,
+        rng.integers(0, 5, jobs),
+        rng.integers(1, 9, jobs)[alike],
+        rng.choice([0.05, 0.1, 0.4], jobs)[alike],
+    )
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)
@@ -29,7 +34,7 @@ def columns(rng: np.random.Generator, jobs: int) -> dict[str, Any]:
 def test_joining_one_by_one_is_appraising_all(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs = int(rng.integers(1, 90))
-    table, slot = columns(rng, jobs), 5
+    table, slot = candidates(rng, jobs), 5
     rows = rng.permutation(jobs)
     begin = int(rng.integers(0, jobs))
     crowd = Crowd(slot, table, rows[:begin])
@@ -38,10 +43,8 @@ def test_joining_one_by_one_is_appraising_all(seed: int) -> None:
         crowd.join(row, table)
         there.append(row)
         present = np.array(there, dtype=np.int64)
-        names = ("family", "parameters", "arrival", "slots_left", "share")
-        common = (slot, present, *(table[name] for name in names))
-        rated = appraise(*common, 0.3, 0.01)
-        expected = admission(len(present) - 1, *common, *rated, 0.01)
+        made = appraise(slot, present, table, 0.3, 0.01)
+        expected = admission(len(present) - 1, present, table, made)
         assert crowd.admission(table, 0.3, 0.01) == expected
         assert crowd.count == len(there)
         if rng.random() < 0.4:

@@ -13,9 +13,19 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Reason
-from shadowprice.core.utility import FAMILIES, Constant, Deadline, Linear, Power, utility_value
+from shadowprice.core.utility import (
+    FAMILIES,
+    Constant,
+    Deadline,
+    Linear,
+    Power,
+    Utility,
+    utility_value,
+)
 from shadowprice.engine import Engine
-from shadowprice.kernels.reactive.risk_reward import appraise, worth
+from shadowprice.kernels.reactive.risk_reward import Candidates, appraise
+from shadowprice.kernels.reactive.worth import Worths, worth
+from shadowprice.policies.reactive.worths import WorthTable
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.replays import Watcher, replay
@@ -24,16 +34,22 @@ from tests.workloads import cluster, job, random_utility
 SEEDS = st.integers(0, 2**32 - 1)
 
 
+def told(utilities: list[Utility]) -> Worths:
+    table = WorthTable()
+    for row, one in enumerate(utilities):
+        table.enter(row, one)
+    return table.columns
+
+
 def test_the_kernel_knows_every_family() -> None:
     rng = np.random.default_rng(0)
     some = [random_utility(rng) for _ in range(40)] + [Linear(9.0, -0.4), Power(20.0, 1.5)]
-    kinds = list(FAMILIES)
-    assert {one.kind for one in some} == set(kinds)
-    for one in some:
-        values = [getattr(one, name) for name in one.__dataclass_fields__ if name != "kind"]
-        parameters = [*values, 0.0, 0.0][:3]
+    assert {one.kind for one in some} == set(FAMILIES)
+    columns = told(some)
+    assert not columns.knots.size
+    for row, one in enumerate(some):
         for duration in (0, 1, 2, 7.5, 40):
-            got = worth(kinds.index(one.kind), *parameters, float(duration))
+            got = worth(columns, row, float(duration))
             assert got == pytest.approx(utility_value(one, duration), rel=1e-12, abs=1e-300)
 
 
@@ -43,17 +59,11 @@ def test_the_ranking_is_the_sum_it_stands_for(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs = int(rng.integers(1, 12))
     utilities = [random_utility(rng) for _ in range(jobs)]
-    kinds = list(FAMILIES)
-    family = np.array([kinds.index(one.kind) for one in utilities])
-    parameters = np.zeros((jobs, 3))
-    for row, one in enumerate(utilities):
-        values = [getattr(one, name) for name in one.__dataclass_fields__ if name != "kind"]
-        parameters[row, : len(values)] = values
     arrival, left = rng.integers(0, 5, jobs), rng.integers(1, 9, jobs)
     share = rng.uniform(0.05, 1.0, jobs)
     alpha, discount = float(rng.uniform()), float(rng.uniform(0, 0.2))
-    rows = np.arange(jobs)
-    reward, _, _ = appraise(6, rows, family, parameters, arrival, left, share, alpha, discount)
+    table = Candidates(told(utilities), arrival, left, share)
+    reward = appraise(6, np.arange(jobs), table, alpha, discount).reward
 
     def yield_(at: int, later: int) -> float:
         return utility_value(utilities[at], int(6 + left[at] - 1 - arrival[at]) + later)

@@ -9,6 +9,8 @@ over several resources, not of a number of processors.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,25 +21,41 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
+class Queued(NamedTuple):
+    """Jobs in order of priority, and what servers may carry.
+
+    Attributes
+    ----------
+    worker, ps : int64[jobs, resources]
+        Demands.
+    workers, servers : int64[jobs]
+        Fixed numbers of workers, and the parameter servers they need.
+    lengths : int64[jobs]
+        Slots that each is expected to run.
+    hosts_workers, hosts_ps : bool[servers]
+        What each server may carry now.
+    """
+
+    worker: Integers
+    ps: Integers
+    workers: Integers
+    servers: Integers
+    lengths: Integers
+    hosts_workers: Flags
+    hosts_ps: Flags
+
+
 @kernel
-def carries(
-    room: Integers,
-    worker: Integers,
-    ps: Integers,
-    workers: int,
-    servers_needed: int,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
-) -> bool:
+def carries(room: Integers, queued: Queued, j: int) -> bool:
     """Return whether servers have room for the workers, and for the parameter servers, each alone.
 
     It never says no where the two fit together, and is much cheaper than placing them.
     """
     servers, resources = room.shape
     for kind in range(2):
-        wanted = workers if kind == 0 else servers_needed
-        hosts = hosts_workers if kind == 0 else hosts_ps
-        demand = worker if kind == 0 else ps
+        wanted = queued.workers[j] if kind == 0 else queued.servers[j]
+        hosts = queued.hosts_workers if kind == 0 else queued.hosts_ps
+        demand = queued.worker[j] if kind == 0 else queued.ps[j]
         for s in range(servers):
             if wanted <= 0:
                 break
@@ -54,18 +72,10 @@ def carries(
 
 
 @kernel
-def fitting_now(
-    free: Integers,
-    worker: Integers,
-    ps: Integers,
-    workers: Integers,
-    servers_needed: Integers,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
-) -> int:
+def fitting_now(free: Integers, queued: Queued) -> int:
     """Return one more than the last job that could stand on what is free now, 0 if none could."""
-    for j in range(len(workers) - 1, -1, -1):
-        if carries(free, worker[j], ps[j], workers[j], servers_needed[j], hosts_workers, hosts_ps):
+    for j in range(len(queued.workers) - 1, -1, -1):
+        if carries(free, queued, j):
             return j + 1
     return 0
 
@@ -75,13 +85,7 @@ def backfill(
     times: Integers,
     free: Integers,
     spans: int,
-    worker: Integers,
-    ps: Integers,
-    workers: Integers,
-    servers_needed: Integers,
-    lengths: Integers,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
+    queued: Queued,
     cursors: Integers,
     reservations: int,
     starts: Integers,
@@ -100,14 +104,8 @@ def backfill(
         reserve is taken off.
     spans : int
         How many of ``times`` are in use.
-    worker, ps : ndarray of int64, shape (jobs, resources)
-        Demands, jobs in order of priority.
-    workers, servers_needed : ndarray of int64, shape (jobs,)
-        Fixed numbers of workers, and the parameter servers they need.
-    lengths : ndarray of int64, shape (jobs,)
-        Slots that each job is expected to run.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        What each server may carry now.
+    queued : Queued
+        The jobs; the first ones, as many as ``starts`` holds.
     cursors : ndarray of int64, shape (2,)
         Where round robin goes on; moved by the jobs that start.
     reservations : int
@@ -122,7 +120,7 @@ def backfill(
     int
         Spans in use afterwards.
     """
-    jobs = len(workers)
+    jobs = len(starts)
     servers, resources = free.shape[1], free.shape[2]
     room = np.empty((servers, resources), dtype=np.int64)
     out = np.empty((3, servers), dtype=np.int64)
@@ -133,7 +131,7 @@ def backfill(
         for first in range(spans):
             if first > 0 and held >= reservations:
                 break
-            end = times[first] + lengths[j]
+            end = times[first] + queued.lengths[j]
             # What is free from the first span to the end of the job.
             last = first
             for s in range(servers):
@@ -144,20 +142,18 @@ def backfill(
                 for s in range(servers):
                     for r in range(resources):
                         room[s, r] = min(room[s, r], free[last, s, r])
-            if not carries(
-                room, worker[j], ps[j], workers[j], servers_needed[j], hosts_workers, hosts_ps
-            ):
+            if not carries(room, queued, j):
                 continue
             trial[0] = cursors[0]
             trial[1] = cursors[1]
             filled = place(
                 room,
-                worker[j],
-                ps[j],
-                workers[j],
-                servers_needed[j],
-                hosts_workers,
-                hosts_ps,
+                queued.worker[j],
+                queued.ps[j],
+                queued.workers[j],
+                queued.servers[j],
+                queued.hosts_workers,
+                queued.hosts_ps,
                 trial,
                 out,
             )
@@ -175,7 +171,9 @@ def backfill(
                 for at in range(filled):
                     s = out[0, at]
                     for r in range(resources):
-                        free[k, s, r] -= out[1, at] * worker[j, r] + out[2, at] * ps[j, r]
+                        free[k, s, r] -= (
+                            out[1, at] * queued.worker[j, r] + out[2, at] * queued.ps[j, r]
+                        )
             starts[j] = times[first]
             if first == 0:
                 cursors[0] = trial[0]

@@ -15,51 +15,84 @@ decay is what one more slot of delay would take from its utility now.
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
-from shadowprice.kernels.reactive.dominant_share import LESS, MORE, SAME, fits, grant
+from shadowprice.kernels.reactive.worth import Worths, worth
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
-CONSTANT, SIGMOID, RECIPROCAL, LINEAR, POWER, DEADLINE = 0, 1, 2, 3, 4, 5
-"""Families of utilities, in the order of `core.utility.FAMILIES`."""
+
+class Candidates(NamedTuple):
+    """Open jobs as rows of a table.
+
+    Attributes
+    ----------
+    worths : Worths
+        Their utilities.
+    arrival, slots_left : int64[rows]
+        Arrival slot, and slots of running that remain.
+    share : float64[rows]
+        Dominant share while running.
+    """
+
+    worths: Worths
+    arrival: Integers
+    slots_left: Integers
+    share: Floats
+
+
+class Appraisal(NamedTuple):
+    """What jobs are worth if each ran from now on, by position.
+
+    Attributes
+    ----------
+    utility : float64[jobs]
+        What completing then is worth.
+    decay : float64[jobs]
+        What one more slot of delay would take from that.
+    expiry : float64[jobs]
+        After what delay nothing is left.
+    delay : float64[jobs]
+        What running keeps from the others: the share times the slots that remain.
+    reward : float64[jobs]
+        See the module.
+    order, by_delay : int64[jobs]
+        Positions sorted by expiry, and by delay.
+    """
+
+    utility: Floats
+    decay: Floats
+    expiry: Floats
+    delay: Floats
+    reward: Floats
+    order: Integers
+    by_delay: Integers
 
 
 @kernel
-def worth(family: int, first: float, second: float, third: float, duration: float) -> float:
-    """Return a utility ``duration`` slots after arrival; parameters in the order of the family."""
-    if family == CONSTANT:
-        return first
-    if family == SIGMOID:
-        return first / (1.0 + math.exp(min(second * (duration - third), 700.0)))
-    if family == RECIPROCAL:
-        return first / (1.0 + duration)
-    if family == LINEAR:
-        return max(0.0, first + second * duration)
-    if family == POWER:
-        return float((first / max(1.0, duration)) ** second)
-    return first if duration <= second else 0.0
+def appraisal(size: int) -> Appraisal:
+    """Return an appraisal of so many jobs, to be filled."""
+    return Appraisal(
+        np.zeros(size),
+        np.zeros(size),
+        np.zeros(size),
+        np.zeros(size),
+        np.zeros(size),
+        np.zeros(size, dtype=np.int64),
+        np.zeros(size, dtype=np.int64),
+    )
 
 
 @kernel
 def appraise(
-    slot: int,
-    rows: Integers,
-    family: Integers,
-    parameters: Floats,
-    arrival: Integers,
-    slots_left: Integers,
-    share: Floats,
-    alpha: float,
-    discount: float,
-) -> tuple[Floats, Floats, Floats]:
+    slot: int, rows: Integers, jobs: Candidates, alpha: float, discount: float
+) -> Appraisal:
     """Appraise all open jobs as if each ran from now on.
 
     Parameters
@@ -68,128 +101,77 @@ def appraise(
         Now.
     rows : ndarray of int64, shape (jobs,)
         Rows of the open jobs.
-    family : ndarray of int64, shape (table rows,)
-        Family of the utility.
-    parameters : ndarray of float64, shape (table rows, 3)
-        Its parameters.
-    arrival, slots_left : ndarray of int64, shape (table rows,)
-        Arrival slot, and slots of running that remain.
-    share : ndarray of float64, shape (table rows,)
-        Dominant share while running.
+    jobs : Candidates
+        The table.
     alpha, discount : float
         See the module.
-
-    Returns
-    -------
-    (ndarray, ndarray, ndarray) of float64, shape (jobs,)
-        Reward, utility if it runs from now on, and decay.
     """
-    jobs = len(rows)
-    utility, decay, expiry = np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)
-    delay = np.zeros(jobs)
-    for j in range(jobs):
-        row = rows[j]
-        foresee(j, row, slot, family, parameters, arrival, slots_left, utility, decay, expiry)
-        delay[j] = share[row] * slots_left[row]
-    order, by_delay = stable_order(expiry), stable_order(delay)
-    reward = np.zeros(jobs)
-    reckon(
-        jobs,
-        rows,
-        slots_left,
-        alpha,
-        discount,
-        utility,
-        decay,
-        expiry,
-        delay,
-        order,
-        by_delay,
-        reward,
-    )
-    return reward, utility, decay
+    count = len(rows)
+    made = appraisal(count)
+    for j in range(count):
+        foresee(j, rows[j], slot, jobs, made)
+    made.order[:] = stable_order(made.expiry)
+    made.by_delay[:] = stable_order(made.delay)
+    reckon(count, rows, jobs, alpha, discount, made)
+    return made
 
 
 @kernel
-def foresee(
-    j: int,
-    row: int,
-    slot: int,
-    family: Integers,
-    parameters: Floats,
-    arrival: Integers,
-    slots_left: Integers,
-    utility: Floats,
-    decay: Floats,
-    expiry: Floats,
-) -> None:
-    """Set a job's utility if it runs from now on, its decay, and after what delay nothing is left.
+def foresee(j: int, row: int, slot: int, jobs: Candidates, made: Appraisal) -> None:
+    """Set a job's utility if it runs from now on, its decay, expiry and delay, at position j.
 
     Parameters
     ----------
     j, row : int
         Its position, and its row of the table.
-    slot, family, parameters, arrival, slots_left
-        As in `appraise`.
-    utility, decay, expiry : ndarray of float64, shape (positions,)
-        Set at ``j``.
+    slot : int
+        Now.
+    jobs : Candidates
+        The table.
+    made : Appraisal
+        Written at ``j``.
     """
-    a, b, c = parameters[row, 0], parameters[row, 1], parameters[row, 2]
-    duration = float(slot + slots_left[row] - 1 - arrival[row])
-    utility[j] = worth(family[row], a, b, c, duration)
-    decay[j] = max(0.0, utility[j] - worth(family[row], a, b, c, duration + 1.0))
-    expiry[j] = utility[j] / decay[j] if decay[j] > 0.0 else np.inf
+    duration = float(slot + jobs.slots_left[row] - 1 - jobs.arrival[row])
+    utility = worth(jobs.worths, row, duration)
+    decay = max(0.0, utility - worth(jobs.worths, row, duration + 1.0))
+    made.utility[j] = utility
+    made.decay[j] = decay
+    made.expiry[j] = utility / decay if decay > 0.0 else np.inf
+    made.delay[j] = jobs.share[row] * jobs.slots_left[row]
 
 
 @kernel
 def reckon(
-    jobs: int,
-    rows: Integers,
-    slots_left: Integers,
-    alpha: float,
-    discount: float,
-    utility: Floats,
-    decay: Floats,
-    expiry: Floats,
-    delay: Floats,
-    order: Integers,
-    by_delay: Integers,
-    reward: Floats,
+    count: int, rows: Integers, jobs: Candidates, alpha: float, discount: float, made: Appraisal
 ) -> None:
     """Set the rewards of all jobs, in time linear in their number.
 
     Parameters
     ----------
-    jobs : int
+    count : int
         How many there are; arrays may be longer.
-    rows, slots_left, alpha, discount
+    rows, jobs, alpha, discount
         As in `appraise`.
-    utility, decay, expiry : ndarray of float64
-        As `foresee` set them.
-    delay : ndarray of float64
-        What running each keeps from the others: its share times the slots that remain.
-    order, by_delay : ndarray of int64
-        Positions sorted by expiry, and by delay.
-    reward : ndarray of float64
-        Set here.
+    made : Appraisal
+        As `foresee` filled it, with the positions sorted.
     """
     # Of a delay x: jobs that expire before lose all, the others x times their decay.
+    utility, decay, expiry, delay = made.utility, made.decay, made.expiry, made.delay
     fading = 0.0
-    fadings = np.zeros(jobs + 1)
-    for k in range(jobs - 1, -1, -1):
-        fading += decay[order[k]]
+    fadings = np.zeros(count + 1)
+    for k in range(count - 1, -1, -1):
+        fading += decay[made.order[k]]
         fadings[k] = fading
     lost = 0.0
     k = 0
-    for n in range(jobs):
-        j = by_delay[n]
-        while k < jobs and expiry[order[k]] <= delay[j]:
-            lost += utility[order[k]] if decay[order[k]] > 0.0 else 0.0
+    for n in range(count):
+        j = made.by_delay[n]
+        while k < count and expiry[made.order[k]] <= delay[j]:
+            lost += utility[made.order[k]] if decay[made.order[k]] > 0.0 else 0.0
             k += 1
         others = lost + fadings[k] * delay[j] - min(decay[j] * delay[j], utility[j])
-        left = slots_left[rows[j]]
-        present = utility[j] / (1.0 + discount * left)
-        reward[j] = (alpha * present - (1.0 - alpha) * max(0.0, others)) / max(delay[j], 1e-12)
+        present = utility[j] / (1.0 + discount * jobs.slots_left[rows[j]])
+        made.reward[j] = (alpha * present - (1.0 - alpha) * max(0.0, others)) / max(delay[j], 1e-12)
 
 
 @kernel
@@ -218,21 +200,8 @@ def leave(j: int, order: Integers) -> None:
 
 
 @kernel
-def admission(
-    at: int,
-    slot: int,
-    rows: Integers,
-    family: Integers,
-    parameters: Floats,
-    arrival: Integers,
-    slots_left: Integers,
-    share: Floats,
-    reward: Floats,
-    utility: Floats,
-    decay: Floats,
-    discount: float,
-) -> tuple[float, float, float]:
-    """Appraise the admission of one job by its place in the candidate schedule.
+def admission(at: int, rows: Integers, jobs: Candidates, made: Appraisal) -> tuple[float, float]:
+    """Return what admitting one job costs the others, and when it would be done.
 
     Jobs are served in the order of their rewards. Where all of them fit side by side nobody waits;
     else the job completes when all that is served up to it, spread over the whole cluster, is
@@ -242,124 +211,34 @@ def admission(
     ----------
     at : int
         Position of the job among ``rows``.
-    slot, rows, family, parameters, arrival, slots_left, share, discount
-        As in `appraise`.
-    reward, utility, decay : ndarray of float64, shape (jobs,)
-        Its results.
+    rows : ndarray of int64, shape (jobs,)
+        Rows of the jobs.
+    jobs : Candidates
+        The table.
+    made : Appraisal
+        Of these jobs; arrays may be longer.
 
     Returns
     -------
-    (float, float, float)
-        Present value, delay cost, and expected slots until completion.
+    (float, float)
+        Delay cost, and expected slots until completion.
     """
     row = rows[at]
+    reward = made.reward
     filled = 0.0
     before = 0.0
     cost = 0.0
-    delay = share[row] * slots_left[row]
+    delay = jobs.share[row] * jobs.slots_left[row]
     for j in range(len(rows)):
         other = rows[j]
-        filled += share[other]
+        filled += jobs.share[other]
         if j == at:
             continue
         if reward[j] > reward[at] or (reward[j] == reward[at] and j < at):
-            before += share[other] * slots_left[other]
+            before += jobs.share[other] * jobs.slots_left[other]
         else:
-            cost += min(decay[j] * delay, utility[j])
-    wait = float(slots_left[row])
+            cost += min(made.decay[j] * delay, made.utility[j])
+    wait = float(jobs.slots_left[row])
     if filled <= 1.0:
-        cost = 0.0
-    else:
-        wait = max(wait, before + delay)
-    duration = slot + wait - 1.0 - arrival[row]
-    a, b, c = parameters[row, 0], parameters[row, 1], parameters[row, 2]
-    present = worth(family[row], a, b, c, duration) / (1.0 + discount * wait)
-    return present, cost, wait
-
-
-@kernel
-def run_in_order(
-    free: Integers,
-    rows: Integers,
-    worker: Integers,
-    ps: Integers,
-    workers: Integers,
-    servers_needed: Integers,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
-    kept_workers: Integers,
-    kept_ps: Integers,
-    new_workers: Integers,
-    new_ps: Integers,
-    standing: Flags,
-    cursors: Integers,
-    change: Integers,
-) -> None:
-    """Let jobs run in order, each with its fixed number of workers, for as long as they fit.
-
-    A job takes the places it had, then free ones that nobody had, round robin, then those of jobs
-    further down the order, which are paused unless they fit elsewhere.
-
-    Parameters
-    ----------
-    free : ndarray of int64, shape (servers, resources)
-        Capacity; what is taken is taken off.
-    rows : ndarray of int64, shape (jobs,)
-        Rows of the open jobs, the first to be served first.
-    worker, ps : ndarray of int64, shape (table rows, resources)
-        Demands.
-    workers, servers_needed : ndarray of int64, shape (table rows,)
-        Fixed numbers of workers, and of the parameter servers they need.
-    hosts_workers, hosts_ps, kept_workers, kept_ps, new_workers, new_ps, standing, cursors, change
-        As in `shadowprice.kernels.reactive.dominant_share.fill`.
-    """
-    jobs = len(rows)
-    servers, resources = free.shape
-    spare = free.copy()
-    least = np.full(resources, np.iinfo(np.int64).max)
-    for j in range(jobs):
-        row = rows[j]
-        for r in range(resources):
-            least[r] = min(least[r], worker[row, r])
-        if standing[row]:
-            for s in range(servers):
-                for r in range(resources):
-                    spare[s, r] -= kept_workers[row, s] * worker[row, r]
-                    spare[s, r] -= kept_ps[row, s] * ps[row, r]
-    room = True
-    for j in range(jobs):
-        row = rows[j]
-        change[j] = SAME
-        if not room and not standing[row]:
-            continue
-        for s in range(servers):
-            new_workers[row, s] = 0
-            new_ps[row, s] = 0
-        if room and not grant(
-            free,
-            spare,
-            worker[row],
-            ps[row],
-            workers[row],
-            servers_needed[row],
-            hosts_workers,
-            hosts_ps,
-            kept_workers[row],
-            kept_ps[row],
-            new_workers[row],
-            new_ps[row],
-            cursors,
-        ):
-            room = False
-            for s in range(servers):
-                for r in range(resources):
-                    spare[s, r] += kept_workers[row, s] * worker[row, r]
-                    spare[s, r] += kept_ps[row, s] * ps[row, r]
-                room = room or (hosts_workers[s] and fits(free, s, least))
-        less = False
-        more = False
-        for s in range(servers):
-            now, then = new_workers[row, s], kept_workers[row, s]
-            less = less or now < then or new_ps[row, s] < kept_ps[row, s]
-            more = more or now > then or new_ps[row, s] > kept_ps[row, s]
-        change[j] = (LESS if less else 0) + (MORE if more else 0)
+        return 0.0, wait
+    return cost, max(wait, before + delay)

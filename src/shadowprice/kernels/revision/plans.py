@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.reactive.risk_reward import worth
+from shadowprice.kernels.reactive.worth import Worths, worth
 from shadowprice.kernels.revision.timeline import (
     SERVERS,
     WORKERS,
@@ -50,12 +50,10 @@ class Jobs(NamedTuple):
         Progress units that remain.
     arrival : int64[rows]
         Arrival slot.
-    family : int64[rows]
-        Family of the utility.
-    shape : float64[rows, 3]
-        Its parameters.
     last : int64[rows]
         Last slot in which completing is worth anything that counts.
+    worths : Worths
+        Utilities.
     """
 
     worker: Ints
@@ -69,9 +67,8 @@ class Jobs(NamedTuple):
     hull: Ints
     left: Ints
     arrival: Ints
-    family: Ints
-    shape: Floats
     last: Ints
+    worths: Worths
 
 
 class Steps(NamedTuple):
@@ -115,8 +112,7 @@ class Log(NamedTuple):
 @kernel
 def utility(jobs: Jobs, row: int, slot: int) -> float:
     """Return what completing in a slot is worth."""
-    a, b, c = jobs.shape[row, 0], jobs.shape[row, 1], jobs.shape[row, 2]
-    return worth(jobs.family[row], a, b, c, float(slot - jobs.arrival[row]))
+    return worth(jobs.worths, row, float(slot - jobs.arrival[row]))
 
 
 @kernel

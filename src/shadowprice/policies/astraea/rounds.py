@@ -25,7 +25,7 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
@@ -140,6 +140,8 @@ class RoundPolicy:
         self._markets = []
         waiting, self._waiting = self._waiting, {}
         for name, state in view.open_jobs.items():
+            if state.status is Status.ARRIVED:
+                continue  # it is about to be answered
             claim = self.tenancy.claim_of(state.job)
             if not len(state.plan) and isinstance(claim, Claim):
                 displaced = name not in waiting or waiting[name].displaced

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED, parse_duration
-from shadowprice.core.events import (
-    Decision,
-    Drop,
-    JobCancelled,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    Place,
-    PolicyEvent,
-    Queue,
-    Reject,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
-)
+from shadowprice.core.events import Decision, Drop, Place, Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.reactive.backfill import backfill, fitting_now
+from shadowprice.kernels.reactive.backfill import Queued, backfill, fitting_now
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import BackfillParameters
+from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
 Integers = NDArray[np.int64]
@@ -79,7 +66,7 @@ class _Running:
     ends: int
 
 
-class Backfill:
+class Backfill(Reactive[BackfillParameters]):
     """Jobs start in order of priority; others may go before as long as they delay no reservation.
 
     A job keeps its workers until it is done. How long it runs is taken from its stated
@@ -100,12 +87,10 @@ class Backfill:
     as the estimates and priorities are.
     """
 
-    capabilities: Final = Capabilities(wakes_every_slot=True, quotes=True)
+    capabilities: ClassVar = Capabilities(wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: BackfillParameters) -> None:
-        self._context = replace(context, known_jobs=None)
-        self._parameters = parameters
-        self._cluster = context.cluster
+        super().__init__(context, parameters)
         self._workers_of = fixed_workers(parameters.workers, context.seed)
         self._empty = EmptyCluster(context.cluster)
         self._room = Room(context.cluster)
@@ -116,77 +101,61 @@ class Backfill:
         self._queue: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
         self._arrivals = 0
-        self._changed = False
         self._looked_at: list[str] = []
 
-    def resume(self, view: View) -> None:
+    def _begin(self, view: View) -> Iterator[Decision]:
+        yield from self._end_overdue(view, view.slot)
+        yield from self._start(view.slot)
+
+    def _lose(self, server: int) -> None:
+        self._room.lose(server)
+
+    def _restore(self, server: int) -> None:
+        self._room.restore(server)
+
+    def _displace(self, view: View, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self._queue:
+                continue  # it was not standing any more when the policy resumed
+            self._room.release(name)
+            entry = self._running.pop(name).entry
+            self._queue[name] = entry
+            entry.length = _expected(entry, view.open_jobs[name].remaining)
+
+    def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Keep what stands where it stands, expected to end as its work says; queue the rest."""
-        ends = {name: running.ends for name, running in self._running.items()}
-        Backfill.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
-        for server in servers_out(view):
-            self._room.lose(server)
-        for name, state in view.open_jobs.items():
-            job, placement = state.job, state.placement
-            wanted = self._workers_of(job)
-            workers = self._empty.workers(job, wanted) or wanted
-            entry = _Waiting(job, workers, self._arrivals, self._share(job, workers), 0)
-            entry.length = _expected(entry, state.remaining)
-            self._arrivals += 1
-            if placement is None:
-                self._queue[name] = entry
-            else:
-                self._room.stand(job, placement)
-                self._running[name] = _Running(entry, ends.get(name, view.slot + entry.length))
-        self._changed = True
-
-    def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force."""
-        return self._parameters.model_dump()
-
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Return decisions on an event."""
-        match event:
-            case SlotBegan(slot):
-                yield from self._end_overdue(view, slot)
-                yield from self._start(slot)
-                return
-            case JobsArrived(_, jobs):
-                yield from self._take_in(jobs)
-            case JobsFinished(_, names):
-                for name in names:
-                    self._leave(name)
-            case JobCancelled(_, name):
-                self._leave(name)
-            case JobsDisplaced(_, names):
-                for name in names:
-                    if name in self._queue:
-                        continue  # it was not standing any more when the policy resumed
-                    self._room.release(name)
-                    entry = self._running.pop(name).entry
-                    self._queue[name] = entry
-                    entry.length = _expected(entry, view.open_jobs[name].remaining)
-            case ServerLost(_, _, server):
-                self._room.lose(server)
-            case ServerBack(_, _, server):
-                self._room.restore(server)
-        self._changed = True
+        job, placement = state.job, state.placement
+        wanted = self._workers_of(job)
+        entry = self._entry(job, self._empty.workers(job, wanted) or wanted, state.remaining)
+        if placement is None:
+            self._queue[job.name] = entry
+        else:
+            self._room.stand(job, placement)
+            ends = view.slot + entry.length
+            if job.name in before._running:
+                ends = before._running[job.name].ends
+            self._running[job.name] = _Running(entry, ends)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
         del explained  # there is one reason
         return self._empty.quote(job, self._workers_of(job), view.slot)
 
-    def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
+    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
+        del view  # what the empty cluster carries decides
         for job in jobs:
             workers = self._empty.workers(job, self._workers_of(job))
             if not workers:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
-            entry = _Waiting(job, workers, self._arrivals, self._share(job, workers), 0)
-            entry.length = _expected(entry, job.required)
-            self._arrivals += 1
-            self._queue[job.name] = entry
+            self._queue[job.name] = self._entry(job, workers, job.required)
             yield Queue(job.name)
+
+    def _entry(self, job: Job, workers: int, remaining: int) -> _Waiting:
+        entry = _Waiting(job, workers, self._arrivals, self._share(job, workers), 0)
+        entry.length = _expected(entry, remaining)
+        self._arrivals += 1
+        return entry
 
     def _share(self, job: Job, workers: int) -> float:
         used = workers * job.worker.astype(np.float64)
@@ -195,7 +164,6 @@ class Backfill:
         return float((used[there] / self._total[there]).max(initial=0.0))
 
     def _leave(self, name: str) -> None:
-        """Forget a job that finished, was dropped or cancelled."""
         self._room.release(name)
         self._running.pop(name, None)
         self._queue.pop(name, None)
@@ -228,44 +196,20 @@ class Backfill:
         if not self._changed and names == self._looked_at:
             return
         self._changed, self._looked_at = False, names
-        jobs = [entry.job for entry in ordered]
-        worker = np.stack([job.worker for job in jobs])
-        ps = np.stack([self._room.ps_demand(job) for job in jobs])
-        workers = np.array([entry.workers for entry in ordered], dtype=np.int64)
-        needed = np.array(
-            [job.ps_needed(entry.workers) for job, entry in zip(jobs, ordered, strict=True)],
-            dtype=np.int64,
-        )
-        hosts = (self._room.hosts_workers, self._room.hosts_ps)
+        queued = self._queued(ordered)
         # What comes after the last job that fits now cannot start, nor delay one that could.
-        count = fitting_now(self._room.free, worker, ps, workers, needed, *hosts)
+        count = fitting_now(self._room.free, queued)
         if not count:
             return
-        lengths = np.array([entry.length for entry in ordered], dtype=np.int64)
         starts = np.empty(count, dtype=np.int64)
-        servers = self._cluster.servers
-        new_workers = np.zeros((count, servers), dtype=np.int64)
-        new_ps = np.zeros((count, servers), dtype=np.int64)
+        new = (np.zeros((count, self._cluster.servers), dtype=np.int64) for _ in range(2))
+        new_workers, new_ps = new
         if not self._running:
             # In the empty cluster a job fits for sure where round robin begins anew.
             self._room.cursors[:] = 0
-        times, free, spans = self._profile(slot, count)
-        backfill(
-            times,
-            free,
-            spans,
-            worker[:count],
-            ps[:count],
-            workers[:count],
-            needed[:count],
-            lengths[:count],
-            *hosts,
-            self._room.cursors,
-            1 if self._parameters.mode == "easy" else count,
-            starts,
-            new_workers,
-            new_ps,
-        )
+        reservations = 1 if self._parameters.mode == "easy" else count
+        profile = self._profile(slot, count)
+        backfill(*profile, queued, self._room.cursors, reservations, starts, new_workers, new_ps)
         for at in np.flatnonzero(starts == slot).tolist():
             entry = ordered[at]
             placement = _placement(new_workers[at], new_ps[at])
@@ -273,6 +217,21 @@ class Backfill:
             del self._queue[entry.job.name]
             self._running[entry.job.name] = _Running(entry, slot + entry.length)
             yield Place(entry.job.name, placement)
+
+    def _queued(self, ordered: Sequence[_Waiting]) -> Queued:
+        """Return jobs in order as the rows that kernels read."""
+        jobs = [entry.job for entry in ordered]
+        workers = [entry.workers for entry in ordered]
+        needed = [entry.job.ps_needed(entry.workers) for entry in ordered]
+        return Queued(
+            np.stack([job.worker for job in jobs]),
+            np.stack([self._room.ps_demand(job) for job in jobs]),
+            np.array(workers, dtype=np.int64),
+            np.array(needed, dtype=np.int64),
+            np.array([entry.length for entry in ordered], dtype=np.int64),
+            self._room.hosts_workers,
+            self._room.hosts_ps,
+        )
 
     def _ordered(self, slot: int) -> list[_Waiting]:
         """Return the jobs to look at, in order of priority."""

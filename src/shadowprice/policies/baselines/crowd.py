@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.order import stable_order
-from shadowprice.kernels.reactive.risk_reward import admission, foresee, join, leave, reckon
+from shadowprice.kernels.reactive.risk_reward import (
+    Candidates,
+    admission,
+    appraisal,
+    foresee,
+    join,
+    leave,
+    reckon,
+)
 
 Integers = NDArray[np.int64]
 
@@ -23,94 +28,51 @@ class Crowd:
     ----------
     slot : int
         The slot; in another one everything is worth something else.
-    columns : mapping
-        The jobs by table row, as `Rrh` keeps them.
+    jobs : Candidates
+        The jobs by table row.
     rows : ndarray of int64, shape (jobs,)
         Rows of the open jobs, in order of arrival.
     """
 
-    def __init__(self, slot: int, columns: Mapping[str, Any], rows: Integers) -> None:
+    def __init__(self, slot: int, jobs: Candidates, rows: Integers) -> None:
         self.slot = slot
         self.count = len(rows)
         size = max(64, 2 * self.count)
         self._rows = np.zeros(size, dtype=np.int64)
         self._rows[: self.count] = rows
-        self._order = np.zeros(size, dtype=np.int64)
-        self._by_delay = np.zeros(size, dtype=np.int64)
-        self._utility, self._decay = np.zeros(size), np.zeros(size)
-        self._expiry, self._delay = np.zeros(size), np.zeros(size)
-        self._reward = np.zeros(size)
+        self._made = appraisal(size)
         for j in range(self.count):
-            self._foresee(j, columns)
-        self._order[: self.count] = stable_order(self._expiry[: self.count])
-        self._by_delay[: self.count] = stable_order(self._delay[: self.count])
+            foresee(j, rows[j], slot, jobs, self._made)
+        for order, values in (
+            (self._made.order, self._made.expiry),
+            (self._made.by_delay, self._made.delay),
+        ):
+            order[: self.count] = stable_order(values[: self.count])
 
-    def join(self, row: int, columns: Mapping[str, Any]) -> None:
+    def join(self, row: int, jobs: Candidates) -> None:
         """Let one more job be appraised with the others."""
         if self.count == len(self._rows):
-            for name, value in list(vars(self).items()):
-                if isinstance(value, np.ndarray):
-                    setattr(self, name, np.concatenate((value, np.zeros_like(value))))
+            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
+            larger = appraisal(len(self._rows))
+            for new, old in zip(larger, self._made, strict=True):
+                new[: self.count] = old
+            self._made = larger
         j = self.count
         self._rows[j] = row
-        self._foresee(j, columns)
-        join(j, self._expiry, self._order)
-        join(j, self._delay, self._by_delay)
+        foresee(j, row, self.slot, jobs, self._made)
+        join(j, self._made.expiry, self._made.order)
+        join(j, self._made.delay, self._made.by_delay)
         self.count += 1
 
     def leave(self) -> None:
         """Let the job that joined last leave."""
         self.count -= 1
-        leave(self.count, self._order)
-        leave(self.count, self._by_delay)
+        leave(self.count, self._made.order)
+        leave(self.count, self._made.by_delay)
 
-    def admission(
-        self, columns: Mapping[str, Any], alpha: float, discount: float
-    ) -> tuple[float, float, float]:
-        """Return value, delay cost and wait of the job that joined last."""
-        jobs, left = self.count, columns["slots_left"]
-        reckon(
-            jobs,
-            self._rows,
-            left,
-            alpha,
-            discount,
-            self._utility,
-            self._decay,
-            self._expiry,
-            self._delay,
-            self._order,
-            self._by_delay,
-            self._reward,
-        )
-        value, cost, wait = admission(
-            jobs - 1,
-            self.slot,
-            self._rows[:jobs],
-            columns["family"],
-            columns["parameters"],
-            columns["arrival"],
-            left,
-            columns["share"],
-            self._reward[:jobs],
-            self._utility[:jobs],
-            self._decay[:jobs],
-            discount,
-        )
-        return value, cost, wait
-
-    def _foresee(self, j: int, columns: Mapping[str, Any]) -> None:
-        row = self._rows[j]
-        foresee(
-            j,
-            row,
-            self.slot,
-            columns["family"],
-            columns["parameters"],
-            columns["arrival"],
-            columns["slots_left"],
-            self._utility,
-            self._decay,
-            self._expiry,
-        )
-        self._delay[j] = columns["share"][row] * columns["slots_left"][row]
+    def admission(self, jobs: Candidates, alpha: float, discount: float) -> tuple[float, float]:
+        """Return what the job that joined last costs the others, and its wait."""
+        rows = self._rows[: self.count]
+        reckon(self.count, rows, jobs, alpha, discount, self._made)
+        cost, wait = admission(self.count - 1, rows, jobs, self._made)
+        return cost, wait

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster, Role
-from shadowprice.core.events import (
-    Decision,
-    JobCancelled,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    PolicyEvent,
-    Queue,
-    Reject,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
-)
+from shadowprice.core.events import Decision, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import Deadline, Sigmoid
-from shadowprice.kernels.reactive.dominant_share import LESS
-from shadowprice.kernels.reactive.risk_reward import run_in_order
+from shadowprice.kernels.reactive.in_order import run_in_order
+from shadowprice.kernels.reactive.places import LESS
 from shadowprice.kernels.reactive.satisfactory import deal_spare, next_change, satisfy
 from shadowprice.policies.baselines.parameters import ElasticFlowParameters
 from shadowprice.policies.baselines.service import gpus_of_worker
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster
-from shadowprice.policies.reactive.table import JobTable
+from shadowprice.policies.reactive.base import Tabled
+from shadowprice.policies.reactive.room import NO_PLACEMENT
 
 Integers = NDArray[np.int64]
 
@@ -55,7 +43,7 @@ def deadline_of(job: Job) -> int:
     return job.arrival + int(np.floor(utility.target)) if isinstance(utility, Sigmoid) else NEVER
 
 
-class Pool:
+class Sums:
     """A cluster as sums of resources, of the servers that are up.
 
     Workers may have what worker servers hold, parameter servers what theirs hold, both together
@@ -95,7 +83,7 @@ class Pool:
         return np.concatenate((of_workers, of_ps, of_workers + of_ps), axis=1)
 
 
-class ElasticFlow:
+class ElasticFlow(Tabled[ElasticFlowParameters]):
     """Jobs whose deadlines can all be met together are admitted, and run with what that takes.
 
     Parameters
@@ -112,57 +100,51 @@ class ElasticFlow:
     are: what they have beyond their plans brings them ahead of these.
     """
 
-    capabilities: Final = Capabilities(elastic=True, wakes_every_slot=True)
+    capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True)
 
     def __init__(self, context: PolicyContext, parameters: ElasticFlowParameters) -> None:
-        self._parameters = parameters
-        self._cluster = context.cluster
+        super().__init__(context, parameters)
         self._capacity = context.cluster.capacity
-        self._pool = Pool(context.cluster)
-        self._columns = len(self._pool.total())
-        self._empty = EmptyCluster(context.cluster)
-        self._table = JobTable(context.cluster)
-        self._cursors = np.zeros(2, dtype=np.int64)
+        self._sums = Sums(context.cluster)
+        self._columns = len(self._sums.total())
         self._changes_at = 0
         self._width = 4
         self._rows: dict[str, NDArray[Any]] = {}
         self._grow(0, 4)
 
-    def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force."""
-        return self._parameters.model_dump()
+    def _begin(self, view: View) -> Iterator[Decision]:
+        if view.slot >= self._changes_at and self._table.rows:
+            yield from self._run(view, view.slot)
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Return decisions on an event."""
-        match event:
-            case SlotBegan(slot):
-                if slot >= self._changes_at and self._table.rows:
-                    yield from self._run(view, slot)
-                return
-            case JobsArrived(slot, jobs):
-                yield from self._take_in(view, slot, jobs)
-            case JobsFinished(_, names):
-                for name in names:
-                    self._table.remove(name)
-            case JobCancelled(_, name):
-                self._table.remove(name)
-            case JobsDisplaced(_, names):
-                for name in names:
-                    self._table.clear(self._table.rows[name])
-            case ServerLost(_, _, server):
-                self._table.lose(server)
-                self._pool.set_up(server, up=False)
-            case ServerBack(_, _, server):
-                self._table.restore(server)
-                self._pool.set_up(server, up=True)
+    def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
+        del view, event
         self._changes_at = 0
+        yield from ()
+
+    def _lose(self, server: int) -> None:
+        super()._lose(server)
+        self._sums.set_up(server, up=False)
+
+    def _restore(self, server: int) -> None:
+        super()._restore(server)
+        self._sums.set_up(server, up=True)
+
+    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+        """Take in a job as it stands; one with a deadline was promised it when it was taken in."""
+        super()._take_up(view, state, before)
+        row = self._table.rows[state.job.name]
+        self._rows["promised"][row] = self._rows["deadline"][row] != NEVER
 
     # ------------------------------------------------------------ admission
 
-    def _take_in(self, view: View, slot: int, jobs: Iterable[Job]) -> Iterator[Decision]:
+    def _wanted(self, job: Job) -> int:
+        return job.most_workers
+
+    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
+        slot = view.slot
         self._refresh(view)
         for job in jobs:
-            most = self._empty.workers(job, job.most_workers)
+            most = self._empty.workers(job, self._wanted(job))
             if not most:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
@@ -241,17 +223,9 @@ class ElasticFlow:
             run_in_order(
                 self._capacity.copy(),
                 running,
-                table.worker,
-                table.ps,
+                table.places,
                 known["workers"][each, level],
                 known["ps"][each, level],
-                table.hosts_workers,
-                table.hosts_ps,
-                table.on_workers,
-                table.on_ps,
-                table.new_workers,
-                table.new_ps,
-                table.standing,
                 self._cursors,
                 change,
             )
@@ -278,7 +252,7 @@ class ElasticFlow:
         last = np.minimum(deadline - slot, self._parameters.slots - 1)
         most = int(last[rows].max(initial=0)) + 1
         plan = np.full((len(deadline), most), -1, dtype=np.int16)
-        free = np.tile(self._pool.total(), (most, 1))
+        free = np.tile(self._sums.total(), (most, 1))
         return last, plan, free
 
     def _refresh(self, view: View) -> None:
@@ -290,19 +264,19 @@ class ElasticFlow:
                 if self._rows["deadline"][row] < view.slot:
                     self._rows["promised"][row] = False
 
-    def _enter(self, job: Job, most: int) -> int:
+    def _enter(self, job: Job, workers: int) -> int:
         row = self._table.add(job)
         best = np.maximum.accumulate(job.gains)
-        useful = np.concatenate(([True], best[1:] > best[:-1])) & (job.worker_counts <= most)
-        workers, ps = job.worker_counts[useful], job.ps_counts[useful]
-        count = len(workers)
+        useful = np.concatenate(([True], best[1:] > best[:-1])) & (job.worker_counts <= workers)
+        counts, ps = job.worker_counts[useful], job.ps_counts[useful]
+        count = len(counts)
         self._grow(len(self._table.jobs), count)
         known = self._rows
         for name, values in (
-            ("demand", self._pool.demand(job, workers, ps)),
+            ("demand", self._sums.demand(job, counts, ps)),
             ("gains", job.gains[useful]),
-            ("gpus", workers * gpus_of_worker(job, self._cluster)),
-            ("workers", workers),
+            ("gpus", counts * gpus_of_worker(job, self._cluster)),
+            ("workers", counts),
             ("ps", ps),
         ):
             known[name][row] = 0

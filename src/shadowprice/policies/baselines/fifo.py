@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Self
 
-from shadowprice.core.events import (
-    CapacityChanged,
-    Decision,
-    Drop,
-    JobCancelled,
-    JobRevised,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    Place,
-    PolicyEvent,
-    Queue,
-    Reject,
-    ServerBack,
-    ServerLost,
-)
+from shadowprice.core.events import Decision, Drop, Place, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FifoParameters
+from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
 
-class Fifo:
+class Fifo(Reactive[FifoParameters]):
     """Jobs run in the order of their arrival, each with a fixed number of workers.
 
     The first job that finds no room blocks all later ones, except for as many as ``backfill``
@@ -50,11 +35,10 @@ class Fifo:
     the queue: arrivals behind a blocked head only queue.
     """
 
-    capabilities: Final = Capabilities(quotes=True)
+    capabilities: ClassVar = Capabilities(quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: FifoParameters) -> None:
-        self._context = replace(context, known_jobs=None)
-        self._parameters = parameters
+        super().__init__(context, parameters)
         self._workers_of = fixed_workers(parameters.workers, context.seed)
         self._empty = EmptyCluster(context.cluster)
         self._room = Room(context.cluster)
@@ -63,55 +47,13 @@ class Fifo:
         self._arrivals = 0
         self._blocked = False
 
-    def resume(self, view: View) -> None:
-        """Keep what stands where it stands, and queue the rest in order of arrival."""
-        Fifo.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
-        for server in servers_out(view):
-            self._room.lose(server)
-        for name, state in view.open_jobs.items():
-            self._order[name] = self._arrivals
-            self._arrivals += 1
-            if state.placement is not None:
-                self._room.stand(state.job, state.placement)
-            else:
-                wanted = self._workers_of(state.job)
-                workers = self._empty.workers(state.job, wanted) or wanted
-                self._queue.append((state.job, workers))
-
-    def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force."""
-        return self._parameters.model_dump()
-
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Return decisions on an event."""
-        del view  # the policy keeps its own books
-        match event:
-            case JobsArrived(_, jobs):
-                yield from self._take_in(jobs)
-            case JobsFinished(_, names):
-                for name in names:
-                    self._leave(name)
-            case JobsDisplaced(_, names):
-                self._displace(names)
-            case JobCancelled(_, name):
-                self._leave(name)
-            case CapacityChanged() | JobRevised():
-                pass  # it has resumed
-            case ServerLost(_, _, server):
-                self._room.lose(server)
-            case ServerBack(_, _, server):
-                self._room.restore(server)
-                self._blocked = False
-            case _:
-                return
-        yield from self._start()
-
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
         del explained  # there is one reason
         return self._empty.quote(job, self._workers_of(job), view.slot)
 
-    def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
+    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
+        del view  # the policy keeps its own books
         for job in jobs:
             workers = self._empty.workers(job, self._workers_of(job))
             if not workers:
@@ -124,15 +66,26 @@ class Fifo:
             self._queue.append((job, workers))
             yield Queue(job.name)
 
+    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+        del view, before
+        job, placement = state.job, state.placement
+        self._order[job.name] = self._arrivals
+        self._arrivals += 1
+        if placement is not None:
+            self._room.stand(job, placement)
+            return
+        wanted = self._workers_of(job)
+        self._queue.append((job, self._empty.workers(job, wanted) or wanted))
+
     def _leave(self, name: str) -> None:
-        """Forget a job that finished or was cancelled."""
-        del self._order[name]
+        if self._order.pop(name, None) is None:
+            return
         if not self._room.release(name):
             self._queue = deque(entry for entry in self._queue if entry[0].name != name)
         self._blocked = False
 
-    def _displace(self, names: Iterable[str]) -> None:
-        """Put jobs back where they belong in the queue."""
+    def _displace(self, view: View, names: Sequence[str]) -> None:
+        del view
         back = []
         for name in names:
             if name not in self._room.standing:
@@ -144,8 +97,16 @@ class Fifo:
         self._queue = deque(entries)
         self._blocked = False
 
-    def _start(self) -> Iterator[Decision]:
+    def _lose(self, server: int) -> None:
+        self._room.lose(server)
+
+    def _restore(self, server: int) -> None:
+        self._room.restore(server)
+        self._blocked = False
+
+    def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         """Place from the head of the queue until a job finds no room."""
+        del view, event
         if self._blocked:
             return
         queue = self._queue

@@ -15,7 +15,7 @@ from shadowprice.policies.baselines.service import gpus_of_worker
 Integers = NDArray[np.int64]
 
 
-class Las(Ranked):
+class Las(Ranked[LasParameters]):
     """Jobs of little attained GPU-time run before the others; within a queue, in order of coming.
 
     A job begins in the first queue and moves to the end of the second when it has had its threshold
@@ -33,8 +33,7 @@ class Las(Ranked):
     """
 
     def __init__(self, context: PolicyContext, parameters: LasParameters) -> None:
-        super().__init__(context, parameters, parameters.workers)
-        self._cluster = context.cluster
+        super().__init__(context, parameters)
         slots = parse_duration(parameters.threshold).in_slots(context.cluster.slot_seconds)
         # In thousandths of a GPU times slots, rounded up: exact, since attained time counts these.
         self._threshold = -(-slots * MILLI // 1)
@@ -44,7 +43,7 @@ class Las(Ranked):
         self._columns["runs"] = np.zeros(0, dtype=np.bool_)
         self._last_place = 0
 
-    def _enter(self, job: Job, row: int) -> None:
+    def _note(self, job: Job, row: int) -> None:
         columns = self._columns
         columns["width"][row] = columns["workers"][row] * gpus_of_worker(job, self._cluster)
         columns["queue"][row] = columns["ran"][row] = columns["waited"][row] = 0

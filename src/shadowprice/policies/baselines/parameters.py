@@ -22,10 +22,15 @@ _FIXED_WORKERS = (
 )
 
 
-class FifoParameters(Parameters):
-    """Parameters of `fifo`."""
+class FixedWidthParameters(Parameters):
+    """What policies have in common under which a job keeps its number of workers."""
 
     workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
+
+
+class FifoParameters(FixedWidthParameters):
+    """Parameters of `fifo`."""
+
     backfill: int = Field(
         default=0,
         ge=0,
@@ -37,10 +42,9 @@ class DrfParameters(Parameters):
     """Parameters of `drf`: it has none."""
 
 
-class RrhParameters(Parameters):
+class RrhParameters(FixedWidthParameters):
     """Parameters of `rrh`."""
 
-    workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
     threshold: float = Field(
         default=0.0,
         description="a job is admitted if its present value less the delay cost is above this, "
@@ -72,10 +76,9 @@ Length = Annotated[str, AfterValidator(_length)]
 """A length of time as files write it."""
 
 
-class SrtfParameters(Parameters):
+class SrtfParameters(FixedWidthParameters):
     """Parameters of `srtf`."""
 
-    workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
     by: Literal["time", "service"] = Field(
         default="time",
         description="what remains of a job: `time`, the slots it still takes; `service`, these "
@@ -83,10 +86,9 @@ class SrtfParameters(Parameters):
     )
 
 
-class LasParameters(Parameters):
+class LasParameters(FixedWidthParameters):
     """Parameters of `las`."""
 
-    workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
     threshold: Length = Field(
         default="3250s",
         description="GPU-time after which a job leaves the first queue: so long on one GPU, half "
@@ -101,10 +103,9 @@ class LasParameters(Parameters):
     )
 
 
-class BackfillParameters(Parameters):
+class BackfillParameters(FixedWidthParameters):
     """Parameters of `backfill`."""
 
-    workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
     mode: Literal["easy", "conservative"] = Field(
         default="easy",
         description="who of those that must wait holds a reservation that no other may delay: "

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.events import (
-    Decision,
-    JobCancelled,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    PolicyEvent,
-    Queue,
-    Reject,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
-)
+from shadowprice.core.events import Decision, JobsArrived, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
+from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
-from shadowprice.core.utility import FAMILIES
-from shadowprice.kernels.reactive.risk_reward import appraise, run_in_order
+from shadowprice.core.utility import utility_value
+from shadowprice.kernels.reactive.risk_reward import Candidates, appraise
 from shadowprice.policies.baselines.crowd import Crowd
-from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import RrhParameters
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster
-from shadowprice.policies.reactive.table import JobTable
-
-_FAMILY: Final = {kind: at for at, kind in enumerate(FAMILIES)}
-_PARAMETERS: Final = {
-    kind: [field.name for field in fields(family)]  # type: ignore[arg-type]  # all dataclasses
-    for kind, family in FAMILIES.items()
-}
+from shadowprice.policies.baselines.ranked import FixedWidths
+from shadowprice.policies.reactive.room import NO_PLACEMENT
+from shadowprice.policies.reactive.worths import WorthTable
 
 
-class Rrh:
+class Rrh(FixedWidths[RrhParameters]):
     """Jobs are admitted for what they are worth less what they cost the others, and ranked so.
 
     Upon arrival a job is admitted if its utility at the time when it is likely to complete, less
@@ -63,74 +43,32 @@ class Rrh:
     costs ``O(jobs log jobs)``.
     """
 
-    capabilities: Final = Capabilities(wakes_every_slot=True, quotes=True)
-
     def __init__(self, context: PolicyContext, parameters: RrhParameters) -> None:
-        self._context = replace(context, known_jobs=None)
-        self._parameters = parameters
-        self._capacity = context.cluster.capacity
-        self._workers_of = fixed_workers(parameters.workers, context.seed)
-        self._empty = EmptyCluster(context.cluster)
-        self._table = JobTable(context.cluster)
-        self._cursors = np.zeros(2, dtype=np.int64)
-        self._changed = False
+        super().__init__(context, parameters)
         self._crowd: Crowd | None = None
-        self._columns: dict[str, Any] = {
-            "family": np.zeros(0, dtype=np.int64),
-            "parameters": np.zeros((0, 3)),
+        self._worths = WorthTable()
+        self._columns |= {
             "arrival": np.zeros(0, dtype=np.int64),
             "gain": np.zeros(0, dtype=np.int64),
-            "workers": np.zeros(0, dtype=np.int64),
-            "ps": np.zeros(0, dtype=np.int64),
             "slots_left": np.zeros(0, dtype=np.int64),
             "share": np.zeros(0),
         }
 
-    def resume(self, view: View) -> None:
-        """Take in all open jobs where they stand; they are ranked anew."""
-        Rrh.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
-        for server in servers_out(view):
-            self._table.lose(server)
-        for state in view.open_jobs.values():
-            wanted = self._workers_of(state.job)
-            self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)
-            if state.placement is not None:
-                self._table.stand(self._table.rows[state.job.name], state.placement)
-        self._changed = True
+    @property
+    def _candidates(self) -> Candidates:
+        columns = self._columns
+        return Candidates(
+            self._worths.columns, columns["arrival"], columns["slots_left"], columns["share"]
+        )
 
-    def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force."""
-        return self._parameters.model_dump()
-
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Return decisions on an event."""
+    def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         if not isinstance(event, JobsArrived):
             self._crowd = None
-        match event:
-            case SlotBegan():
-                if self._changed:
-                    self._changed = False
-                    yield from self._rank_and_run(view)
-                return
-            case JobsArrived(_, jobs):
-                yield from self._take_in(view, jobs)
-            case JobsFinished(_, names):
-                for name in names:
-                    self._table.remove(name)
-            case JobCancelled(_, name):
-                self._table.remove(name)
-            case JobsDisplaced(_, names):
-                for name in names:
-                    self._table.clear(self._table.rows[name])
-            case ServerLost(_, _, server):
-                self._table.lose(server)
-            case ServerBack(_, _, server):
-                self._table.restore(server)
-        self._changed = True
+        return super()._settle(view, event)
 
     # ------------------------------------------------------------ admission
 
-    def _take_in(self, view: View, jobs: Iterable[Job]) -> Iterator[Decision]:
+    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         for job in jobs:
             refusal = self._appraised(view, job)
             if refusal is None:
@@ -154,25 +92,27 @@ class Rrh:
 
     def _appraised(self, view: View, job: Job) -> Refusal | None:
         """Enter a job; take it out again and return the reason if it is not worth it."""
-        workers = self._empty.workers(job, self._workers_of(job))
+        workers = self._empty.workers(job, self._wanted(job))
         if not workers:
             return NO_PLACEMENT
         crowd = self._crowd
         if crowd is None or crowd.slot != view.slot:
             self._refresh(view)
-            crowd = self._crowd = Crowd(view.slot, self._columns, self._table.in_order())
+            crowd = self._crowd = Crowd(view.slot, self._candidates, self._table.in_order())
         row = self._enter(job, workers)
-        crowd.join(row, self._columns)
-        refusal = self._refusal(view, crowd)
+        crowd.join(row, self._candidates)
+        refusal = self._refusal(view, crowd, job)
         if refusal is not None:
             crowd.leave()
             self._table.remove(job.name)
         return refusal
 
-    def _refusal(self, view: View, crowd: Crowd) -> Refusal | None:
+    def _refusal(self, view: View, crowd: Crowd, job: Job) -> Refusal | None:
         """Return why the job entered last is not worth what it costs, None if it is."""
         alpha, discount = self._parameters.alpha, self._parameters.discount
-        value, cost, wait = crowd.admission(self._columns, alpha, discount)
+        cost, wait = crowd.admission(self._candidates, alpha, discount)
+        completes = utility_value(job.utility, view.slot + wait - 1.0 - job.arrival)
+        value = completes / (1.0 + discount * wait)
         short = self._parameters.threshold - (value - cost)
         if short < 0:
             return None
@@ -191,68 +131,26 @@ class Rrh:
             numbers={"threshold": self._parameters.threshold},
         )
 
-    def _enter(self, job: Job, workers: int) -> int:
-        """Take a job in; return its row."""
-        row = self._table.add(job)
+    def _note(self, job: Job, row: int) -> None:
         columns = self._columns
-        size = len(self._table.jobs)
-        for name, column in columns.items():
-            if len(column) < size:
-                columns[name] = np.concatenate(
-                    (column, np.zeros((size - len(column), *column.shape[1:]), column.dtype))
-                )
-        ps = job.ps_needed(workers)
-        columns["family"][row] = _FAMILY[job.utility.kind]
-        names = _PARAMETERS[job.utility.kind]
-        values = [getattr(job.utility, name) for name in names]
-        columns["parameters"][row, : len(names)] = values
+        workers = int(columns["workers"][row])
+        self._worths.enter(row, job.utility)
         columns["arrival"][row] = job.arrival
         columns["gain"][row] = job.gain(workers)
-        columns["workers"][row] = workers
-        columns["ps"][row] = ps
         columns["slots_left"][row] = -(-job.required // job.gain(workers))
         columns["share"][row] = self._shares(np.array([row]))[0]
-        return row
 
     # ------------------------------------------------------------ running
 
-    def _rank_and_run(self, view: View) -> Iterator[Decision]:
-        table, columns = self._table, self._columns
-        rows = table.in_order()
-        if not len(rows):
+    def _begin(self, view: View) -> Iterator[Decision]:
+        rows = self._table.in_order()
+        if not self._changed or not len(rows):
             return
+        self._changed = False
         self._refresh(view)
-        reward, _, _ = appraise(
-            view.slot,
-            rows,
-            columns["family"],
-            columns["parameters"],
-            columns["arrival"],
-            columns["slots_left"],
-            columns["share"],
-            self._parameters.alpha,
-            self._parameters.discount,
-        )
-        ranked = rows[np.argsort(-reward, kind="stable")]
-        change = np.zeros(len(rows), dtype=np.int64)
-        run_in_order(
-            self._capacity.copy(),
-            ranked,
-            table.worker,
-            table.ps,
-            columns["workers"],
-            columns["ps"],
-            table.hosts_workers,
-            table.hosts_ps,
-            table.on_workers,
-            table.on_ps,
-            table.new_workers,
-            table.new_ps,
-            table.standing,
-            self._cursors,
-            change,
-        )
-        yield from table.rearrange(ranked, change)
+        alpha, discount = self._parameters.alpha, self._parameters.discount
+        made = appraise(view.slot, rows, self._candidates, alpha, discount)
+        yield from self._run_in(rows[np.argsort(-made.reward, kind="stable")])
 
     def _refresh(self, view: View) -> None:
         """Take note of the progress that jobs made."""

@@ -14,7 +14,7 @@ from shadowprice.policies.baselines.service import gpus_of_worker
 Integers = NDArray[np.int64]
 
 
-class Srtf(Ranked):
+class Srtf(Ranked[SrtfParameters]):
     """Jobs run in order of the slots that they still take at their fixed width, or of the service.
 
     Parameters
@@ -26,13 +26,12 @@ class Srtf(Ranked):
     """
 
     def __init__(self, context: PolicyContext, parameters: SrtfParameters) -> None:
-        super().__init__(context, parameters, parameters.workers)
-        self._cluster = context.cluster
+        super().__init__(context, parameters)
         self._by_service = parameters.by == "service"
         self._columns["gain"] = np.zeros(0, dtype=np.int64)
         self._columns["width"] = np.zeros(0, dtype=np.int64)
 
-    def _enter(self, job: Job, row: int) -> None:
+    def _note(self, job: Job, row: int) -> None:
         workers = int(self._columns["workers"][row])
         self._columns["gain"][row] = job.gain(workers)
         self._columns["width"][row] = workers * gpus_of_worker(job, self._cluster)

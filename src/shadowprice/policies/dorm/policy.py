@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Self
 
 import numpy as np
 
-from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import (
-    Decision,
-    JobCancelled,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    Pause,
-    Place,
-    PolicyEvent,
-    Queue,
-    Reject,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
-)
+from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.recomputation import Outcome, Recomputation, layout_of
 from shadowprice.policies.dorm.shares import Entry, Pools
+from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
 
-class Dorm:
+class Dorm(Reactive[DormParameters]):
     """All jobs are admitted; an MILP works out their workers whenever jobs come or go.
 
     A recomputation takes place at the beginning of a slot, at most once. Running jobs keep at least
@@ -54,12 +39,10 @@ class Dorm:
     utilisation, and fair.
     """
 
-    capabilities: Final = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
+    capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
-        self._context = replace(context, known_jobs=None)
-        self._parameters = parameters
-        self._cluster: Cluster = context.cluster
+        super().__init__(context, parameters)
         self._empty = EmptyCluster(context.cluster)
         self._room = Room(context.cluster)
         self._up = np.ones(context.cluster.servers, dtype=np.bool_)
@@ -67,7 +50,6 @@ class Dorm:
         self._running: dict[str, Entry] = {}
         self._queue: dict[str, Entry] = {}
         self._arrivals = 0
-        self._changed = False
         self._count = dict.fromkeys(
             (
                 "recomputations",
@@ -79,28 +61,6 @@ class Dorm:
             ),
             0,
         )
-
-    def resume(self, view: View) -> None:
-        """Take in all open jobs where they stand; their shares are worked out anew."""
-        count = self._count
-        Dorm.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
-        self._count = count
-        for server in servers_out(view):
-            self._room.lose(server)
-            self._up[server] = False
-        self._renew()
-        for name, state in view.open_jobs.items():
-            entry = Entry.of(state.job, self._arrivals)
-            self._arrivals += 1
-            if state.placement is None:
-                self._queue[name] = entry
-                continue
-            self._room.stand(state.job, state.placement)
-            workers = state.placement.total_workers
-            # The widest useful number that it has the workers for.
-            entry.choice = max(int(np.searchsorted(entry.counts, workers, side="right")) - 1, 0)
-            self._running[name] = entry
-        self._changed = True
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, and how the recomputations so far went.
@@ -114,46 +74,55 @@ class Dorm:
         """
         return {**self._parameters.model_dump(), "statistics": dict(self._count)}
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Return decisions on an event."""
+    def _begin(self, view: View) -> Iterator[Decision]:
         del view  # the policy keeps its own books
-        match event:
-            case SlotBegan():
-                if self._changed:
-                    self._changed = False
-                    yield from self._recompute()
-                return
-            case JobsArrived(_, jobs):
-                yield from self._take_in(jobs)
-            case JobsFinished(_, names):
-                for name in names:
-                    self._leave(name)
-            case JobCancelled(_, name):
-                self._leave(name)
-            case JobsDisplaced(_, names):
-                for name in names:
-                    if name in self._queue:
-                        continue  # it was not standing any more when the policy resumed
-                    self._room.release(name)
-                    self._queue[name] = entry = self._running.pop(name)
-                    entry.choice = -1
-                self._queue = dict(sorted(self._queue.items(), key=lambda pair: pair[1].order))
-            case ServerLost(_, _, server):
-                self._room.lose(server)
-                self._up[server] = False
-                self._renew()
-            case ServerBack(_, _, server):
-                self._room.restore(server)
-                self._up[server] = True
-                self._renew()
-        self._changed = True
+        if self._changed:
+            self._changed = False
+            yield from self._recompute()
+
+    def _lose(self, server: int) -> None:
+        self._room.lose(server)
+        self._up[server] = False
+        self._renew()
+
+    def _restore(self, server: int) -> None:
+        self._room.restore(server)
+        self._up[server] = True
+        self._renew()
+
+    def _displace(self, view: View, names: Sequence[str]) -> None:
+        del view
+        for name in names:
+            if name in self._queue:
+                continue  # it was not standing any more when the policy resumed
+            self._room.release(name)
+            self._queue[name] = entry = self._running.pop(name)
+            entry.choice = -1
+        self._queue = dict(sorted(self._queue.items(), key=lambda pair: pair[1].order))
+
+    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+        del view, before
+        entry = Entry.of(state.job, self._arrivals)
+        self._arrivals += 1
+        if state.placement is None:
+            self._queue[state.job.name] = entry
+            return
+        self._room.stand(state.job, state.placement)
+        workers = state.placement.total_workers
+        # The widest useful number that it has the workers for.
+        entry.choice = max(int(np.searchsorted(entry.counts, workers, side="right")) - 1, 0)
+        self._running[state.job.name] = entry
+
+    def _recall(self, before: Self) -> None:
+        self._count = before._count
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
         del explained  # there is one reason
         return self._empty.quote(job, int(job.worker_counts[0]), view.slot)
 
-    def _take_in(self, jobs: Iterable[Job]) -> Iterator[Decision]:
+    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
+        del view  # what the empty cluster carries decides
         for job in jobs:
             if self._empty.workers(job, int(job.worker_counts[0])):
                 self._queue[job.name] = Entry.of(job, self._arrivals)
@@ -163,9 +132,10 @@ class Dorm:
                 yield Reject(job.name, NO_PLACEMENT)
 
     def _leave(self, name: str) -> None:
-        entry = self._running.pop(name, None) or self._queue.pop(name)
-        self._pools.forget(entry)
-        self._room.release(name)
+        entry = self._running.pop(name, None) or self._queue.pop(name, None)
+        if entry is not None:
+            self._pools.forget(entry)
+            self._room.release(name)
 
     def _renew(self) -> None:
         """Take note that another set of servers is up."""

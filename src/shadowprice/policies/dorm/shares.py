@@ -12,7 +12,8 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.reactive.dominant_share import fill
+from shadowprice.kernels.reactive.dominant_share import Widths, fill
+from shadowprice.kernels.reactive.places import Places
 from shadowprice.policies.dorm.placing import places
 
 Integers = NDArray[np.int64]
@@ -174,16 +175,9 @@ class Pools:
             return [0.0] * jobs
         sizes = np.array([len(entry.counts) for entry in entries], dtype=np.int64)
         nothing = np.zeros((jobs, groups), dtype=np.int64)
-        shares = fill(
-            self.gather(self._capacity),
-            self._total,
-            np.arange(jobs),
+        places = Places(
             np.array([entry.job.worker for entry in entries]),
             np.array([entry.ps for entry in entries]),
-            np.cumsum(sizes) - sizes,
-            sizes,
-            np.concatenate([entry.counts for entry in entries]),
-            np.concatenate([entry.ps_counts for entry in entries]),
             self._group_hosts[0],
             self._group_hosts[1],
             nothing,
@@ -191,7 +185,20 @@ class Pools:
             np.zeros_like(nothing),
             np.zeros_like(nothing),
             np.zeros(jobs, dtype=np.bool_),
+        )
+        widths = Widths(
+            np.cumsum(sizes) - sizes,
+            sizes,
+            np.concatenate([entry.counts for entry in entries]),
+            np.concatenate([entry.ps_counts for entry in entries]),
             np.arange(jobs),
+        )
+        shares = fill(
+            self.gather(self._capacity),
+            self._total,
+            np.arange(jobs),
+            places,
+            widths,
             np.zeros(2, dtype=np.int64),
             np.zeros(jobs, dtype=np.int64),
         )

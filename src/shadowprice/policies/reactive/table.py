@@ -12,7 +12,8 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.reactive.dominant_share import LESS, MORE, MOVED
+from shadowprice.kernels.reactive.dominant_share import Widths
+from shadowprice.kernels.reactive.places import LESS, MORE, MOVED, Places
 
 Integers = NDArray[np.int64]
 
@@ -75,6 +76,26 @@ class JobTable:
         self.hosts_workers = cluster.hosts_workers.copy()
         self.hosts_ps = cluster.hosts_ps.copy()
         self._total: NDArray[np.float64] | None = None
+
+    @property
+    def places(self) -> Places:
+        """Demands, and where jobs stand and are to stand, for kernels."""
+        return Places(
+            self.worker,
+            self.ps,
+            self.hosts_workers,
+            self.hosts_ps,
+            self.on_workers,
+            self.on_ps,
+            self.new_workers,
+            self.new_ps,
+            self.standing,
+        )
+
+    @property
+    def widths(self) -> Widths:
+        """Useful numbers of workers, for kernels."""
+        return Widths(self.first, self.choices, self.counts, self.ps_counts, self.alike)
 
     def add(self, job: Job) -> int:
         """Take a job in; return its row."""
@@ -144,7 +165,7 @@ class JobTable:
         rows : ndarray of int64, shape (jobs,)
             Rows whose new places were decided.
         change : ndarray of int64, shape (jobs,)
-            How they compare with the old ones; see `shadowprice.kernels.reactive.dominant_share`.
+            How they compare with the old ones; see `shadowprice.kernels.reactive.places`.
 
         Yields
         ------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Final
 
 import numpy as np
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
-from shadowprice.core.utility import FAMILIES
 from shadowprice.kernels.revision.plans import Jobs
 from shadowprice.policies.reactive.table import JobTable
+from shadowprice.policies.reactive.worths import WorthTable
 
 Integers = NDArray[np.int64]
 
@@ -22,12 +21,6 @@ NEVER: Final = np.iinfo(np.int64).max // 16
 
 LEAST_WORTH: Final = 1e-3
 """Share of its best utility below which a job counts as worth nothing any more."""
-
-_FAMILY: Final = {kind: at for at, kind in enumerate(FAMILIES)}
-_NAMES: Final = {
-    kind: tuple(field.name for field in fields(family))  # type: ignore[arg-type]  # dataclasses
-    for kind, family in FAMILIES.items()
-}
 
 
 class Book:
@@ -72,6 +65,7 @@ class Book:
         self.standing = np.zeros(0, np.int64)
         self.started = np.zeros(0, np.bool_)
         self.fastest = np.zeros(0, np.int64)
+        self._worths = WorthTable()
         self.jobs = self._empty(0, self._width)
 
     @property
@@ -87,6 +81,8 @@ class Book:
         workers, servers = job.worker_counts[useful], job.ps_counts[useful]
         gains = job.gains[useful]
         self._reserve(len(self.table.jobs), len(workers))
+        self._worths.enter(row, job.utility)
+        self.jobs = self.jobs._replace(worths=self._worths.columns)
         jobs, count = self.jobs, len(workers)
         jobs.worker[row] = job.worker
         jobs.ps[row] = 0 if job.ps is None else job.ps
@@ -100,10 +96,6 @@ class Book:
         jobs.hull[row, : len(hull)] = hull
         jobs.left[row] = job.required
         jobs.arrival[row] = job.arrival
-        jobs.family[row] = _FAMILY[job.utility.kind]
-        values = [getattr(job.utility, name) for name in _NAMES[job.utility.kind]]
-        jobs.shape[row] = 0.0
-        jobs.shape[row, : len(values)] = values
         jobs.last[row] = self._last_slot(job)
         self.loss[row] = float(job.restart)
         self.promise[row] = -1
@@ -172,7 +164,7 @@ class Book:
         self._width = max(self._width, 1 << (width - 1).bit_length())
         self._rows = max(rows, self._rows)
         self.jobs = self._empty(self._rows, self._width)
-        for new_array, old_array in zip(self.jobs, old, strict=True):
+        for new_array, old_array in zip(self.jobs[:-1], old[:-1], strict=True):  # worths grow alone
             if new_array.ndim == 2 and new_array.shape[1] != old_array.shape[1]:
                 new_array[:kept, :before] = old_array
             else:
@@ -198,9 +190,8 @@ class Book:
             hull=np.zeros(wide, np.int64),
             left=np.zeros(rows, np.int64),
             arrival=np.zeros(rows, np.int64),
-            family=np.zeros(rows, np.int64),
-            shape=np.zeros((rows, 3)),
             last=np.zeros(rows, np.int64),
+            worths=self._worths.columns,
         )
 
 

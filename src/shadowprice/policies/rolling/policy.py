@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.events import (
-    CapacityChanged,
     Decision,
     Drop,
-    JobCancelled,
-    JobRevised,
     JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
     PolicyEvent,
     Promise,
     Queue,
     Reject,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, Status, View, servers_out
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.kernels.revision.coming import densities, fill, plan_waiting, stand
 from shadowprice.kernels.revision.plans import last_worth
+from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.rolling.book import Book
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Offer, Planner
@@ -52,7 +44,7 @@ _REACH: Final = 8
 """A promise lies at most so many times the planned duration ahead, or a horizon if that is more."""
 
 
-class Rolling:
+class Rolling(Reactive[RollingParameters]):
     """Promises what it can keep, and revises how it keeps it; see ``docs/policies/rolling.md``.
 
     Jobs that arrive together are considered together, the one that earns most by its share first.
@@ -69,7 +61,7 @@ class Rolling:
         What was set.
     """
 
-    capabilities: Final = Capabilities(
+    capabilities: ClassVar = Capabilities(
         elastic=True,
         prices=True,
         wakes_every_slot=True,
@@ -78,10 +70,8 @@ class Rolling:
     )
 
     def __init__(self, context: PolicyContext, parameters: RollingParameters) -> None:
+        super().__init__(context, parameters)
         cluster = context.cluster
-        self._context = replace(context, known_jobs=None)
-        self._parameters = parameters
-        self._cluster = cluster
         self._book = Book(cluster, context.until)
         self._planner = Planner(cluster, self._book)
         self._pools = Pools(cluster)
@@ -90,52 +80,38 @@ class Rolling:
         )
         self._laid_out_for: int | None = None
 
-    def resume(self, view: View) -> None:
-        """Take in all open jobs with their promises and where they stand; prices stay as learnt."""
-        learner = self._learner
-        Rolling.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
-        self._learner = learner.moved_to(self._pools)
-        for server in servers_out(view):
-            self._lose(server)
-        for state in view.open_jobs.values():
-            if state.status is not Status.ARRIVED:  # those are about to be answered
-                self._book.resume(state)
+    def _recall(self, before: Self) -> None:
+        """Keep the prices as learnt."""
+        self._learner = before._learner.moved_to(self._pools)
 
-    def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force."""
-        return self._parameters.model_dump()
+    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+        """Take in a job with its promise and where it stands."""
+        del view, before
+        self._book.resume(state)
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Return decisions on an event."""
-        match event:
-            case JobsArrived(slot, jobs):
-                yield from self._arrive(view, slot, jobs)
-                return
-            case SlotBegan(slot):
-                yield from self._begin(view, slot)
-                return
-            case JobsFinished(_, names):
-                for name in names:
-                    self._book.remove(name)
-            case JobCancelled(_, name):
-                self._book.remove(name)
-            case JobsDisplaced(_, names):
-                for name in names:
-                    self._book.clear(name)
-            case ServerLost(_, _, server):
-                self._lose(server)
-            case CapacityChanged() | JobRevised():
-                pass  # it has resumed
-            case ServerBack(_, _, server):
-                self._book.table.restore(server)
-                self._planner.restore(server)
-                self._pools.restore(server)
-        self._laid_out_for = None
+    def _leave(self, name: str) -> None:
+        self._book.remove(name)
+
+    def _displace(self, view: View, names: Sequence[str]) -> None:
+        del view
+        for name in names:
+            self._book.clear(name)
 
     def _lose(self, server: int) -> None:
         self._book.table.lose(server)
         self._planner.lose(server)
         self._pools.lose(server)
+
+    def _restore(self, server: int) -> None:
+        self._book.table.restore(server)
+        self._planner.restore(server)
+        self._pools.restore(server)
+
+    def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
+        del view
+        if not isinstance(event, JobsArrived):  # their plans are laid out already
+            self._laid_out_for = None
+        yield from ()
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
         """Return the price of all of each server's resources in the coming slot."""
@@ -147,16 +123,15 @@ class Rolling:
         shared = (self._cluster, *self._book.table.jobs)
         twin = copy.deepcopy(self, {id(part): part for part in shared})
         decision = next(
-            decision
-            for decision in twin._arrive(view, view.slot, (job,))
-            if decision.job == job.name
+            decision for decision in twin._arrive(view, (job,)) if decision.job == job.name
         )
         return Quote.of(decision, view.slot)
 
     # ---------------------------------------------------------------- submission
 
-    def _arrive(self, view: View, slot: int, jobs: Sequence[Job]) -> Iterator[Decision]:
+    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         """Answer jobs that arrive together, the one that earns most by its share first."""
+        slot = view.slot
         yield from self._lay_out(view, slot)
         for job in jobs:
             self._book.add(job)
@@ -227,7 +202,8 @@ class Rolling:
 
     # ---------------------------------------------------------------- the coming slot
 
-    def _begin(self, view: View, slot: int) -> Iterator[Decision]:
+    def _begin(self, view: View) -> Iterator[Decision]:
+        slot = view.slot
         book = self._book
         if not book.table.rows or (book.until is not None and slot >= book.until):
             return

@@ -7,36 +7,22 @@ moving them, and the split into a central and per-server schedulers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.events import (
-    Decision,
-    JobCancelled,
-    JobsArrived,
-    JobsFinished,
-    Pause,
-    Place,
-    PolicyEvent,
-    Queue,
-    Reject,
-    SlotBegan,
-)
-from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
-from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Refusal
+from shadowprice.core.events import Decision, Queue
+from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, fixed_gang
+from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit
+from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import GandivaFairParameters
 from shadowprice.policies.sharing.strides import Claim as StrideClaim
 from shadowprice.policies.sharing.strides import Strides, trade
-from shadowprice.policies.tenants.tenancy import Tenancy, require_tenants, tenancy_of
+from shadowprice.policies.tenants.tenancy import Tenancy
 
 Integers = npt.NDArray[np.int64]
 
@@ -44,7 +30,7 @@ _TICKETS: Final = 1000
 """Tickets for a place, so that traded shares keep three digits."""
 
 
-class GandivaFair:
+class GandivaFair(GangPolicy[GandivaFairParameters]):
     """Split stride over gangs; every slot is filled anew.
 
     Parameters
@@ -55,29 +41,16 @@ class GandivaFair:
         What was set.
     """
 
-    capabilities: Final = Capabilities(
-        wakes_every_slot=True, local_traffic_is_free=True, quotes=True
-    )
-
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
-        self._context = replace(context, known_jobs=None)
-        self._parameters = parameters
-        self._tenancy = tenancy_of(context.cluster)
-        require_tenants(self._tenancy, context.known_jobs)
+        super().__init__(context, parameters)
         self._tickets = _traded(self._tenancy, parameters)
         self._strides = [Strides(row) for row in self._tickets.tolist()]
-        self._gangs: dict[str, FixedGang] = {}
 
-    def resume(self, view: View) -> None:
-        """Take in all open jobs; turns go on where tenants and their tickets are the same."""
-        before = (self._tenancy.tenants, self._tickets.tolist(), self._strides, self._gangs)
-        GandivaFair.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
-        if before[:2] == (self._tenancy.tenants, self._tickets.tolist()):
-            self._strides = before[2]
-        for name, state in view.open_jobs.items():
-            gang = self._gang_of(state.job)
-            # One that fits no more waits as it was for servers to come.
-            self._gangs[name] = before[3][name] if isinstance(gang, Refusal) else gang
+    def _recall(self, before: Self) -> None:
+        """Go on with the turns where tenants and their tickets are the same."""
+        same = before._tenancy.tenants == self._tenancy.tenants
+        if same and np.array_equal(before._tickets, self._tickets):
+            self._strides = before._strides
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, shares and tickets included."""
@@ -90,48 +63,13 @@ class GandivaFair:
         dumped = self._parameters.model_dump()
         return {**dumped, "shares": self._tenancy.shares(), "tickets": tickets}
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Return decisions on an event."""
-        match event:
-            case SlotBegan():
-                yield from self._fill(view)
-            case JobsArrived(_, jobs):
-                for job in jobs:
-                    yield self._take_in(job.name, view)
-            case JobsFinished(_, names):
-                for name in names:
-                    del self._gangs[name]
-            case JobCancelled(_, name):
-                self._gangs.pop(name, None)
+    def _queued(self, gang: FixedGang) -> Queue:
+        return Queue(
+            gang.job.name, f"runs with {gang.workers} workers when its tenant's turn comes"
+        )
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued, and with how many workers."""
-        del explained  # the reason comes with the answer
-        gang = self._gang_of(job)
-        if isinstance(gang, Refusal):
-            return Quote.of(Reject(job.name, gang), view.slot)
-        return Quote.of(_queued(gang), view.slot)
-
-    def _take_in(self, name: str, view: View) -> Decision:
-        gang = self._gang_of(view.open_jobs[name].job)
-        if isinstance(gang, Refusal):
-            return Reject(name, gang)
-        self._gangs[name] = gang
-        return _queued(gang)
-
-    def _gang_of(self, job: Job) -> FixedGang | Refusal:
-        tenancy = self._tenancy
-        claim = tenancy.claim_of(job)
-        if isinstance(claim, Refusal):
-            return claim
-        workers = tenancy.workers[claim.worker_type]
-        ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
-        return fixed_gang(job, claim, self._parameters.workers, workers, ps)
-
-    def _fill(self, view: View) -> Iterator[Decision]:
-        tenancy = self._tenancy
-        there = np.array([not view.lost(server) for server in range(view.cluster.servers)])
-        workers, ps = tenancy.workers * there, tenancy.ps * there
+    def _begin(self, view: View) -> Iterator[Decision]:
+        workers, ps = self._places_up(view)
         placed: dict[str, Placement] = {}
 
         def fits(claim: StrideClaim) -> bool:
@@ -163,13 +101,7 @@ class GandivaFair:
                 ),
                 fits,
             )
-        for name in self._gangs:
-            before = view.open_jobs[name].placement
-            if before is not None and placed.get(name) != before:
-                yield Pause(name)
-        for name, placement in placed.items():
-            if view.open_jobs[name].placement != placement:
-                yield Place(name, placement)
+        yield from self._rearrange(view, placed)
 
 
 def _still_free(placement: Placement | None, workers: Integers, ps: Integers | None) -> bool:
@@ -201,10 +133,6 @@ def _traded(tenancy: Tenancy, parameters: GandivaFairParameters) -> Integers:
     traded = np.empty_like(shares)
     traded[:, order] = trade(shares[:, order], speeds[:, order])
     return np.rint(_TICKETS * traded.T).astype(np.int64)
-
-
-def _queued(gang: FixedGang) -> Queue:
-    return Queue(gang.job.name, f"runs with {gang.workers} workers when its tenant's turn comes")
 
 
 def build(context: PolicyContext, parameters: GandivaFairParameters) -> GandivaFair:

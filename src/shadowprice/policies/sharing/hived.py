@@ -11,37 +11,19 @@ server costs the tenant whose cells were there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from shadowprice.core.events import (
-    Decision,
-    JobCancelled,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    Pause,
-    Place,
-    PolicyEvent,
-    Queue,
-    Reject,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
-)
-from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
-from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Refusal
+from shadowprice.core.events import Decision, Queue
+from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, fixed_gang, place_on
+from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, place_on
+from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import HivedParameters
 from shadowprice.policies.tenants.cells import Cell, VirtualClusters, cut
-from shadowprice.policies.tenants.tenancy import require_tenants, tenancy_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -56,7 +38,7 @@ class _Guaranteed:
     placement: Placement
 
 
-class Hived:
+class Hived(GangPolicy[HivedParameters]):
     """Virtual private clusters with opportunistic use of what is idle.
 
     Parameters
@@ -67,15 +49,8 @@ class Hived:
         What was set.
     """
 
-    capabilities: Final = Capabilities(
-        wakes_every_slot=True, local_traffic_is_free=True, quotes=True
-    )
-
     def __init__(self, context: PolicyContext, parameters: HivedParameters) -> None:
-        self._context = replace(context, known_jobs=None)
-        self._parameters = parameters
-        self._tenancy = tenancy_of(context.cluster)
-        require_tenants(self._tenancy, context.known_jobs)
+        super().__init__(context, parameters)
         tenancy = self._tenancy
         self._owned = [
             cut(places.tolist(), shares.tolist())
@@ -88,21 +63,9 @@ class Hived:
         self._largest = [
             max((size for cells in owned for size in cells), default=1) for owned in self._owned
         ]
-        self._gangs: dict[str, FixedGang] = {}
         self._guaranteed: dict[str, _Guaranteed] = {}
         # Cells that a tenant would be given on servers that are out.
         self._broken: list[tuple[int, int, Cell]] = []
-        self._changed = False
-
-    def resume(self, view: View) -> None:
-        """Take in all open jobs, and give cells by arrival anew."""
-        before = self._gangs
-        Hived.__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
-        for name, state in view.open_jobs.items():
-            gang = self._gang_of(state.job)
-            # One that fits no more waits as it was for servers to come.
-            self._gangs[name] = before[name] if isinstance(gang, Refusal) else gang
-        self._changed = True
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, shares and cells included."""
@@ -116,58 +79,23 @@ class Hived:
         }
         return {**self._parameters.model_dump(), "shares": tenancy.shares(), "cells": cells}
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Return decisions on an event."""
-        match event:
-            case SlotBegan():
-                if self._changed:
-                    self._changed = False
-                    yield from self._settle(view)
-                return
-            case JobsArrived(_, jobs):
-                for job in jobs:
-                    yield self._take_in(job.name, view)
-            case JobsFinished(_, names):
-                for name in names:
-                    del self._gangs[name]
-                    self._release(name)
-            case JobCancelled(_, name):
-                self._gangs.pop(name, None)
-                self._release(name)
-            case JobsDisplaced(_, names):
-                for name in names:
-                    self._release(name)
-            case ServerBack():
-                for kind, tenant, cell in self._broken:
-                    self._clusters[kind].give(tenant, cell)
-                self._broken.clear()
-            case ServerLost():
-                pass
-        self._changed = True
+    def _queued(self, gang: FixedGang) -> Queue:
+        return Queue(gang.job.name, f"asks for {gang.workers} workers of its tenant's cells")
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued, and with how many workers."""
-        del explained  # the reason comes with the answer
-        gang = self._gang_of(job)
-        if isinstance(gang, Refusal):
-            return Quote.of(Reject(job.name, gang), view.slot)
-        return Quote.of(_queued(gang), view.slot)
+    def _leave(self, name: str) -> None:
+        super()._leave(name)
+        self._release(name)
 
-    def _take_in(self, name: str, view: View) -> Decision:
-        gang = self._gang_of(view.open_jobs[name].job)
-        if isinstance(gang, Refusal):
-            return Reject(name, gang)
-        self._gangs[name] = gang
-        return _queued(gang)
+    def _displace(self, view: View, names: Sequence[str]) -> None:
+        del view
+        for name in names:
+            self._release(name)
 
-    def _gang_of(self, job: Job) -> FixedGang | Refusal:
-        tenancy = self._tenancy
-        claim = tenancy.claim_of(job)
-        if isinstance(claim, Refusal):
-            return claim
-        workers = tenancy.workers[claim.worker_type]
-        ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
-        return fixed_gang(job, claim, self._parameters.workers, workers, ps)
+    def _restore(self, server: int) -> None:
+        del server  # cells are given by what is up when a slot begins
+        for kind, tenant, cell in self._broken:
+            self._clusters[kind].give(tenant, cell)
+        self._broken.clear()
 
     def _release(self, name: str) -> None:
         held = self._guaranteed.pop(name, None)
@@ -175,9 +103,11 @@ class Hived:
             for cell in held.cells:
                 self._clusters[held.kind].give(held.tenant, cell)
 
-    def _settle(self, view: View) -> Iterator[Decision]:
-        there = np.array([not view.lost(server) for server in range(view.cluster.servers)])
-        workers, ps = self._tenancy.workers * there, self._tenancy.ps * there
+    def _begin(self, view: View) -> Iterator[Decision]:
+        if not self._changed:
+            return
+        self._changed = False
+        workers, ps = self._places_up(view)
         for name, held in self._guaranteed.items():
             _occupy(self._gangs[name], held.placement, workers, ps)
         self._guarantee(view, workers, ps)
@@ -185,13 +115,7 @@ class Hived:
         others = [name for name in self._gangs if name not in target]
         if self._parameters.opportunistic:
             self._use_idle(view, others, target, workers, ps)
-        for name in self._gangs:
-            before = view.open_jobs[name].placement
-            if before is not None and target.get(name) != before:
-                yield Pause(name)
-        for name, placement in target.items():
-            if view.open_jobs[name].placement != placement:
-                yield Place(name, placement)
+        yield from self._rearrange(view, target)
 
     def _guarantee(self, view: View, workers: Integers, ps: Integers) -> None:
         """Give jobs cells of their tenants, by arrival; the first that must wait makes others."""
@@ -292,10 +216,6 @@ def _still_idle(gang: FixedGang, placement: Placement, workers: Integers, ps: In
     if gang.claim.ps_type is None:
         return True
     return not (ps[gang.claim.ps_type, servers] < placement.ps).any()
-
-
-def _queued(gang: FixedGang) -> Queue:
-    return Queue(gang.job.name, f"asks for {gang.workers} workers of its tenant's cells")
 
 
 def build(context: PolicyContext, parameters: HivedParameters) -> Hived:

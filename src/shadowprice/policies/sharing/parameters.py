@@ -16,10 +16,15 @@ _SIZE = (
 )
 
 
-class GandivaFairParameters(Parameters):
-    """Parameters of `gandiva_fair`."""
+class SharingParameters(Parameters):
+    """What the schedulers of gangs have in common."""
 
     workers: Size = Field(default="most", description=_SIZE)
+
+
+class GandivaFairParameters(SharingParameters):
+    """Parameters of `gandiva_fair`."""
+
     speeds: dict[str, dict[str, Annotated[float, Field(gt=0)]]] = Field(
         default_factory=dict,
         description="speed of each tenant's jobs by type of worker (speeds.a.worker/v100=2), 1 "
@@ -27,10 +32,9 @@ class GandivaFairParameters(Parameters):
     )
 
 
-class HivedParameters(Parameters):
+class HivedParameters(SharingParameters):
     """Parameters of `hived`."""
 
-    workers: Size = Field(default="most", description=_SIZE)
     opportunistic: bool = Field(
         default=True,
         description="whether jobs beyond their tenant's cells run on idle places until an owner "

@@ -1,0 +1,212 @@
+"""Where jobs stand and are to stand, and the granting of places to one job after another.
+
+A job is granted first the places that it had before, then free places that nobody had, round robin,
+then any free place: that decides who moves, never who is granted what number.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+SAME, LESS, MORE, MOVED = 0, 1, 2, 3
+"""How a job's new places compare with those it had, server by server."""
+
+
+class Places(NamedTuple):
+    """Open jobs as rows, and where they stand.
+
+    Attributes
+    ----------
+    worker, ps : int64[rows, resources]
+        Demands; zeros for the parameter servers of all-reduce jobs.
+    hosts_workers, hosts_ps : bool[servers]
+        What each server may carry now.
+    on_workers, on_ps : int64[rows, servers]
+        Where jobs stand.
+    new_workers, new_ps : int64[rows, servers]
+        Where they are to stand.
+    standing : bool[rows]
+        Which jobs stand anywhere.
+    """
+
+    worker: Integers
+    ps: Integers
+    hosts_workers: Flags
+    hosts_ps: Flags
+    on_workers: Integers
+    on_ps: Integers
+    new_workers: Integers
+    new_ps: Integers
+    standing: Flags
+
+
+@kernel
+def fits(room: Integers, server: int, demand: Integers) -> bool:
+    """Return whether a server has room for one more."""
+    enough = True
+    for r in range(len(demand)):
+        enough = enough and (demand[r] == 0 or room[server, r] >= demand[r])
+    return enough
+
+
+@kernel
+def room_left(free: Integers, places: Places, least: Integers) -> bool:
+    """Return whether some server that carries workers has room for the least that jobs ask for."""
+    room = False
+    for s in range(len(free)):
+        if places.hosts_workers[s] and fits(free, s, least):
+            room = True
+            break
+    return room
+
+
+@kernel
+def least_of(places: Places, rows: Integers) -> Integers:
+    """Return the least that a worker of any of the jobs asks for, by resource."""
+    least = np.full(places.worker.shape[1], np.iinfo(np.int64).max)
+    for j in range(len(rows)):
+        for r in range(len(least)):
+            least[r] = min(least[r], places.worker[rows[j], r])
+    return least
+
+
+@kernel
+def keep(spare: Integers, places: Places, row: int, sign: int) -> None:
+    """Take what a job holds off what is spare; with a sign of -1, give it back."""
+    for s in range(len(spare)):
+        workers, servers = sign * places.on_workers[row, s], sign * places.on_ps[row, s]
+        if workers != 0 or servers != 0:
+            for r in range(spare.shape[1]):
+                spare[s, r] -= workers * places.worker[row, r] + servers * places.ps[row, r]
+
+
+@kernel
+def empty(places: Places, row: int) -> None:
+    """Take all new places of a job away."""
+    for s in range(places.new_workers.shape[1]):
+        places.new_workers[row, s] = 0
+        places.new_ps[row, s] = 0
+
+
+@kernel
+def compared(places: Places, row: int) -> int:
+    """Return how the new places of a job compare with those it has."""
+    less = False
+    more = False
+    for s in range(places.new_workers.shape[1]):
+        now, then = places.new_workers[row, s], places.on_workers[row, s]
+        less = less or now < then or places.new_ps[row, s] < places.on_ps[row, s]
+        more = more or now > then or places.new_ps[row, s] > places.on_ps[row, s]
+    return (LESS if less else 0) + (MORE if more else 0)
+
+
+@kernel
+def _take(
+    free: Integers,
+    spare: Integers,
+    demand: Integers,
+    hosts: Flags,
+    kept: Integers,
+    given: Integers,
+    cursors: Integers,
+    kind: int,
+) -> int:
+    """Take one place; return its server, plus the number of servers where the job had it; or -1."""
+    servers = len(hosts)
+    for s in range(servers):
+        if given[s] < kept[s] and hosts[s] and fits(free, s, demand):
+            for r in range(len(demand)):
+                free[s, r] -= demand[r]
+            given[s] += 1
+            return s + servers
+    for anyone in range(2):
+        at = int(cursors[kind])
+        for _ in range(servers):
+            after = at + 1 if at + 1 < servers else 0
+            # What is spare may have been taken by force (negative): both must hold.
+            if hosts[at] and fits(free, at, demand) and (anyone == 1 or fits(spare, at, demand)):
+                for r in range(len(demand)):
+                    free[at, r] -= demand[r]
+                    spare[at, r] -= demand[r]
+                given[at] += 1
+                cursors[kind] = after
+                return at
+            at = after
+    return -1
+
+
+@kernel
+def grant(
+    free: Integers,
+    spare: Integers,
+    places: Places,
+    row: int,
+    more_workers: int,
+    more_ps: int,
+    cursors: Integers,
+) -> bool:
+    """Grant one job so many more workers and parameter servers; all of them or none.
+
+    Parameters
+    ----------
+    free : ndarray of int64, shape (servers, resources)
+        What is free; what is granted is taken off.
+    spare : ndarray of int64, shape (servers, resources)
+        What nobody has or had.
+    places : Places
+        The jobs; the new places of the row are added to.
+    row : int
+        The job.
+    more_workers, more_ps : int
+        How many.
+    cursors : ndarray of int64, shape (2,)
+        Round-robin cursors of workers and of parameter servers, moved.
+    """
+    servers = free.shape[0]
+    worker, ps = places.worker[row], places.ps[row]
+    kept_workers, given_workers = places.on_workers[row], places.new_workers[row]
+    kept_ps, given_ps = places.on_ps[row], places.new_ps[row]
+    log = np.empty(more_workers + more_ps, dtype=np.int64)
+    kinds = np.empty(more_workers + more_ps, dtype=np.int64)
+    for order in range(2):
+        taken = 0
+        before_w, before_p = cursors[0], cursors[1]
+        for at in range(more_workers + more_ps):
+            # Workers first; where that leaves the servers none to stand on, parameter servers.
+            kind = (0 if at < more_workers else 1) if order == 0 else (0 if at >= more_ps else 1)
+            if kind == 0:
+                demand, hosts = worker, places.hosts_workers
+                got = _take(free, spare, demand, hosts, kept_workers, given_workers, cursors, 0)
+            else:
+                got = _take(free, spare, ps, places.hosts_ps, kept_ps, given_ps, cursors, 1)
+            if got < 0:
+                break
+            log[taken] = got
+            kinds[taken] = kind
+            taken += 1
+        if taken == more_workers + more_ps:
+            return True
+        for at in range(taken):
+            s = log[at] % servers
+            for r in range(len(worker)):
+                amount = worker[r] if kinds[at] == 0 else ps[r]
+                free[s, r] += amount
+                if log[at] < servers:
+                    spare[s, r] += amount
+            if kinds[at] == 0:
+                given_workers[s] -= 1
+            else:
+                given_ps[s] -= 1
+        cursors[0] = before_w
+        cursors[1] = before_p
+        if more_ps == 0 or (order == 0 and taken < more_workers):
+            break  # no room for the workers alone
+    return False

@@ -1,0 +1,80 @@
+"""What completing is worth, for kernels: six families by formula, any other by its values.
+
+A family that the kernels do not know is told by knots, durations with their values: between two
+of them its value is that of the straight line. Whoever enters a job chooses knots
+(`shadowprice.policies.reactive.worths`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+CONSTANT, SIGMOID, RECIPROCAL, LINEAR, POWER, DEADLINE, TOLD = 0, 1, 2, 3, 4, 5, 6
+"""Families of utilities; `TOLD`: by knots."""
+
+
+class Worths(NamedTuple):
+    """Utilities of jobs as rows.
+
+    Attributes
+    ----------
+    family : int64[rows]
+        Family of each.
+    parameters : float64[rows, 3]
+        Its parameters in the order of the family; of `TOLD`, the number of knots.
+    knots : int64[rows, width]
+        Durations in slots, ascending from 0; the last value holds for ever.
+    values : float64[rows, width]
+        Utility at each knot.
+    """
+
+    family: Integers
+    parameters: Floats
+    knots: Integers
+    values: Floats
+
+
+@kernel
+def worth(worths: Worths, row: int, duration: float) -> float:
+    """Return the utility of completing ``duration`` slots after arrival."""
+    family = worths.family[row]
+    first, second = float(worths.parameters[row, 0]), float(worths.parameters[row, 1])
+    if family == CONSTANT:
+        return first
+    if family == SIGMOID:
+        late = duration - worths.parameters[row, 2]
+        return float(first / (1.0 + math.exp(min(second * late, 700.0))))
+    if family == RECIPROCAL:
+        return first / (1.0 + duration)
+    if family == LINEAR:
+        return max(0.0, first + second * duration)
+    if family == POWER:
+        return float((first / max(1.0, duration)) ** second)
+    if family == TOLD:
+        return _between(worths.knots[row], worths.values[row], int(first), duration)
+    return first if duration <= second else 0.0
+
+
+@kernel
+def _between(knots: Integers, values: Floats, count: int, duration: float) -> float:
+    """Return a value on the line through the knots."""
+    low, high = 0, count - 1
+    if duration >= knots[high]:
+        return float(values[high])
+    while high - low > 1:
+        middle = (low + high) // 2
+        if knots[middle] <= duration:
+            low = middle
+        else:
+            high = middle
+    part = (duration - knots[low]) / (knots[high] - knots[low])
+    return float(values[low] + part * (values[high] - values[low]))

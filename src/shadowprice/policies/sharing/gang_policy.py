@@ -1,0 +1,117 @@
+"""What the schedulers of fixed gangs share: gangs by name, and how they come and go."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
+from shadowprice.core.quote import Quote
+from shadowprice.core.refusal import Refusal
+from shadowprice.core.schedule import Placement
+from shadowprice.policies.reactive.base import Reactive
+from shadowprice.policies.sharing.fixed_gangs import FixedGang, fixed_gang
+from shadowprice.policies.sharing.parameters import SharingParameters
+from shadowprice.policies.tenants.tenancy import require_tenants, tenancy_of
+
+Integers = npt.NDArray[np.int64]
+
+P = TypeVar("P", bound=SharingParameters)
+
+
+class GangPolicy(Reactive[P]):
+    """A reactive policy of gangs on counted places.
+
+    Parameters
+    ----------
+    context : PolicyContext
+        The cluster, with tenants.
+    parameters : SharingParameters
+        What was set.
+    """
+
+    capabilities: ClassVar = Capabilities(
+        wakes_every_slot=True, local_traffic_is_free=True, quotes=True
+    )
+
+    def __init__(self, context: PolicyContext, parameters: P) -> None:
+        super().__init__(context, parameters)
+        self._tenancy = tenancy_of(context.cluster)
+        require_tenants(self._tenancy, context.known_jobs)
+        self._gangs: dict[str, FixedGang] = {}
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job would be queued, and with how many workers."""
+        del explained  # the reason comes with the answer
+        return Quote.of(self._answer(job), view.slot)
+
+    @abstractmethod
+    def _queued(self, gang: FixedGang) -> Queue:
+        """Return the word to the owner of a gang that is taken in."""
+
+    def _answer(self, job: Job) -> Queue | Reject:
+        gang = self._gang_of(job)
+        return Reject(job.name, gang) if isinstance(gang, Refusal) else self._queued(gang)
+
+    def _gang_of(self, job: Job) -> FixedGang | Refusal:
+        tenancy = self._tenancy
+        claim = tenancy.claim_of(job)
+        if isinstance(claim, Refusal):
+            return claim
+        workers = tenancy.workers[claim.worker_type]
+        ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
+        return fixed_gang(job, claim, self._parameters.workers, workers, ps)
+
+    def _places_up(self, view: View) -> tuple[Integers, Integers]:
+        """Return the places for workers and for parameter servers on servers that are up."""
+        there = np.array([not view.lost(server) for server in range(view.cluster.servers)])
+        return self._tenancy.workers * there, self._tenancy.ps * there
+
+    def _rearrange(self, view: View, target: Mapping[str, Placement]) -> Iterator[Decision]:
+        """Move gangs to where they are to stand; pauses come first, so that nothing overbooks."""
+        for name in self._gangs:
+            before = view.open_jobs[name].placement
+            if before is not None and target.get(name) != before:
+                yield Pause(name)
+        for name, placement in target.items():
+            if view.open_jobs[name].placement != placement:
+                yield Place(name, placement)
+
+    # ------------------------------------------------------------ steps
+
+    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
+        del view  # a gang is decided by its own size
+        for job in jobs:
+            gang = self._gang_of(job)
+            if isinstance(gang, Refusal):
+                yield Reject(job.name, gang)
+            else:
+                self._gangs[job.name] = gang
+                yield self._queued(gang)
+
+    def _leave(self, name: str) -> None:
+        self._gangs.pop(name, None)
+
+    def _displace(self, view: View, names: Sequence[str]) -> None:
+        """Do nothing: where jobs stand is seen when a slot begins."""
+
+    def _lose(self, server: int) -> None:
+        """Do nothing: what is up is seen when a slot begins."""
+
+    def _restore(self, server: int) -> None:
+        """Do nothing: what is up is seen when a slot begins."""
+
+    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+        del view
+        name, gang = state.job.name, self._gang_of(state.job)
+        if not isinstance(gang, Refusal):
+            self._gangs[name] = gang
+        elif name in before._gangs:
+            # One that fits no more waits as it was for servers to come.
+            self._gangs[name] = before._gangs[name]
