@@ -4,7 +4,8 @@ Runs small workloads under every policy twice over: once in one process with an 
 which kernels call which, and once in a process for each policy, to see what it calls itself.
 `shadowprice.kernels.warming` reads what this writes.
 
-Run after changing a kernel's arguments: ``python -m benchmarks.record_kernels``
+Run after changing a kernel's arguments: ``python -m benchmarks.record_kernels [POLICY...]``; with
+names, only these policies are recorded and the others kept.
 """
 
 from __future__ import annotations
@@ -155,15 +156,21 @@ def edges(policies: Iterable[str], folder: Path) -> dict[str, list[list[str]]]:
 
 def main() -> None:
     """Record, or do a part of it in a process of its own."""
-    if sys.argv[1:]:
+    if sys.argv[1:2] and sys.argv[1] in _PARTS:
         what, folder, *policies = sys.argv[1:]
-        place = Path(folder)
-        answer: object = edges(policies, place) if what == "edges" else called(policies, place)
-        print(json.dumps(answer))
+        # What was recorded before is compiled in processes of its own, and nothing is seen of it.
+        from shadowprice.kernels import manifest as recorded
+
+        recorded.manifest = dict
+        print(json.dumps(_PARTS[what](policies, Path(folder))))
         return
     from shadowprice.policies.registry import policies as registered
 
-    names = [name for name in registered() if name != "optimum"]  # it has no kernels of its own
+    every = [name for name in registered() if name != "optimum"]  # it has no kernels of its own
+    names = sys.argv[1:] or every
+    manifest: dict[str, Calls] = {}
+    if names != every:
+        manifest = json.loads(MANIFEST.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
 
         def part(*words: str, **environment: str) -> Any:
@@ -176,14 +183,16 @@ def main() -> None:
             return json.loads(done.stdout)
 
         calls = part("edges", folder, *names, NUMBA_CACHE_DIR=f"{folder}/cache")
-        manifest: dict[str, Calls] = {}
         for name in names:
             own = part("called", folder, name, NUMBA_CACHE_DIR=f"{folder}/cache")
             manifest[name] = _closed(own, calls)
-    text = json.dumps({name: value for name, value in manifest.items() if value}, indent=1)
+    text = json.dumps({name: manifest[name] for name in every if manifest.get(name)}, indent=1)
     MANIFEST.write_text(text + "\n", encoding="utf-8")
-    for name, needed in manifest.items():
-        print(f"{name}: {sum(map(len, needed.values()))} kernels")
+    for name in names:
+        print(f"{name}: {sum(map(len, manifest[name].values()))} kernels")
+
+
+_PARTS: Final = {"edges": edges, "called": called}
 
 
 def _closed(own: Calls, calls: dict[str, list[list[str]]]) -> Calls:
