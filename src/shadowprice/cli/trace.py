@@ -140,8 +140,8 @@ def generate(
         str,
         typer.Option(
             help="paper: OASiS's evaluation ranges; chunk: the same, with tau the time of a data "
-            "chunk, for --slot 1h; calibrated: feasible ones; pdors: PD-ORS's, on servers of role "
-            "any."
+            "chunk, for --slot 1h; calibrated: feasible ones; testbed: OASiS's nine servers and "
+            "jobs (--jobs 12 --slots 10); pdors: PD-ORS's, on servers of role any."
         ),
     ] = "paper",
     jobs: Annotated[int, typer.Option(min=1, max=bounds.JOBS.most, help="How many jobs.")] = 100,
@@ -170,6 +170,7 @@ def generate(
     from shadowprice.results.target import check_file, is_marked_yaml
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
+    from shadowprice.traces.testbed import oasis_testbed_cluster
     from shadowprice.traces.workload import check_job_file
 
     seconds = _slot_seconds(slot)
@@ -191,6 +192,8 @@ def generate(
         document = colocated_cluster(
             machines=workers, slot_seconds=seconds, horizon=slots, seed=seed
         )
+    elif preset == "testbed":
+        document = oasis_testbed_cluster(slot_seconds=seconds, horizon=slots)
     else:
         document = paper_cluster(
             workers=workers,
@@ -205,7 +208,8 @@ def generate(
         raise InputError(f"{out}: cannot be made a directory ({error.strerror})") from error
     _write_yaml(out / "cluster.yaml", document)
     workload.write(out / "jobs.jsonl")
-    typer.echo(f"{jobs} jobs and {len(document['servers'])} servers in {out}")
+    servers = sum(server.get("count", 1) for server in document["servers"])
+    typer.echo(f"{jobs} jobs and {servers} servers in {out}")
 
 
 def _slot_seconds(text: str) -> Fraction:

@@ -7,7 +7,8 @@ that the median job can (14 slots, of which communication takes 9, at slots of 2
 changes nothing else. `chunk` draws as printed, and
 reads tau as the time of a data chunk instead of a mini-batch; it is meant for slots of an hour
 ("less than a minute" a chunk, "about a second" a mini-batch, "one hour or longer" a slot, section
-III-A). `pdors` draws from the ranges of PD-ORS's evaluation (`colocation`).
+III-A). `testbed` draws the jobs of OASiS's own cluster (`testbed`), `pdors` from the ranges of
+PD-ORS's evaluation (`colocation`).
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from shadowprice.core.errors import InputError
 from shadowprice.traces.arrivals import Burstiness, Pattern, arrival_times
 from shadowprice.traces.colocation import generate_colocated
 from shadowprice.traces.synthesis import CLASSES, draw_sigmoids
+from shadowprice.traces.testbed import generate_testbed
 from shadowprice.traces.workload import NANO, Profile, Workload
 
-Preset = Literal["paper", "chunk", "calibrated", "pdors"]
-PRESETS: Final = ("paper", "chunk", "calibrated", "pdors")
+Preset = Literal["paper", "chunk", "calibrated", "testbed", "pdors"]
+PRESETS: Final = ("paper", "chunk", "calibrated", "testbed", "pdors")
 
 # OASiS section V-A; tau in time slots.
 TAU: Final = (0.001, 0.1)
@@ -56,9 +58,9 @@ class GeneratorOptions:
 
     Parameters
     ----------
-    preset : {"paper", "chunk", "calibrated", "pdors"}
+    preset : {"paper", "chunk", "calibrated", "testbed", "pdors"}
         Ranges, as the module says; `pdors` has utilities of its own, without the shares and the
-        value below.
+        value below, `testbed` its own arrivals.
     jobs : int
         How many.
     slots : int
@@ -134,6 +136,15 @@ def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
             arrival_share=options.arrival_share,
             burstiness=options.burstiness,
             internal_ratio=options.internal_ratio,
+            seed=seed,
+        )
+    if options.preset == "testbed":
+        return generate_testbed(
+            options.jobs,
+            options.slots,
+            options.slot_seconds,
+            value=options.value,
+            shares=(options.insensitive, options.sensitive),
             seed=seed,
         )
     rng = np.random.default_rng(seed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import polars as pl
@@ -10,19 +12,22 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from shadowprice.cli.main import main
 from shadowprice.core.utility import Sigmoid
 from shadowprice.experiments.framework import Settings, Tables, experiments
-from shadowprice.experiments.oasis import ratio, setting, timeliness, utility
+from shadowprice.experiments.oasis import ratio, setting, testbed, timeliness, utility
 from shadowprice.experiments.style import STYLE
+from shadowprice.inputs.files import read_cluster, read_jobs
+from shadowprice.traces.testbed import FAMILIES
 
 QUICK = Settings(quick=True)
-FEW = setting.SCHEMES[:2]
+FEW = (setting.CLEARING, setting.THEORY)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two schemes on a few servers and jobs."""
-    for module in (utility, timeliness):
+    for module in (utility, timeliness, testbed):
         monkeypatch.setattr(module, "SCHEMES", FEW)
     monkeypatch.setattr(utility, "_size", lambda _: (4, 20, (5, 10), range(1)))
     monkeypatch.setattr(timeliness, "SLOTS", 30)
@@ -40,16 +45,17 @@ def drawn(name: str, tables: Tables) -> int:
 
 def test_every_figure_is_declared_with_what_the_paper_reports() -> None:
     declared = [one for name, one in experiments().items() if name.startswith("oasis-")]
-    assert [one.name for one in declared] == [f"oasis-fig{at}" for at in (3, 4, 5, 6)]
+    assert [one.name for one in declared] == [f"oasis-fig{at}" for at in range(3, 9)]
     assert all(one.reported.endswith(".") and "INFOCOM" in one.source for one in declared)
 
 
-def test_schemes_are_the_five_of_the_paper_with_both_lower_prices() -> None:
+def test_schemes_are_the_five_of_the_paper_with_three_lower_prices() -> None:
     assert [one.key for one in setting.SCHEMES] == [
-        "oasis", "oasis-theory", "fifo", "drf", "rrh", "dorm",
+        "oasis", "oasis-guaranteed", "oasis-theory", "fifo", "drf", "rrh", "dorm",
     ]  # fmt: skip
-    assert [one.parameters for one in setting.SCHEMES[:2]] == [
+    assert [one.parameters for one in setting.SCHEMES[:3]] == [
         {"preset": "paper", "lower": "clearing"},
+        {"preset": "paper", "lower": "guaranteed"},
         {"preset": "paper"},
     ]
 
@@ -57,12 +63,12 @@ def test_schemes_are_the_five_of_the_paper_with_both_lower_prices() -> None:
 def test_total_utility_is_what_the_jobs_earned() -> None:
     tables = utility.measure_schemes(QUICK)
     table = tables["utility"]
-    assert len(table) == 2 * 2 * 2  # presets, numbers of jobs, schemes
+    assert len(table) == 3 * 2 * 2  # cases, numbers of jobs, schemes
     on = setting.cluster(4, 4, 20, 0)
-    jobs = setting.workload(on, "calibrated", 10, 20, 0)
+    jobs = setting.workload(on, setting.CHUNK, 10, 20, 0)
     outcomes, _ = setting.run(FEW[0], on, jobs, 20, 0)
     row = table.filter(
-        (pl.col("preset") == "calibrated") & (pl.col("jobs") == 10) & (pl.col("policy") == "oasis")
+        (pl.col("case") == "chunk") & (pl.col("jobs") == 10) & (pl.col("policy") == "oasis")
     )
     earned = 0.0
     for outcome in outcomes:
@@ -74,18 +80,20 @@ def test_total_utility_is_what_the_jobs_earned() -> None:
             assert outcome.late == took - curve.target
     assert row["utility"].item() == pytest.approx(earned)
     assert row["finished"].item() == sum(outcome.completion is not None for outcome in outcomes)
-    assert drawn("oasis-fig3", tables) == 2
+    assert drawn("oasis-fig3", tables) == 3
 
 
-def test_scaled_prices_run_from_either_lower_price() -> None:
+def test_a_wrong_ratio_is_tried_under_both_readings() -> None:
     tables = utility.measure_scales(QUICK)
-    table, wide = tables["scales"], tables["wide"]
-    assert len(table) == 2 * 3
+    table = tables["scales"]
+    assert len(table) == 2 * 2 * 3 * 2  # bases, readings, estimates, numbers of jobs
     assert sorted(table["scale"].unique()) == [0.2, 1.0, 10.0]
-    assert len(wide) == 2 * len(utility.WIDE)
-    assert set(wide["policy"]) == {"oasis", "oasis-theory"}
-    assert set(wide["jobs"]) == {10}
-    assert drawn("oasis-fig6", tables) == 2
+    exact = table.filter(pl.col("scale") == 1.0)
+    # With the right ratio it makes no difference which constant would be wrong.
+    for _, both in exact.group_by("policy", "jobs"):
+        assert both["wrong"].n_unique() == 2
+        assert both["utility"].n_unique() == 1
+    assert drawn("oasis-fig6", tables) == 4
 
 
 def test_lateness_counts_the_jobs_that_completed() -> None:
@@ -111,4 +119,46 @@ def test_the_optimum_bounds_what_oasis_earns(monkeypatch: pytest.MonkeyPatch) ->
         assert row["best_known"] <= row["bound"] * (1 + 1e-6)
         assert max(row["oasis"], row["oasis-theory"]) <= row["best_known"]
         assert row["best_known"] > 0
-    assert drawn("oasis-fig5", tables) == 2
+    assert drawn("oasis-fig5", tables) == 3
+
+
+def test_the_testbed_is_what_its_files_say(tmp_path: Path) -> None:
+    """What the experiment runs is what `generate --preset testbed` writes for any driver."""
+    call = ["generate", "--preset", "testbed", "--jobs", "12", "--slots", "10", "--seed", "3"]
+    assert main([*call, "--out", str(tmp_path)]) == 0
+    on, jobs = testbed.declared(3)
+    written = read_cluster(tmp_path / "cluster.yaml")
+    assert written.names == on.names
+    assert (written.capacity == on.capacity).all()
+    assert written.slot_seconds == on.slot_seconds
+    read = read_jobs(tmp_path / "jobs.jsonl", written)
+    assert [one.record() for one in read] == [one.record() for one in jobs]
+
+
+def test_only_the_driver_of_the_testbed_differs() -> None:
+    asked = []
+
+    def drive(scheme: Any, on: Any, jobs: Any, slots: int, seed: int) -> Any:
+        asked.append((scheme.key, on.servers, len(jobs), slots, seed))
+        return [setting.Outcome(job, job.arrival) for job in jobs]
+
+    tables = testbed.measure(QUICK, drive)
+    assert asked == [(one.key, 9, 12, 10, seed) for seed in range(3) for one in FEW]
+    assert tables["jobs"]["completion"].is_not_null().all()
+    simulated = testbed.measure(QUICK)
+    assert (simulated["summary"]["completed"] > 0).all()
+    for name in ("oasis-fig7", "oasis-fig8"):
+        assert drawn(name, simulated) == 1
+
+
+def test_jobs_of_the_testbed_take_forty_minutes_to_two_hours_on_a_worker() -> None:
+    for seed in range(20):
+        _, jobs = testbed.declared(seed)
+        assert len(jobs) == 12
+        assert sorted({one.labels["family"] for one in jobs}) == sorted(FAMILIES)
+        assert max(one.arrival for one in jobs) <= 8
+        for one in jobs:
+            minutes = one.epochs * one.chunks * one.minibatches * one.step_seconds / 60
+            assert 40 - 1e-6 <= minutes <= 120 + 1e-6
+            assert 4 <= one.epochs <= 30
+            assert one.ps_bandwidth >= one.worker_bandwidth

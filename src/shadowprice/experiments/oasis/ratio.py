@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from shadowprice.experiments.oasis.setting import (
-    CLEARING,
-    THEORY,
+    CHUNK,
+    OASIS,
     Scheme,
     cluster,
     run,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SLOTS: Final = 10
 JOBS: Final = 10
-DRAWN: Final = 600
+DRAWN: Final = 4000
 LONGEST: Final = 6
 """Slots that the longest job takes alone: with T = 10 it can still end if it arrives by slot 4."""
 
@@ -50,20 +50,20 @@ def measure(settings: Settings) -> Tables:
         on = cluster(count - count // 2, count // 2, SLOTS, seed)
         jobs = _jobs(on, value, seed)
         row: dict[str, Any] = {"servers": count, "least_value": value[0], "seed": seed}
-        for scheme in (optimum, CLEARING, THEORY):
+        for scheme in (optimum, *OASIS):
             outcomes, policy = run(scheme, on, jobs, SLOTS, seed)
             row[scheme.key] = sum(outcome.utility for outcome in outcomes)
             if scheme is optimum:
                 row["bound"] = policy.parameters_in_force()["bound"]
         # Where the time limit ended the search, an online schedule may be the best one known.
-        row["best_known"] = max(row[scheme.key] for scheme in (optimum, CLEARING, THEORY))
+        row["best_known"] = max(row[scheme.key] for scheme in (optimum, *OASIS))
         rows.append(row)
     return {"ratio": pl.DataFrame(rows)}
 
 
 def _jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
-    """Return 10 jobs, by arrival, of those in a long calibrated draw that could end within T."""
-    drawn = workload(on, "calibrated", DRAWN, SLOTS, seed, value=value, arrival_share=0.5)
+    """Return 10 jobs, by arrival, of those in a long draw that could end within T."""
+    drawn = workload(on, CHUNK, DRAWN, SLOTS, seed, value=value, arrival_share=0.5)
     fitting = [job for job in drawn if _slots_alone(on, job) <= LONGEST]
     chosen = np.random.default_rng(seed).choice(len(fitting), JOBS, replace=False)
     return [fitting[at] for at in sorted(chosen.tolist())]
@@ -90,8 +90,8 @@ def draw(tables: Tables, figure: Figure) -> None:
     A curve divides the best schedules known; its band reaches to the bound proved on the optimum.
     """
     table = tables["ratio"]
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, scheme in zip(panels, (CLEARING, THEORY), strict=True):
+    panels = figure.subplots(1, len(OASIS), sharey=True)
+    for panel, scheme in zip(panels, OASIS, strict=True):
         for colour, least in zip(PALETTE, table["least_value"].unique().sort(), strict=False):
             over = (
                 table.filter(pl.col("least_value") == least)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ from shadowprice.core.utility import Sigmoid, utility_value
 from shadowprice.experiments.style import POLICY_COLOURS
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
+from shadowprice.traces.arrivals import Pattern
 from shadowprice.traces.generator import GeneratorOptions, Preset, generate, paper_cluster
 
 if TYPE_CHECKING:
@@ -37,15 +39,15 @@ class Scheme:
         Its policy.
     parameters : mapping
         What is set of it.
-    dashed : bool
-        Whether its curve is a variant of another one of the same policy.
+    line : str
+        Its line, as matplotlib writes it: full, or that of a variant of the same policy.
     """
 
     key: str
     label: str
     policy: str
     parameters: Mapping[str, Any]
-    dashed: bool = False
+    line: str = "-"
 
     @property
     def colour(self) -> str:
@@ -56,9 +58,15 @@ class Scheme:
 CLEARING: Final = Scheme(
     "oasis", "OASiS (clearing L)", "oasis", {"preset": "paper", "lower": "clearing"}
 )
-THEORY: Final = Scheme(
-    "oasis-theory", "OASiS (theory's L)", "oasis", {"preset": "paper"}, dashed=True
+GUARANTEED: Final = Scheme(
+    "oasis-guaranteed",
+    "OASiS (guaranteed L)",
+    "oasis",
+    {"preset": "paper", "lower": "guaranteed"},
+    "-.",
 )
+THEORY: Final = Scheme("oasis-theory", "OASiS (L as printed)", "oasis", {"preset": "paper"}, "--")
+OASIS: Final = (CLEARING, GUARANTEED, THEORY)
 BASELINES: Final = (
     Scheme("fifo", "FIFO", "fifo", {}),
     Scheme("drf", "DRF", "drf", {}),
@@ -68,12 +76,37 @@ BASELINES: Final = (
     # jobs change what it earns by a few percent.
     Scheme("dorm", "Dorm", "dorm", {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}),
 )
-SCHEMES: Final = (CLEARING, THEORY, *BASELINES)
+SCHEMES: Final = (*OASIS, *BASELINES)
 
-PRESETS: Final[Mapping[Preset, str]] = {
-    "calibrated": "calibrated ranges",
-    "paper": "the paper's ranges",
-}
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What jobs are drawn from, and when they arrive.
+
+    Parameters
+    ----------
+    title : str
+        In a few words.
+    preset : str
+        Ranges of the generator.
+    slot : Fraction
+        Length of a slot in seconds.
+    arrivals : str
+        Pattern of the arrivals.
+    """
+
+    title: str
+    preset: Preset
+    slot: Fraction
+    arrivals: Pattern = "poisson"
+
+
+CHUNK: Final = Case("tau a chunk's, slots of 1 h", "chunk", Fraction(3600))
+BURSTY: Final = Case("the same, bursty arrivals", "chunk", Fraction(3600), "bursty")
+PRINTED: Final = Case("tau a mini-batch's, slots of 20 min", "paper", Fraction(1200))
+CASES: Final[Mapping[str, Case]] = {"chunk": CHUNK, "bursty": BURSTY, "printed": PRINTED}
+"""The reading that gives the paper's figures, the same with arrivals as bursty as Philly's, and the
+ranges by the letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +140,19 @@ class Outcome:
 
 
 @cache
-def cluster(workers: int, parameter_servers: int, slots: int, seed: int) -> Cluster:
+def cluster(
+    workers: int, parameter_servers: int, slots: int, seed: int, slot: Fraction = CHUNK.slot
+) -> Cluster:
     """Return the servers of a seed; the same for every scheme.
 
     Bandwidth lies within [20, 50] Gbps as in the paper, in steps of 10: a few kinds of servers.
     """
     document = paper_cluster(
-        workers=workers, parameter_servers=parameter_servers, horizon=slots, seed=seed
+        workers=workers,
+        parameter_servers=parameter_servers,
+        slot_seconds=slot,
+        horizon=slots,
+        seed=seed,
     )
     for server in document["servers"]:
         bandwidth = int(server["capacity"][BANDWIDTH].removesuffix("Gbps"))
@@ -122,16 +161,16 @@ def cluster(workers: int, parameter_servers: int, slots: int, seed: int) -> Clus
 
 
 def workload(
-    on: Cluster,
-    preset: Preset,
-    jobs: int,
-    slots: int,
-    seed: int,
-    **changes: Any,
+    on: Cluster, case: Case, jobs: int, slots: int, seed: int, **changes: Any
 ) -> list[Job]:
-    """Return the jobs of a seed; they arrive throughout the timespan, as Poisson arrivals do."""
+    """Return the jobs of a seed; they arrive throughout the timespan."""
     options = GeneratorOptions(
-        preset=preset, jobs=jobs, slots=slots, slot_seconds=on.slot_seconds, **changes
+        preset=case.preset,
+        jobs=jobs,
+        slots=slots,
+        slot_seconds=on.slot_seconds,
+        arrivals=case.arrivals,
+        **changes,
     )
     return generate(options, seed=seed).to_jobs(on)
 

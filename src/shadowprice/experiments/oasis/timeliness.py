@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from shadowprice.experiments.oasis.setting import SCHEMES, cluster, merged, run, workload
+from shadowprice.experiments.oasis.setting import (
+    CHUNK,
+    SCHEMES,
+    cluster,
+    merged,
+    run,
+    workload,
+)
 from shadowprice.experiments.style import PALETTE
 
 if TYPE_CHECKING:
@@ -27,8 +34,8 @@ def measure(settings: Settings) -> Tables:
         seed = settings.seed + at
         on = cluster(servers, servers, SLOTS, seed)
         jobs = merged(
-            workload(on, "calibrated", each, SLOTS, 2 * seed, insensitive=0.0, sensitive=1.0),
-            workload(on, "calibrated", each, SLOTS, 2 * seed + 1, insensitive=0.0, sensitive=0.0),
+            workload(on, CHUNK, each, SLOTS, 2 * seed, insensitive=0.0, sensitive=1.0),
+            workload(on, CHUNK, each, SLOTS, 2 * seed + 1, insensitive=0.0, sensitive=0.0),
         )
         for done, scheme in enumerate(SCHEMES):
             settings.progress(at * len(SCHEMES) + done, runs * len(SCHEMES), scheme.key)
@@ -77,7 +84,7 @@ def draw(tables: Tables, figure: Figure) -> None:
                     showfliers=False,
                     patch_artist=True,
                     boxprops={
-                        "facecolor": "white" if scheme.dashed else scheme.colour,
+                        "facecolor": "white" if scheme.line == "--" else scheme.colour,
                         "edgecolor": scheme.colour,
                         "alpha": 0.85,
                     },

@@ -1,0 +1,159 @@
+"""Figs. 7 and 8: the testbed's servers and jobs, under a driver.
+
+What runs is declared apart from what runs it: `declared` gives the cluster and the jobs that
+``shadowprice generate --preset testbed`` writes to files, and `measure` hands them to any driver.
+Here that is the simulator; on a cluster only the driver differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.experiments.oasis.setting import SCHEMES, Outcome, Scheme, run
+from shadowprice.traces.generator import GeneratorOptions, generate
+from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.core.cluster import Cluster
+    from shadowprice.core.job import Job
+    from shadowprice.experiments.framework import Settings, Tables
+
+Drive = Callable[[Scheme, "Cluster", Sequence["Job"], int, int], Sequence[Outcome]]
+"""Takes a scheme, the cluster, its jobs, the slots and a seed; returns what became of each job."""
+
+TRIALS: Final = 20
+
+
+def declared(seed: int) -> tuple[Cluster, list[Job]]:
+    """Return the cluster and the jobs of one trial."""
+    on = ClusterSpec.model_validate(oasis_testbed_cluster()).resolve("testbed")
+    options = GeneratorOptions(preset="testbed", jobs=JOBS, slots=SLOTS, slot_seconds=SLOT)
+    return on, generate(options, seed=seed).to_jobs(on)
+
+
+def simulated(
+    scheme: Scheme, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
+) -> Sequence[Outcome]:
+    """Run a scheme in the simulator."""
+    return run(scheme, on, jobs, slots, seed)[0]
+
+
+def measure(settings: Settings, drive: Drive = simulated) -> Tables:
+    """Run every scheme on the testbed's jobs, drawn anew for each trial.
+
+    Parameters
+    ----------
+    settings : Settings
+        How to run it.
+    drive : callable
+        What runs the jobs.
+    """
+    trials = 3 if settings.quick else TRIALS
+    rows: list[dict[str, Any]] = []
+    for trial in range(trials):
+        seed = settings.seed + trial
+        on, jobs = declared(seed)
+        for at, scheme in enumerate(SCHEMES):
+            settings.progress(trial * len(SCHEMES) + at, trials * len(SCHEMES), scheme.key)
+            rows += [
+                {
+                    "policy": scheme.key,
+                    "trial": trial,
+                    "job": outcome.job.name,
+                    "class": outcome.job.labels["class"],
+                    "completion": outcome.completion,
+                    "late": outcome.late,
+                    "utility": outcome.utility,
+                }
+                for outcome in drive(scheme, on, jobs, SLOTS, seed)
+            ]
+    jobs_table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64, "completion": pl.Int64})
+    trial_table = jobs_table.group_by("policy", "trial", maintain_order=True).agg(
+        pl.col("utility").sum()
+    )
+    summary = (
+        jobs_table.group_by("policy", maintain_order=True)
+        .agg(
+            (pl.col("utility").sum() / trials).alias("utility"),
+            pl.col("completion").is_not_null().mean().alias("completed"),
+            pl.col("late").mean().alias("mean_late"),
+            pl.col("late").median().alias("median_late"),
+            pl.col("late").std().alias("deviation"),
+        )
+        .join(
+            trial_table.group_by("policy").agg(
+                (pl.col("utility").std() / trials**0.5).alias("standard_error")
+            ),
+            on="policy",
+            maintain_order="left",
+        )
+    )
+    return {"jobs": jobs_table, "trials": trial_table, "summary": summary}
+
+
+def draw_utility(tables: Tables, figure: Figure) -> None:
+    """Draw the mean total utility of each scheme, with its standard error (Fig. 7)."""
+    panel = figure.subplots()
+    summary = {row["policy"]: row for row in tables["summary"].iter_rows(named=True)}
+    for at, scheme in enumerate(SCHEMES):
+        row = summary[scheme.key]
+        bar = panel.bar(
+            at,
+            row["utility"],
+            0.65,
+            yerr=row["standard_error"],
+            color="white" if scheme.line == "--" else scheme.colour,
+            edgecolor=scheme.colour,
+            hatch="//" if scheme.line == "-." else None,
+            capsize=3,
+        )
+        panel.bar_label(bar, fmt="%.0f", padding=3, fontsize=9)
+    _name(panel)
+    panel.set_ylabel("total utility of 12 jobs")
+    panel.margins(y=0.12)
+
+
+def draw_lateness(tables: Tables, figure: Figure) -> None:
+    """Draw completion minus target of the jobs that completed, whiskers at 5 and 95 % (Fig. 8)."""
+    panel = figure.subplots()
+    for at, scheme in enumerate(SCHEMES):
+        mine = tables["jobs"].filter(pl.col("policy") == scheme.key)
+        done = mine.filter(pl.col("completion").is_not_null())
+        panel.boxplot(
+            [done["late"].drop_nulls().to_numpy()],
+            positions=[at],
+            widths=0.55,
+            whis=(5, 95),
+            showfliers=False,
+            patch_artist=True,
+            boxprops={
+                "facecolor": "white" if scheme.line == "--" else scheme.colour,
+                "edgecolor": scheme.colour,
+                "alpha": 0.85,
+            },
+            medianprops={"color": "black"},
+        )
+        panel.annotate(
+            f"{len(done) / len(mine):.0%} done",
+            (at, 1.0),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="top",
+            fontsize=9,
+        )
+    panel.axhline(0, color="#6B6B6B", lw=1)
+    _name(panel)
+    panel.set_ylabel("completion minus target (slots)")
+    panel.margins(y=0.12)
+
+
+def _name(panel: Any) -> None:
+    panel.set_xticks(range(len(SCHEMES)), [one.label.replace(" (", "\n(") for one in SCHEMES])
+    panel.tick_params(axis="x", labelsize=9)
+    panel.grid(visible=False, axis="x")
