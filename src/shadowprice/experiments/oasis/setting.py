@@ -54,6 +54,18 @@ class Scheme:
         """Colour of its curve."""
         return POLICY_COLOURS[self.policy]
 
+    @property
+    def fill(self) -> str:
+        """Colour that fills its bars and boxes: paler for variants."""
+        return {"-": self.colour, "-.": f"{self.colour}70"}.get(self.line, "white")
+
+    @property
+    def tick(self) -> str:
+        """Name below bars and boxes, in two lines."""
+        name, _, which = self.label.partition(" (")
+        words = which.strip(")").split()
+        return "\n".join([name, *(word for word in words if len(word) > 2)][:2])
+
 
 CLEARING: Final = Scheme(
     "oasis", "OASiS (clearing L)", "oasis", {"preset": "paper", "lower": "clearing"}

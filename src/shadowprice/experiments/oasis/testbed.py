@@ -108,9 +108,8 @@ def draw_utility(tables: Tables, figure: Figure) -> None:
             row["utility"],
             0.65,
             yerr=row["standard_error"],
-            color="white" if scheme.line == "--" else scheme.colour,
+            color=scheme.fill,
             edgecolor=scheme.colour,
-            hatch="//" if scheme.line == "-." else None,
             capsize=3,
         )
         panel.bar_label(bar, fmt="%.0f", padding=3, fontsize=9)
@@ -133,9 +132,8 @@ def draw_lateness(tables: Tables, figure: Figure) -> None:
             showfliers=False,
             patch_artist=True,
             boxprops={
-                "facecolor": "white" if scheme.line == "--" else scheme.colour,
+                "facecolor": scheme.fill,
                 "edgecolor": scheme.colour,
-                "alpha": 0.85,
             },
             medianprops={"color": "black"},
         )
@@ -154,6 +152,6 @@ def draw_lateness(tables: Tables, figure: Figure) -> None:
 
 
 def _name(panel: Any) -> None:
-    panel.set_xticks(range(len(SCHEMES)), [one.label.replace(" (", "\n(") for one in SCHEMES])
+    panel.set_xticks(range(len(SCHEMES)), [one.tick for one in SCHEMES])
     panel.tick_params(axis="x", labelsize=9)
     panel.grid(visible=False, axis="x")

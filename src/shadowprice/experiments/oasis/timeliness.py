@@ -84,9 +84,8 @@ def draw(tables: Tables, figure: Figure) -> None:
                     showfliers=False,
                     patch_artist=True,
                     boxprops={
-                        "facecolor": "white" if scheme.line == "--" else scheme.colour,
+                        "facecolor": scheme.fill,
                         "edgecolor": scheme.colour,
-                        "alpha": 0.85,
                     },
                     medianprops={"color": "black"},
                     whiskerprops={"color": scheme.colour},
@@ -103,9 +102,7 @@ def draw(tables: Tables, figure: Figure) -> None:
                 fontsize=7.5,
             )
         panel.axhline(0, color=PALETTE[6], lw=1)
-        panel.set_xticks(
-            range(len(SCHEMES)), [scheme.label.replace(" (", "\n(") for scheme in SCHEMES]
-        )
+        panel.set_xticks(range(len(SCHEMES)), [scheme.tick for scheme in SCHEMES])
         panel.tick_params(axis="x", labelsize=8)
         panel.set(title=f"{kind.capitalize()} jobs")
         panel.margins(y=0.12)

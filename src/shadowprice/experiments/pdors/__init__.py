@@ -34,7 +34,7 @@ EXPERIMENTS = (
         "every G from 1 to 1.01 (50 machines, 100 slots).",
         measure=rounding.measure,
         draw=rounding.draw_rounds,
-        size=(11.0, 4.4),
+        size=(14.0, 4.4),
     ),
     Experiment(
         name="pdors-fig3.14",

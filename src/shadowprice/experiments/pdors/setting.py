@@ -12,7 +12,7 @@ import numpy as np
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext
+from shadowprice.core.policy import Guaranteed, PolicyContext
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.registry import make_policy
@@ -74,11 +74,14 @@ class Outcome:
         Jobs that completed.
     colocated : float
         Share of the slots that finished jobs ran in, in which they stood on one machine.
+    guarantee : mapping
+        What Theorem 3, or OASiS's Theorem 4, says of the run.
     """
 
     utility: float
     finished: int
     colocated: float
+    guarantee: Mapping[str, object]
 
 
 @cache
@@ -117,4 +120,5 @@ def run(contender: Contender, on: Cluster, jobs: Sequence[Job], slots: int, seed
             finished += 1
             alone.append(record.plan.totals()[2])
     together = float(np.concatenate(alone).mean()) if alone else float("nan")
-    return Outcome(earned, finished, together)
+    told = policy.guarantee(jobs) if isinstance(policy, Guaranteed) else {}
+    return Outcome(earned, finished, together, told)

@@ -56,6 +56,9 @@ def _row(
         "utility": came.utility,
         "finished": came.finished,
         "colocated": came.colocated,
+        "alpha": came.guarantee["alpha"],
+        "ratio_proved": came.guarantee["ratio"],
+        "optimum_at_most": came.guarantee["optimum_at_most"],
     }
 
 
@@ -79,7 +82,17 @@ def measure_jobs(settings: Settings) -> Tables:
     for at, (table, contender, jobs, slot, seed) in enumerate(asked):
         settings.progress(at, len(asked), f"{jobs} jobs, {contender.key}")
         tables[table].append(_row(contender, 30, 100, jobs, 40.0, slot, seed))
-    return {name: pl.DataFrame(rows) for name, rows in tables.items()}
+    found = {name: pl.DataFrame(rows) for name, rows in tables.items()}
+    return {**found, "theorem": _theorem(found["utility"])}
+
+
+def _theorem(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the ratio that is proved, and the largest that can have been, by number of jobs."""
+    return table.group_by("policy", "jobs", maintain_order=True).agg(
+        pl.col("alpha", "ratio_proved").mean(),
+        (pl.col("optimum_at_most").sum() / pl.col("utility").sum()).alias("ratio_at_most"),
+        (pl.col("optimum_at_most") / pl.col("utility")).max().alias("ratio_at_most_worst"),
+    )
 
 
 def draw_jobs(tables: Tables, figure: Figure) -> None:
