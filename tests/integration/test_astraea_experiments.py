@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.experiments.astraea import efficiency, ratio, workload
+from shadowprice.experiments.astraea import efficiency, presets, ratio, workload
 from shadowprice.experiments.astraea.runs import POLICIES, run, variance
 from shadowprice.experiments.framework import Settings, experiments, run_experiment
 from shadowprice.results.accounts import books_of
@@ -85,8 +85,44 @@ def test_no_policy_beats_the_offline_bound() -> None:
         assert run(policy, cluster, jobs).revenue <= best.bound * (1 + 1e-6)
 
 
+def test_the_linear_program_bounds_the_offline_optimum() -> None:
+    """Against the integer program, which is exact up to placements."""
+    for seed in range(6):
+        cluster = workload.shared_cluster(2, 2 + seed % 3, 64)
+        jobs, _ = workload.draw_jobs(cluster, 3 + seed, seed=seed, ranges=workload.TINY)
+        best = ratio.offline(cluster, jobs)
+        bound = ratio.linear_bound(cluster, jobs)
+        assert bound >= best.value * (1 - 1e-6)
+        # It is of use: not much above what a schedule earns.
+        assert bound <= 1.2 * best.value
+
+
+def test_machines_have_two_or_eight_workers_in_the_trace_s_proportion() -> None:
+    cluster = workload.shared_cluster(14, 552, 64, mixed=True)
+    sizes = cluster.capacity[:, cluster.column["worker"]] // 1000
+    assert {int(size) for size in sizes} == {2, 8}
+    assert int(sizes.sum()) == 2490
+    owned = sum(tenant.share["worker"] for tenant in cluster.tenants)
+    assert owned == cluster.capacity[:, cluster.column["worker"]].sum()
+
+
+def test_demands_are_the_trace_s_or_up_to_the_chunks() -> None:
+    cluster = workload.shared_cluster(5, 8, 64)
+    traced, _ = workload.draw_jobs(cluster, 60, seed=2, demand="trace")
+    free, _ = workload.draw_jobs(cluster, 60, seed=2)
+    assert [job.labels for job in traced] == [job.labels for job in free]
+    for job, wide in zip(traced, free, strict=True):
+        assert job.worker_counts.tolist() == [int(job.labels["gang"])]
+        assert wide.worker_counts.tolist() == list(range(1, wide.chunks + 1))
+    for policy in ("gandiva_fair", "hived"):
+        each = presets.VARIANTS["found, gangs per job"].run(policy, cluster, free[:8])
+        one = run(policy, cluster, traced[:8])
+        assert each.earned == one.earned
+
+
 @pytest.mark.parametrize(
-    "name", [f"astraea-fig{n}" for n in (4, 7, 8, 11, 12, 13)] + ["astraea-table2"]
+    "name",
+    [f"astraea-fig{n}" for n in (4, 7, 8, 11, 12, 13)] + ["astraea-table2", "astraea-settings"],
 )
 def test_experiments_measure_and_draw(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,18 +133,16 @@ def test_experiments_measure_and_draw(
     for module in (efficiency, fairness, pricing):
         for key, value in {"USERS": 3, "SERVERS": 4, "JOBS": 8, "HORIZON": 64}.items():
             monkeypatch.setattr(module, key, value, raising=False)
-        monkeypatch.setattr(module, "PRESETS", dict.fromkeys(("paper", "short"), workload.TINY))
+    drawn, clustered = workload.draw_jobs, workload.shared_cluster
 
     def small(*args: Any, **options: Any) -> Any:
         return drawn(args[0], 8, *args[2:], **(options | {"ranges": workload.TINY}))
 
-    def few(users: int, servers: int, horizon: int) -> Any:
-        return clustered(min(users, 4), min(servers, 6), horizon)
+    def few(users: int, servers: int, horizon: int, **options: Any) -> Any:
+        return clustered(min(users, 4), min(servers, 6), horizon, **options)
 
-    drawn, clustered = workload.draw_jobs, workload.shared_cluster
-    for module in (efficiency, fairness, pricing):
-        monkeypatch.setattr(module, "draw_jobs", small)
-        monkeypatch.setattr(module, "shared_cluster", few)
+    monkeypatch.setattr(presets, "draw_jobs", small)
+    monkeypatch.setattr(presets, "shared_cluster", few)
     figure = run_experiment(experiments()[name], tmp_path / "out", Settings(quick=True))
     assert figure.stat().st_size > 5_000
     assert len(list((tmp_path / "out").glob("*.csv"))) >= 1

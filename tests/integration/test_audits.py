@@ -10,8 +10,10 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
-from shadowprice.simulator.misreports import misreports
-from shadowprice.simulator.scenario import Scenario
+from shadowprice.simulator.driver import Simulation
+from shadowprice.simulator.execution import ExactExecution
+from shadowprice.simulator.misreports import TrueRevenue, misreports
+from shadowprice.simulator.scenario import Scenario, build_policy
 from tests.astraea_cases import (
     SETTINGS,
     example_cluster,
@@ -80,6 +82,51 @@ def test_overstated_work_is_done_when_the_true_work_is() -> None:
     assert result.honest_revenue == 96.0
     assert result.best is None
     assert result.gained["work"][1] > 0
+
+
+def test_demands_are_tried_first_and_pay_in_the_example(example: Scenario) -> None:
+    kinds = [m.kind for m in misreports(example.jobs, "u2", 40, 0, 8)]
+    assert kinds[:4] == ["workers"] * 4
+    assert kinds.index("less work") < kinds.index("split") < kinds.index("value")
+    gains = {}
+    for tenant in ("u1", "u2"):
+        (result,) = audit_truthfulness(example, "astraea", SETTINGS, tenants=[tenant], trials=80)
+        assert result.best is not None
+        gains[tenant] = (result.best.misreport.kind, result.best.gain, result.honest_revenue)
+        for kind in ("less work", "split"):
+            assert result.gained[kind][1] > 0
+    assert gains["u1"] == ("workers", pytest.approx(4.0), 160.0)
+    assert gains["u2"] == ("work", pytest.approx(32 / 3, abs=1e-5), 90.0)
+
+
+def test_understated_work_takes_as_long_as_it_takes() -> None:
+    """Under FIFO a job that says half its work holds its place until all of it is done."""
+    owned = shared_cluster(1, {"a": {"worker": 2, "ps": 1}}, worker=2)
+    job = shared_job(owned, "j", "a", chunks=1, epochs=6)
+    (lie,) = [
+        m
+        for m in misreports([job], "a", 300, 0, 1)
+        if m.kind == "less work" and m.story.startswith("j: 0.5")
+    ]
+    assert lie.jobs[0].required == job.required // 2
+    observer = TrueRevenue({"j": job}, "a", lie.told)
+    policy = build_policy(Scenario(owned, lie.jobs), "hived", {})
+    Simulation(owned, lie.jobs, policy, execution=lie.execution(ExactExecution())).run([observer])
+    assert observer.done == {"j": 5}
+    assert observer.utility == 100 - 2 * 5
+
+
+def test_parts_of_a_job_go_no_faster_than_the_job() -> None:
+    owned = shared_cluster(2, {"a": {"worker": 4, "ps": 2}})
+    job = shared_job(owned, "j", "a", chunks=1, epochs=4)
+    splits = [m for m in misreports([job], "a", 300, 0, 1) if m.kind == "split"]
+    assert {len(m.jobs) for m in splits} == {2, 3}
+    for split in splits:
+        observer = TrueRevenue({"j": job}, "a", split.told)
+        policy = build_policy(Scenario(owned, split.jobs), "hived", {})
+        Simulation(owned, split.jobs, policy).run([observer])
+        # Alone, whole, it takes slots 0 to 3; what parts do beside each other is lost.
+        assert observer.done.get("j", 3) >= 3
 
 
 def test_sharing_in_the_example(example: Scenario) -> None:

@@ -101,7 +101,7 @@ def truthfulness(
     kinds.add_column("kind")
     kinds.add_column("tried", justify="right")
     kinds.add_column("gained", justify="right")
-    for kind in sorted({kind for result in results for kind in result.gained}):
+    for kind in dict.fromkeys(kind for result in results for kind in result.gained):
         pairs = [result.gained[kind] for result in results if kind in result.gained]
         kinds.add_row(kind, f"{sum(t for _, t in pairs):,}", f"{sum(w for w, _ in pairs):,}")
     stdout().print(kinds)

@@ -46,6 +46,8 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
     told = info.get("guarantee")
     if not told:
         return ""
+    if "sigma" in told:
+        return _of_rounds(told)
     if told["ratio"] is None:
         return "none: no ratio is proved for these prices"
     held = {True: "it does", False: "it does not", None: "which is not known"}
@@ -54,6 +56,17 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
         f"most half of it: {held[told['D0_within_half_of_optimum']]} (it lies from "
         f"{told['optimum_at_least']:.4g} to {told['optimum_at_most']:.4g})"
     )
+
+
+def _of_rounds(told: Mapping[str, Any]) -> str:
+    text = f"a round's ideal revenue is at least 1/{told['sigma']:.3g} of its best (Lemma 3)"
+    if told["loss_at_most"] is not None:
+        text += f"; at most {told['loss_at_most']:,.4g} below the offline optimum (Theorem 1)"
+    elif told["ratio_at_least"] is not None:
+        text += f"; at least {told['ratio_at_least']:.3g} of the offline optimum (Theorem 1)"
+    else:
+        return f"{text}; Theorem 1 is for linear or convex utilities"
+    return text if told["premises_held"] else f"{text}, had lambda been Lemma 1's"
 
 
 def counsel_lines(counsel: Counsel) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.results.accounts import Account, books_of
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.misreports import Misreport, TrueRevenue, misreports
+from shadowprice.simulator.misreports import KINDS, Misreport, TrueRevenue, misreports
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 
 Progress = Callable[[int, int], None]
@@ -137,12 +137,13 @@ def audit_truthfulness(
     done, total = 0, len(names) * (trials + 1)
     for name in names:
         truth = {job.name: job for job in scenario.jobs if job.tenant == name}
-        honest = _true_revenue(scenario, policy, settings, scenario.jobs, truth, name)
+        stated = Misreport("", "", tuple(scenario.jobs))
+        honest = _true_revenue(scenario, policy, settings, stated, truth, name)
         best: Gain | None = None
         won: Counter[str] = Counter()
         tried: Counter[str] = Counter()
         for misreport in misreports(scenario.jobs, name, trials, scenario.seed, latest):
-            told = _true_revenue(scenario, policy, settings, misreport.jobs, truth, name)
+            told = _true_revenue(scenario, policy, settings, misreport, truth, name)
             gain = told.revenue - honest.revenue
             tried[misreport.kind] += 1
             won[misreport.kind] += gain > EPSILON
@@ -158,7 +159,7 @@ def audit_truthfulness(
                 honest.revenue,
                 honest.utility,
                 sum(tried.values()),
-                {kind: (won[kind], tried[kind]) for kind in sorted(tried)},
+                {kind: (won[kind], tried[kind]) for kind in KINDS if kind in tried},
                 best,
             )
         )
@@ -169,23 +170,23 @@ def _true_revenue(
     scenario: Scenario,
     policy: str,
     settings: Mapping[str, Any],
-    jobs: Sequence[Job],
+    stated: Misreport,
     truth: Mapping[str, Job],
     tenant: str,
 ) -> TrueRevenue:
     told = Scenario(
         scenario.cluster,
-        jobs,
+        stated.jobs,
         scenario.until,
         scenario.seed,
         scenario.incidents,
         (),
-        scenario.execution,
+        stated.execution(scenario.execution),
     )
-    observer = TrueRevenue(truth, tenant)
+    observer = TrueRevenue(truth, tenant, stated.told)
     Simulation(
         cluster=told.cluster,
-        jobs=jobs,
+        jobs=stated.jobs,
         policy=build_policy(told, policy, settings),
         until=told.until,
         execution=told.execution,

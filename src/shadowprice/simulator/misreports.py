@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
 from itertools import islice
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ import numpy as np
 from shadowprice.core import bounds
 from shadowprice.core.events import Charge, Command, Decided, DriverEvent, SlotEnded
 from shadowprice.core.job import Job
+from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import (
     Constant,
     Deadline,
@@ -24,8 +27,14 @@ from shadowprice.core.utility import (
     utility_value,
 )
 from shadowprice.results.observer import Observer
+from shadowprice.simulator.execution import ExecutionModel
 
-Lie = Callable[[Job], Job | None]
+KINDS: Final = (
+    "workers", "work", "less work", "split", "value", "urgency", "arrival", "several", "sham",
+)  # fmt: skip
+"""What can be misstated, demands first."""
+
+Lie = Callable[[Job], "Told | None"]
 """Turns a job into its misstated form; None where the job has nothing to misstate that way."""
 
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
@@ -48,29 +57,89 @@ _HURRY: Final[Mapping[type, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What the policy is told of one job.
+
+    Parameters
+    ----------
+    jobs : tuple of Job
+        The job as it is misstated, or the parts that it is split into.
+    need : int
+        Progress of all of them, in the units of what is told, at which the job is truly done.
+    most : int or None
+        Most of it that counts in a slot: parts side by side go no faster than the job could.
+    pace : Fraction
+        Progress that a slot truly makes over what the stated work makes one expect; below 1 where
+        work was understated, as it takes as long as it takes.
+    """
+
+    jobs: tuple[Job, ...]
+    need: int
+    most: int | None = None
+    pace: Fraction = Fraction(1)
+
+    @classmethod
+    def of(cls, told: Job, truth: Job) -> Told:
+        """Return one job told, that is done when the true one would be."""
+        return cls((told,), truth.required)
+
+
+@dataclass(frozen=True, slots=True)
 class Misreport:
     """A whole workload with one tenant's jobs misstated.
 
     Parameters
     ----------
     kind : str
-        ``value``, ``urgency``, ``workers``, ``work``, ``arrival``, ``several`` or ``sham``.
+        One of `KINDS`.
     story : str
         What is misstated, for a person.
     jobs : tuple of Job
         What the policy is told.
+    told : mapping of str to Told
+        What is told of each misstated job, by its true name.
     """
 
     kind: str
     story: str
     jobs: tuple[Job, ...]
+    told: Mapping[str, Told] = field(default_factory=dict)
+
+    def execution(self, true: ExecutionModel) -> ExecutionModel:
+        """Return how fast what is told runs: understated work does not go any faster."""
+        paces = {
+            job.name: one.pace for one in self.told.values() for job in one.jobs if one.pace != 1
+        }
+        return PacedExecution(paces, true) if paces else true
+
+
+class PacedExecution:
+    """Jobs whose stated work takes longer than stated.
+
+    Parameters
+    ----------
+    paces : mapping of str to Fraction
+        Progress of a slot over the declared one, in (0, 1].
+    true : ExecutionModel
+        How fast jobs would run if what is stated were true.
+    """
+
+    def __init__(self, paces: Mapping[str, Fraction], true: ExecutionModel) -> None:
+        self._paces = paces
+        self._true = true
+
+    def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
+        """Return the progress at the job's pace, rounded up: nothing takes longer than it does."""
+        gain = self._true.progress(job, placement, slot, moved=moved)
+        return math.ceil(gain * self._paces.get(job.name, 1))
 
 
 class TrueRevenue(Observer):
     """Counts what a tenant truly gets from a run, whatever was reported.
 
-    A job counts as done in the slot in which its progress reaches what it truly needs, and earns
-    its true utility from its true arrival; payments and incomes are what was charged.
+    A job counts as done in the slot in which its progress, or that of the parts that it was told
+    in, reaches what it truly needs, and earns its true utility from its true arrival; payments and
+    incomes are what was charged.
 
     Parameters
     ----------
@@ -78,11 +147,19 @@ class TrueRevenue(Observer):
         The tenant's true jobs.
     tenant : str
         The tenant.
+    told : mapping of str to Told, optional
+        What was told of them, where that is something else.
     """
 
-    def __init__(self, truth: Mapping[str, Job], tenant: str) -> None:
+    def __init__(
+        self, truth: Mapping[str, Job], tenant: str, told: Mapping[str, Told] | None = None
+    ) -> None:
         self._truth = truth
         self._tenant = tenant
+        self._told = {
+            name: (told or {}).get(name) or Told.of(job, job) for name, job in truth.items()
+        }
+        self._owner = {part.name: name for name, one in self._told.items() for part in one.jobs}
         self._progress = dict.fromkeys(truth, 0)
         self.done: dict[str, int] = {}
         self.balance = 0
@@ -90,11 +167,15 @@ class TrueRevenue(Observer):
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Take note of progress and of payments."""
         if isinstance(event, SlotEnded):
-            for name, gained in event.progress.items():
-                if name in self._progress and name not in self.done:
-                    self._progress[name] += gained
-                    if self._progress[name] >= self._truth[name].required:
-                        self.done[name] = event.slot
+            gained: Counter[str] = Counter()
+            for part, progress in event.progress.items():
+                if part in self._owner:
+                    gained[self._owner[part]] += progress
+            for name, progress in gained.items():
+                one = self._told[name]
+                self._progress[name] += progress if one.most is None else min(progress, one.most)
+                if self._progress[name] >= one.need and name not in self.done:
+                    self.done[name] = event.slot
         for command in commands:
             if isinstance(command, Decided) and isinstance(command.decision, Charge):
                 charge = command.decision
@@ -156,7 +237,7 @@ def _singles(
         for kind, story, lie in lies:
             told = lie(jobs[at])
             if told is not None:
-                yield Misreport(kind, f"{jobs[at].name}: {story}", _with(jobs, {at: told}))
+                yield _misreport(kind, f"{jobs[at].name}: {story}", jobs, {at: told})
     for at in mine:
         sham = replace(jobs[at], name=f"{jobs[at].name}+sham")
         story = f"{jobs[at].name}: a second one, worth nothing"
@@ -169,7 +250,7 @@ def _about_all(
     for kind, story, lie in lies:
         told = {at: changed for at in mine if (changed := lie(jobs[at])) is not None}
         if told:
-            yield Misreport(kind, f"all jobs: {story}", _with(jobs, told))
+            yield _misreport(kind, f"all jobs: {story}", jobs, told)
 
 
 def _mixtures(
@@ -179,7 +260,7 @@ def _mixtures(
     rng: np.random.Generator,
 ) -> Iterator[Misreport]:
     while mine:
-        told: dict[int, Job] = {}
+        told: dict[int, Told] = {}
         stories = []
         for at in mine:
             if rng.random() < 0.5:
@@ -192,17 +273,19 @@ def _mixtures(
             shown = "; ".join(stories[:3]) + (
                 f"; and {len(stories) - 3} more" if stories[3:] else ""
             )
-            yield Misreport("several", shown, _with(jobs, told))
+            yield _misreport("several", shown, jobs, told)
 
 
-def _with(jobs: Sequence[Job], told: Mapping[int, Job]) -> tuple[Job, ...]:
-    return tuple(told.get(at, job) for at, job in enumerate(jobs))
+def _misreport(kind: str, story: str, jobs: Sequence[Job], told: Mapping[int, Told]) -> Misreport:
+    stated = [
+        one for at, job in enumerate(jobs) for one in (told[at].jobs if at in told else (job,))
+    ]
+    return Misreport(kind, story, tuple(stated), {jobs[at].name: one for at, one in told.items()})
 
 
 def _lies(latest: int) -> Iterator[tuple[str, str, Lie]]:
-    for factor in _FACTORS:
-        yield "value", f"worth {factor:g} times as much", _utility_lie(_WORTH, factor)
-        yield "urgency", f"waiting costs {factor:g} times as much", _utility_lie(_HURRY, factor)
+    # Demands first: they are what Astraea's definition of strategy-proofness is about.
+    yield "workers", "one worker", _width_lie(lambda counts: counts == counts[0])
     yield "workers", "exactly its most workers", _width_lie(lambda counts: counts == counts[-1])
     yield (
         "workers",
@@ -219,9 +302,16 @@ def _lies(latest: int) -> Iterator[tuple[str, str, Lie]]:
         "at least half its workers",
         _width_lie(lambda counts: counts >= counts[-1] // 2),
     )
-    yield "workers", "one worker", _width_lie(lambda counts: counts == counts[0])
-    for factor in (1.1, 1.5, 2.0):
+    for factor in (2.0, 1.5, 1.1):
         yield "work", f"{factor:g} times the work", _work_lie(factor)
+    for factor in (0.5, 0.75, 0.9):
+        yield "less work", f"{factor:g} times the work", _less_work_lie(Fraction(str(factor)))
+    for parts, words in ((2, "two halves"), (3, "three thirds")):
+        yield "split", f"split into {words}, each worth its part", _split_lie(parts, whole=False)
+        yield "split", f"split into {words}, each worth all of it", _split_lie(parts, whole=True)
+    for factor in _FACTORS:
+        yield "value", f"worth {factor:g} times as much", _utility_lie(_WORTH, factor)
+        yield "urgency", f"waiting costs {factor:g} times as much", _utility_lie(_HURRY, factor)
     for delay in sorted({1, 2, 3, 5, 8, latest}):
         if 0 < delay <= latest:
             slots = "a slot" if delay == 1 else f"{delay} slots"
@@ -229,19 +319,24 @@ def _lies(latest: int) -> Iterator[tuple[str, str, Lie]]:
 
 
 def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> Lie:
-    def lie(job: Job) -> Job | None:
-        names = parameters.get(type(job.utility), ())
-        changes: dict[str, Any] = {
-            field.name: getattr(job.utility, field.name) * _factor(field.name, factor)
-            for field in fields(job.utility)  # type: ignore[arg-type]  # families are dataclasses
-            if field.name in names
-        }
-        if not any(getattr(job.utility, name) != value for name, value in changes.items()):
-            return None
-        told: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
-        return replace(job, utility=told)
+    def lie(job: Job) -> Told | None:
+        told = _scaled(job, parameters, factor)
+        return None if told is None else Told.of(told, job)
 
     return lie
+
+
+def _scaled(job: Job, parameters: Mapping[type, tuple[str, ...]], factor: float) -> Job | None:
+    names = parameters.get(type(job.utility), ())
+    changes: dict[str, Any] = {
+        one.name: getattr(job.utility, one.name) * _factor(one.name, factor)
+        for one in fields(job.utility)  # type: ignore[arg-type]  # families are dataclasses
+        if one.name in names
+    }
+    if not any(getattr(job.utility, name) != value for name, value in changes.items()):
+        return None
+    told: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
+    return replace(job, utility=told)
 
 
 def _factor(name: str, factor: float) -> float:
@@ -250,23 +345,57 @@ def _factor(name: str, factor: float) -> float:
 
 
 def _width_lie(keeps: Callable[[Any], Any]) -> Lie:
-    def lie(job: Job) -> Job | None:
+    def lie(job: Job) -> Told | None:
         kept = keeps(job.worker_counts)
         if not kept.any() or kept.all():
             return None
         names = ("worker_counts", "gains", "internal_gains", "ps_counts")
-        return replace(job, **{name: getattr(job, name)[kept] for name in names})
+        return Told.of(replace(job, **{name: getattr(job, name)[kept] for name in names}), job)
 
     return lie
 
 
 def _work_lie(factor: float) -> Lie:
-    def lie(job: Job) -> Job | None:
+    def lie(job: Job) -> Told | None:
         required = math.ceil(job.required * factor)
-        return replace(job, required=required) if required < bounds.PROGRESS.most else None
+        if required >= bounds.PROGRESS.most:
+            return None
+        return Told.of(replace(job, required=required), job)
+
+    return lie
+
+
+def _less_work_lie(factor: Fraction) -> Lie:
+    """Understate work: the job runs short of its plan, and the policy plans again for the rest."""
+
+    def lie(job: Job) -> Told | None:
+        required = math.ceil(job.required * factor)
+        if job.bag is not None or required >= job.required:
+            return None
+        told = replace(job, required=required)
+        return Told((told,), required, pace=Fraction(required, job.required))
+
+    return lie
+
+
+def _split_lie(parts: int, *, whole: bool) -> Lie:
+    """Submit a job in parts of equal work, that may run side by side as far as the job could."""
+
+    def lie(job: Job) -> Told | None:
+        required = -(-job.required // parts)
+        if job.bag is not None or job.required < parts:
+            return None
+        worth = job if whole else _scaled(job, _WORTH, 1 / parts)
+        if worth is None:
+            return None
+        told = tuple(
+            replace(worth, name=f"{job.name}+{at + 1}", required=required) for at in range(parts)
+        )
+        fastest = int(max(job.gains.max(), job.internal_gains.max()))
+        return Told(told, job.required, fastest)
 
     return lie
 
 
 def _delay(slots: int) -> Lie:
-    return lambda job: replace(job, arrival=job.arrival + slots)
+    return lambda job: Told.of(replace(job, arrival=job.arrival + slots), job)

@@ -1,10 +1,15 @@
 import itertools
+import math
 
 import pytest
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.policy import Guaranteed, PolicyContext
 from shadowprice.policies.astraea.calendar import Calendar, Round
+from shadowprice.policies.astraea.guarantees import performance, sigma_of
 from shadowprice.policies.astraea.prices import price_table, rounds_of_lemma
+from shadowprice.policies.registry import make_policy
+from tests.astraea_cases import shared_cluster, shared_job
 
 
 def first(rounds: int, longest: int, count: int) -> list[Round]:
@@ -50,7 +55,44 @@ def test_the_price_function_passes_through_the_example() -> None:
 def test_lemma_1_s_rounds() -> None:
     # sigma = 2 (ln 16 + ln 16) = 11.09; ln(420 / 50) / -ln(1 - 1 / sigma) = 22.52: 22 + 1.
     assert rounds_of_lemma(420, 50, 16, 16) == 23
+    assert sigma_of(16, 16) == pytest.approx(4 * math.log(16))
+    assert sigma_of(1.2, 1.2) == 1.0
     assert rounds_of_lemma(50, 50, 16, 16) == 1
     assert rounds_of_lemma(400, 50, 1.2, 1.2) == 1
     with pytest.raises(InputError, match="least utility"):
         rounds_of_lemma(400, 0, 16, 16)
+
+
+def test_theorem_1_s_bound_by_hand() -> None:
+    on = shared_cluster()
+    linear = [
+        shared_job(on, f"j{at}", None, at, utility={"kind": "linear", "value": 9, "slope": slope})
+        for at, slope in enumerate((-1.0, -3.0))
+    ]
+    # Arrivals in slots 0 and 1: L = 2 batches, [0, 1) and [1, 3).
+    found = performance(linear, 2)
+    assert found.batches == 2
+    assert found.loss_at_most == 2 * (3 * -1.0 + 7 * 3 * 3.0)
+    assert found.ratio_at_least is None
+    convex = [
+        shared_job(on, f"j{at}", None, 0, utility={"kind": "power", "scale": 8, "exponent": kappa})
+        for at, kappa in enumerate((1.0, 2.0))
+    ]
+    found = performance(convex, 2)
+    # L = 1: (1/8)^2 * (1 / 2^-1)^1 * 8^2 / 8^1.
+    assert found.ratio_at_least == pytest.approx((1 / 8) ** 2 * 2 * 64 / 8)
+    mixed = performance([linear[0], convex[0]], 2)
+    assert mixed.loss_at_most is None
+    assert mixed.ratio_at_least is None
+
+
+def test_a_run_says_whether_the_theorem_speaks_of_it() -> None:
+    on = shared_cluster(horizon=64)
+    jobs = [shared_job(on, f"j{at}", None, at) for at in range(3)]
+    for rounds, held in ((1, False), ("lemma", True)):
+        context = PolicyContext(on, known_jobs=jobs)
+        policy = make_policy("astraea", context, {"lambda": rounds})
+        assert isinstance(policy, Guaranteed)
+        told = policy.guarantee(jobs)
+        assert told["premises_held"] is held
+        assert told["sigma"] == pytest.approx(sigma_of(*(t[0] for t in policy.pools[0].thetas())))  # type: ignore[attr-defined]

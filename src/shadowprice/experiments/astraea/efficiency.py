@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, Outcome, run, variance
-from shadowprice.experiments.astraea.workload import (
-    PAPER,
-    SHORT,
-    WORKERS_A_SERVER,
-    draw_jobs,
-    shared_cluster,
-)
+from shadowprice.core.amounts import MILLI
+from shadowprice.experiments.astraea.presets import PRESETS, VARIANTS
+from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, Outcome, variance
 from shadowprice.experiments.framework import Settings, Tables
 
 if TYPE_CHECKING:
@@ -27,7 +22,9 @@ JOBS: Final = 300
 HORIZON: Final = 512
 """Longest round; a median job of the paper's ranges takes 250 slots on one server."""
 
-PRESETS: Final = {"paper": PAPER, "short": SHORT}
+
+LESS_THETA: Final = 0.4
+"""Of a preset's theta, for Fig. 13: with the setting found, a fiftieth of its definition."""
 
 
 def trials_of(settings: Settings) -> int:
@@ -45,11 +42,11 @@ def measure_fig4(settings: Settings) -> Tables:
     rows: list[dict[str, Any]] = []
     for done, (preset, convex, (axis, value, size, count), trial) in enumerate(cases):
         settings.progress(done, len(cases), f"{preset}: {count} jobs, {size} servers")
-        cluster = shared_cluster(USERS, size, HORIZON)
-        seed = settings.seed + trial
-        drawn, source = draw_jobs(cluster, count, seed, ranges=PRESETS[preset], convex=convex)
+        setting = PRESETS[preset]
+        cluster = setting.cluster(USERS, size, HORIZON)
+        drawn, source = setting.draw(cluster, count, settings.seed + trial, convex=convex)
         for policy in POLICIES:
-            outcome = run(policy, cluster, drawn)
+            outcome = setting.run(policy, cluster, drawn)
             rows.append(
                 {
                     "preset": preset,
@@ -85,9 +82,8 @@ def measure_fig4(settings: Settings) -> Tables:
 
 def draw_fig4(tables: Tables, figure: Figure) -> None:
     """Draw eight panels: presets by rows; kinds of utility and axes by columns."""
-    panels = figure.subplots(2, 4)
-    rows = {"paper": "the paper's ranges", "short": "a sixteenth of the work"}
-    for row, preset in enumerate(rows):
+    panels = figure.subplots(len(PRESETS), 4)
+    for row, (preset, setting) in enumerate(PRESETS.items()):
         for column, (utility, axis) in enumerate(
             product(("linear", "convex"), ("jobs", "servers"))
         ):
@@ -105,7 +101,7 @@ def draw_fig4(tables: Tables, figure: Figure) -> None:
                     ideal = mine["ideal_revenue"] / 1000
                     axes.plot(mine["value"], ideal, ":", color=COLOURS[policy])
             axes.set_ylim(bottom=0)
-            axes.set_title(f"{utility}, {rows[preset]}", fontsize=9)
+            axes.set_title(f"{utility}, {setting.title}", fontsize=9)
             axes.set_xlabel(axis)
         panels[row, 0].set_ylabel("total utility, thousands")
     panels[0, 0].legend(fontsize=8, title="dotted: ideal clock", title_fontsize=8)
@@ -118,9 +114,10 @@ def measure_table2(settings: Settings) -> Tables:
     rows = []
     for done, (preset, users, trial) in enumerate(cases):
         settings.progress(done, len(cases), f"{preset}: {users} users")
-        cluster = shared_cluster(users, SERVERS, HORIZON)
-        drawn, source = draw_jobs(cluster, JOBS, settings.seed + trial, ranges=PRESETS[preset])
-        outcome = run("astraea", cluster, drawn)
+        setting = PRESETS[preset]
+        cluster = setting.cluster(users, SERVERS, HORIZON)
+        drawn, source = setting.draw(cluster, JOBS, settings.seed + trial)
+        outcome = setting.run("astraea", cluster, drawn)
         rows.append(
             {
                 "preset": preset,
@@ -147,9 +144,9 @@ def measure_table2(settings: Settings) -> Tables:
 def draw_table2(tables: Tables, figure: Figure) -> None:
     """Draw revenue per job and variance beside the paper's."""
     left, right = figure.subplots(1, 2)
-    for preset, colour in (("paper", "#009E73"), ("short", "#0072B2")):
+    for preset, setting in PRESETS.items():
         table = tables["users"].filter(pl.col("preset") == preset)
-        label = "the paper's ranges" if preset == "paper" else "a sixteenth of the work"
+        colour, label = setting.colour, setting.title
         left.plot(table["users"], table["revenue_per_job"], "o-", color=colour, label=label)
         left.plot(table["users"], table["ideal_revenue_per_job"], "o:", color=colour)
         right.plot(table["users"], table["variance"], "o-", color=colour, label=label)
@@ -165,12 +162,17 @@ def draw_table2(tables: Tables, figure: Figure) -> None:
 def measure_fig13(settings: Settings) -> Tables:
     """Return the share of workers in use, slot by slot, and makespans."""
     rows, spans = [], []
-    cluster = shared_cluster(USERS, SERVERS, HORIZON)
-    total = SERVERS * WORKERS_A_SERVER
-    for at, preset in enumerate(PRESETS):
+    for at, (preset, setting) in enumerate(PRESETS.items()):
         settings.progress(at, len(PRESETS), preset)
-        drawn, source = draw_jobs(cluster, JOBS, settings.seed, ranges=PRESETS[preset])
-        outcomes: dict[str, Outcome] = {name: run(name, cluster, drawn) for name in POLICIES}
+        cluster = setting.cluster(USERS, SERVERS, HORIZON)
+        total = int(sum(tenant.share["worker"] for tenant in cluster.tenants)) // MILLI
+        drawn, source = setting.draw(cluster, JOBS, settings.seed)
+        outcomes: dict[str, Outcome] = {
+            name: setting.run(name, cluster, drawn) for name in POLICIES
+        }
+        outcomes["astraea, theta x 0.4"] = setting.run(
+            "astraea", cluster, drawn, theta_scale=LESS_THETA
+        )
         for policy, outcome in outcomes.items():
             busy = outcome.busy
             last = outcome.makespan
@@ -203,11 +205,10 @@ def measure_fig13(settings: Settings) -> Tables:
 def draw_fig13(tables: Tables, figure: Figure) -> None:
     """Draw the share of workers in use over time, cut where the slowest is at 90 %."""
     panels = figure.subplots(1, 2, sharey=True)
-    titles = {"paper": "the paper's ranges", "short": "a sixteenth of the work"}
-    for axes, (preset, title) in zip(panels, titles.items(), strict=True):
+    for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         spans = tables["makespan"].filter(pl.col("preset") == preset)
         cut = 1.15 * int(spans["slots_to_90_percent"].max())  # type: ignore[arg-type]  # integers
-        for policy in POLICIES:
+        for policy in (*POLICIES, "astraea, theta x 0.4"):
             mine = tables["utilisation"].filter(
                 (pl.col("preset") == preset) & (pl.col("policy") == policy) & (pl.col("slot") < cut)
             )
@@ -215,10 +216,65 @@ def draw_fig13(tables: Tables, figure: Figure) -> None:
                 mine["slot"],
                 mine["share"],
                 where="post",
-                color=COLOURS[policy],
+                color=COLOURS[policy.partition(",")[0]],
+                ls=":" if "," in policy else "-",
                 label=policy,
                 lw=1.3,
             )
-        axes.set(xlabel="slot (hours)", title=title, xlim=(0, cut), ylim=(0, 1.02))
+        axes.set(xlabel="slot (hours)", title=setting.title, xlim=(0, cut), ylim=(0, 1.02))
     panels[0].set_ylabel("workers in use")
     panels[1].legend(loc="upper right")
+
+
+def measure_settings(settings: Settings) -> Tables:
+    """Return what each part of the setting that was found does to Fig. 4's ratios."""
+    trials = trials_of(settings)
+    cases = list(product(VARIANTS, range(trials)))
+    rows = []
+    for done, (name, trial) in enumerate(cases):
+        settings.progress(done, len(cases), name)
+        setting = VARIANTS[name]
+        cluster = setting.cluster(USERS, SERVERS, HORIZON)
+        drawn, source = setting.draw(cluster, JOBS, settings.seed + trial)
+        outcomes = {policy: setting.run(policy, cluster, drawn) for policy in POLICIES}
+        base = outcomes["astraea"]
+        rows.append(
+            {
+                "setting": name,
+                "astraea": base.revenue,
+                **{
+                    f"over_{policy}": base.revenue / outcomes[policy].revenue
+                    for policy in POLICIES[1:]
+                },
+                "peak": max(base.busy.values(), default=0)
+                * MILLI
+                / int(sum(tenant.share["worker"] for tenant in cluster.tenants)),
+                "arrivals": source,
+            }
+        )
+    keys = ("setting", "arrivals")
+    return {"settings": pl.DataFrame(rows).group_by(keys, maintain_order=True).mean()}
+
+
+def draw_settings(tables: Tables, figure: Figure) -> None:
+    """Draw Astraea's revenue over each other's, a row a setting, beside the paper's."""
+    axes = figure.subplots()
+    table = tables["settings"]
+    rows = np.arange(len(table))
+    reported = {"batchsche": 1.58, "gandiva_fair": 1.24, "hived": 1.35}
+    for at, policy in enumerate(POLICIES[1:]):
+        values = table[f"over_{policy}"].to_numpy()
+        axes.barh(
+            rows + (at - 1) * 0.26,
+            values,
+            0.25,
+            color=COLOURS[policy],
+            label=f"over {policy} (paper: {reported[policy]})",
+        )
+        axes.axvline(reported[policy], color=COLOURS[policy], lw=1, ls="--")
+    axes.axvline(1.0, color="black", lw=1)
+    axes.set_yticks(rows, table["setting"].to_list(), fontsize=9)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("Astraea's revenue over theirs, 300 jobs, linear utilities")
+    axes.legend(fontsize=9)

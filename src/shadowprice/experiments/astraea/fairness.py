@@ -11,13 +11,12 @@ import polars as pl
 from shadowprice.experiments.astraea.efficiency import (
     HORIZON,
     JOBS,
-    PRESETS,
     SERVERS,
     USERS,
     trials_of,
 )
-from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, run, variance
-from shadowprice.experiments.astraea.workload import draw_jobs, shared_cluster
+from shadowprice.experiments.astraea.presets import PRESETS
+from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, variance
 from shadowprice.experiments.framework import Settings, Tables
 
 if TYPE_CHECKING:
@@ -27,48 +26,54 @@ if TYPE_CHECKING:
 def measure_fig7(settings: Settings) -> Tables:
     """Return each user's mean ratio, by policy."""
     rows = []
-    cluster = shared_cluster(USERS, SERVERS, HORIZON)
-    trials = trials_of(settings)
-    for trial in range(trials):
-        settings.progress(trial, trials, f"trial {trial + 1}")
-        drawn, source = draw_jobs(cluster, JOBS, settings.seed + trial)
+    cases = list(product(PRESETS.items(), range(trials_of(settings))))
+    for done, ((preset, setting), trial) in enumerate(cases):
+        settings.progress(done, len(cases), f"{preset}: trial {trial + 1}")
+        cluster = setting.cluster(USERS, SERVERS, HORIZON)
+        drawn, source = setting.draw(cluster, JOBS, settings.seed + trial)
         for policy in POLICIES:
-            for user, ratio in run(policy, cluster, drawn).fairness().items():
-                rows.append((policy, user, trial, ratio, source))
-    schema = ["policy", "user", "trial", "ratio", "arrivals"]
+            for user, ratio in setting.run(policy, cluster, drawn).fairness().items():
+                rows.append((preset, policy, user, trial, ratio, source))
+    schema = ["preset", "policy", "user", "trial", "ratio", "arrivals"]
     each = pl.DataFrame(rows, schema=schema, orient="row")
-    means = each.group_by("policy", "user", "arrivals", maintain_order=True).agg(
-        pl.col("ratio").mean()
+    keys = ("preset", "policy", "user", "arrivals")
+    means = each.group_by(keys, maintain_order=True).agg(pl.col("ratio").mean())
+    summary = means.group_by("preset", "policy", maintain_order=True).agg(
+        (pl.col("ratio") >= 1).sum().alias("at_1_or_more"),
+        pl.col("ratio").min().alias("lowest"),
+        pl.col("ratio").max().alias("highest"),
+        pl.col("ratio").var(ddof=0).alias("variance"),
     )
-    return {"ratios": means, "trials": each}
+    return {"ratios": means, "summary": summary, "trials": each}
 
 
 def draw_fig7(tables: Tables, figure: Figure) -> None:
-    """Draw one panel a policy: bars by user, and the line of absolute fairness."""
-    panels = figure.subplots(2, 2, sharex=True, sharey=True).ravel()
-    for axes, policy in zip(panels, POLICIES, strict=True):
-        mine = tables["ratios"].filter(pl.col("policy") == policy)
+    """Draw a row a preset, a panel a policy: bars by user, and the line of absolute fairness."""
+    panels = figure.subplots(len(PRESETS), len(POLICIES), sharex=True, sharey=True)
+    for axes, (preset, policy) in zip(panels.ravel(), product(PRESETS, POLICIES), strict=True):
+        mine = tables["ratios"].filter((pl.col("preset") == preset) & (pl.col("policy") == policy))
         axes.bar(range(len(mine)), mine["ratio"], color=COLOURS[policy])
         axes.axhline(1.0, color="black", lw=1, ls="--")
         fair = int((mine["ratio"] >= 1).sum())
-        axes.set_title(f"{policy}: {fair} of {len(mine)} users at 1 or more", fontsize=10)
+        axes.set_title(f"{policy}: {fair} of {len(mine)} at 1 or more", fontsize=10)
         axes.grid(visible=False, axis="x")
         axes.set_xticks(range(len(mine)), mine["user"].to_list(), rotation=60, fontsize=7)
-    for axes in panels[::2]:
-        axes.set_ylabel("fairness ratio")
+    for row, setting in zip(panels, PRESETS.values(), strict=True):
+        row[0].set_ylabel(f"fairness ratio, {setting.title}", fontsize=9)
 
 
 def measure_fig8(settings: Settings) -> Tables:
     """Return the mean variance over users, by policy and number of jobs."""
     counts = (100, 300) if settings.quick else (100, 300, 500)
     cases = list(product(PRESETS, counts, range(trials_of(settings))))
-    cluster = shared_cluster(USERS, SERVERS, HORIZON)
     rows = []
     for done, (preset, count, trial) in enumerate(cases):
         settings.progress(done, len(cases), f"{preset}: {count} jobs")
-        drawn, source = draw_jobs(cluster, count, settings.seed + trial, ranges=PRESETS[preset])
+        setting = PRESETS[preset]
+        cluster = setting.cluster(USERS, SERVERS, HORIZON)
+        drawn, source = setting.draw(cluster, count, settings.seed + trial)
         for policy in POLICIES:
-            outcome = run(policy, cluster, drawn)
+            outcome = setting.run(policy, cluster, drawn)
             real = variance(list(outcome.fairness().values()))
             ideal = variance(list(outcome.fairness(ideal=True).values()))
             rows.append((preset, policy, count, real, ideal, source))
@@ -81,8 +86,7 @@ def measure_fig8(settings: Settings) -> Tables:
 def draw_fig8(tables: Tables, figure: Figure) -> None:
     """Draw groups of bars by number of jobs, one panel a preset."""
     panels = figure.subplots(1, 2, sharey=True)
-    titles = {"paper": "the paper's ranges", "short": "a sixteenth of the work"}
-    for axes, (preset, title) in zip(panels, titles.items(), strict=True):
+    for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         table = tables["variance"].filter(pl.col("preset") == preset)
         counts = sorted(table["jobs"].unique().to_list())
         for at, policy in enumerate(POLICIES):
@@ -90,7 +94,7 @@ def draw_fig8(tables: Tables, figure: Figure) -> None:
             xs = np.arange(len(counts)) + (at - 1.5) * 0.2
             axes.bar(xs, heights, 0.19, color=COLOURS[policy], label=policy)
         axes.set_xticks(range(len(counts)), [str(count) for count in counts])
-        axes.set(xlabel="jobs", title=title)
+        axes.set(xlabel="jobs", title=setting.title)
         axes.grid(visible=False, axis="x")
     panels[0].set_ylabel("variance of the fairness ratio")
     panels[0].set_ylim(top=1.2 * panels[0].get_ylim()[1])

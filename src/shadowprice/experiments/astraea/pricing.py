@@ -10,13 +10,12 @@ import polars as pl
 from shadowprice.experiments.astraea.efficiency import (
     HORIZON,
     JOBS,
-    PRESETS,
     SERVERS,
     USERS,
     trials_of,
 )
-from shadowprice.experiments.astraea.runs import COLOURS, run
-from shadowprice.experiments.astraea.workload import draw_jobs, shared_cluster
+from shadowprice.experiments.astraea.presets import PRESETS, STATED
+from shadowprice.experiments.astraea.runs import COLOURS
 from shadowprice.experiments.framework import Settings, Tables
 from shadowprice.experiments.style import PALETTE
 
@@ -28,15 +27,15 @@ GREEN = COLOURS["astraea"]
 
 def _times(settings: Settings, points: list[tuple[int, int]]) -> pl.DataFrame:
     """Return the time of whole runs, and of deciding per job, by (jobs, servers)."""
-    warm = shared_cluster(USERS, 20, 64)
-    run("astraea", warm, draw_jobs(warm, 20, settings.seed)[0])  # compiles
+    warm = STATED.cluster(USERS, 20, 64)
+    STATED.run("astraea", warm, STATED.draw(warm, 20, settings.seed)[0])  # compiles
     rows = []
     for done, (count, servers) in enumerate(points):
         settings.progress(done, len(points), f"{count} jobs, {servers} servers")
-        cluster = shared_cluster(USERS, servers, HORIZON)
+        cluster = STATED.cluster(USERS, servers, HORIZON)
         for trial in range(trials_of(settings)):
-            drawn, source = draw_jobs(cluster, count, settings.seed + trial)
-            outcome = run("astraea", cluster, drawn)
+            drawn, source = STATED.draw(cluster, count, settings.seed + trial)
+            outcome = STATED.run("astraea", cluster, drawn)
             rows.append(
                 {
                     "jobs": count,
@@ -88,13 +87,14 @@ def measure_fig11(settings: Settings) -> Tables:
     )
     counts = (100, 500) if settings.quick else (100, 300, 500)
     cases = list(product(PRESETS, counts, scales))
-    cluster = shared_cluster(USERS, SERVERS, HORIZON)
     rows = []
     for done, (preset, count, scale) in enumerate(cases):
         settings.progress(done, len(cases), f"{preset}: {count} jobs, {scale:.0%}")
+        setting = PRESETS[preset]
+        cluster = setting.cluster(USERS, SERVERS, HORIZON)
         for trial in range(trials_of(settings)):
-            drawn, source = draw_jobs(cluster, count, settings.seed + trial, ranges=PRESETS[preset])
-            outcome = run("astraea", cluster, drawn, {"theta": {"scale": scale}})
+            drawn, source = setting.draw(cluster, count, settings.seed + trial)
+            outcome = setting.run("astraea", cluster, drawn, theta_scale=scale)
             rows.append((preset, count, scale, outcome.revenue, outcome.ideal, source))
     schema = ["preset", "jobs", "scale", "revenue", "ideal_revenue", "arrivals"]
     each = pl.DataFrame(rows, schema=schema, orient="row")
@@ -113,8 +113,7 @@ def measure_fig11(settings: Settings) -> Tables:
 def draw_fig11(tables: Tables, figure: Figure) -> None:
     """Draw revenue relative to the exact theta's, over the percentage."""
     panels = figure.subplots(1, 2, sharey=True)
-    titles = {"paper": "the paper's ranges", "short": "a sixteenth of the work"}
-    for axes, (preset, title) in zip(panels, titles.items(), strict=True):
+    for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         table = tables["theta"].filter(pl.col("preset") == preset)
         for at, count in enumerate(sorted(table["jobs"].unique().to_list())):
             mine = table.filter(pl.col("jobs") == count).sort("scale")
@@ -126,18 +125,18 @@ def draw_fig11(tables: Tables, figure: Figure) -> None:
         ticks = [0.05, 0.2, 0.5, 1.0, 2.0, 5.0]
         axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
         axes.minorticks_off()
-        axes.set(xlabel="theta in use, of its definition", title=title)
+        axes.set(xlabel="theta in use, of the setting's", title=setting.title)
     panels[0].set_ylabel("revenue over that at 100 %")
     panels[0].legend(title="dotted: ideal clock")
 
 
 def measure_fig12(settings: Settings) -> Tables:
     """Return ideal revenue and price of every admitted job."""
-    cluster = shared_cluster(USERS, SERVERS, HORIZON)
     rows = []
-    for preset, ranges in PRESETS.items():
-        drawn, source = draw_jobs(cluster, JOBS, settings.seed, ranges=ranges)
-        outcome = run("astraea", cluster, drawn)
+    for preset, setting in PRESETS.items():
+        cluster = setting.cluster(USERS, SERVERS, HORIZON)
+        drawn, source = setting.draw(cluster, JOBS, settings.seed)
+        outcome = setting.run("astraea", cluster, drawn)
         for name, commit in outcome.commits.items():
             loan = name in outcome.borrowers
             rows.append(
@@ -158,8 +157,7 @@ def measure_fig12(settings: Settings) -> Tables:
 def draw_fig12(tables: Tables, figure: Figure) -> None:
     """Draw a dot a job: price over ideal revenue, below the diagonal."""
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    titles = {"paper": "the paper's ranges", "short": "a sixteenth of the work"}
-    for axes, (preset, title) in zip(panels, titles.items(), strict=True):
+    for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         table = tables["jobs"].filter(pl.col("preset") == preset)
         for loan, colour, label in (
             (False, GREEN, "own share: not paid"),
@@ -175,6 +173,6 @@ def draw_fig12(tables: Tables, figure: Figure) -> None:
                 alpha=0.7,
             )
         axes.plot([0, 1000], [0, 1000], color="black", lw=1, ls="--")
-        axes.set(xlabel="ideal revenue", title=title, xlim=(0, 1000), ylim=(-15, 1000))
+        axes.set(xlabel="ideal revenue", title=setting.title, xlim=(0, 1000), ylim=(-15, 1000))
         axes.legend(loc="upper left")
     panels[0].set_ylabel("price of its places")

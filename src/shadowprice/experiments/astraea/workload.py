@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from shadowprice.core.cluster import Cluster, Role, Tenant, build_cluster
 from shadowprice.core.job import Job, StepModel, build_job
 from shadowprice.core.utility import Linear, Power, Utility
 from shadowprice.traces.locate import read_trace, traces_folder
+
+Demand = Literal["chunks", "trace"]
 
 HOUR: Final = Fraction(3600)
 WORKERS_A_SERVER: Final = 8
@@ -41,6 +43,14 @@ NODES: Final[Mapping[str, int]] = {
 
 BUSIEST: Final = "6214e9"
 
+GPU_COUNTS: Final = (1, 2, 4, 8)
+GPU_SHARES: Final = (0.967, 0.005, 0.016, 0.012)
+"""GPUs that jobs of the trace ask for (those beyond 8, one in 400, with the last)."""
+
+SMALL_MACHINE: Final = 2
+LARGE_SHARE: Final = Fraction(231, 552)
+"""Share of machines of 8 GPUs; the rest have 2: 2,490 GPUs on 552 machines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
@@ -54,19 +64,22 @@ class Arrivals:
         Arrival slots, ascending.
     owners : tuple of str
         Virtual cluster of each.
+    gpus : tuple of int
+        GPUs that each asks for.
     """
 
     source: str
     slots: tuple[int, ...]
     owners: tuple[str, ...]
+    gpus: tuple[int, ...]
 
 
 @cache
-def _philly() -> tuple[np.ndarray, list[str]] | None:
+def _philly() -> tuple[np.ndarray, list[str], np.ndarray] | None:
     if not (traces_folder() / TRACE).is_file():
         return None
     jobs = read_trace(f"philly:{TRACE}?duplicates=drop").jobs
-    return jobs["submit"].to_numpy(), jobs["tenant"].to_list()
+    return jobs["submit"].to_numpy(), jobs["tenant"].to_list(), jobs["gpus"].to_numpy()
 
 
 def arrivals(count: int, generator: np.random.Generator) -> Arrivals:
@@ -79,11 +92,18 @@ def arrivals(count: int, generator: np.random.Generator) -> Arrivals:
         weights = np.array([0.78, 0.14, 0.037, 0.027, 0.008, 0.007, 0.0005, 0.0005])
         owners = generator.choice(list(NODES), count, p=weights / weights.sum())
         slots = np.floor(np.cumsum(gaps)).astype(int)
-        return Arrivals("generated", tuple(slots.tolist()), tuple(owners.tolist()))
-    submit, names = traced
+        # Drawn apart, so that who arrives when does not depend on it.
+        sizes = np.random.default_rng([count, len(NODES)])
+        gpus = sizes.choice(GPU_COUNTS, count, p=GPU_SHARES)
+        return Arrivals(
+            "generated", tuple(slots.tolist()), tuple(owners.tolist()), tuple(gpus.tolist())
+        )
+    submit, names, asked = traced
     first = int(generator.integers(0, len(submit) - count))
     hours = np.floor((submit[first : first + count] - submit[first]) / 3600).astype(int)
-    return Arrivals("philly", tuple(hours.tolist()), tuple(names[first : first + count]))
+    stretch = slice(first, first + count)
+    gpus = np.maximum(1, asked[stretch]).astype(int)
+    return Arrivals("philly", tuple(hours.tolist()), tuple(names[stretch]), tuple(gpus.tolist()))
 
 
 def user_shares(users: int, servers: int) -> dict[str, int]:
@@ -113,19 +133,38 @@ def user_shares(users: int, servers: int) -> dict[str, int]:
     return shares
 
 
-def shared_cluster(users: int, servers: int, horizon: int) -> Cluster:
-    """Return servers of eight workers and a parameter server, owned in whole by users."""
-    shares = user_shares(users, servers)
-    capacity = {"worker": WORKERS_A_SERVER * MILLI, "ps": PS_A_SERVER * MILLI}
+def shared_cluster(users: int, servers: int, horizon: int, *, mixed: bool = False) -> Cluster:
+    """Return servers of workers and a parameter server each, owned in whole by users.
+
+    Parameters
+    ----------
+    users, servers, horizon : int
+        How many users and servers there are, and slots to plan ahead.
+    mixed : bool
+        Whether servers have 2 or 8 workers in Philly's proportion, evenly spread over users; all
+        have 8 otherwise.
+    """
+    sizes = [
+        WORKERS_A_SERVER
+        if not mixed or (at + 1) * LARGE_SHARE // 1 > at * LARGE_SHARE // 1
+        else SMALL_MACHINE
+        for at in range(servers)
+    ]
+    names = ("worker", "ps")
+    tenants, first = [], 0
+    for name, count in user_shares(users, servers).items():
+        owned = sum(sizes[first : first + count])
+        tenants.append(Tenant(name, {"worker": owned * MILLI, "ps": count * PS_A_SERVER * MILLI}))
+        first += count
     return build_cluster(
         slot_seconds=HOUR,
         horizon=horizon,
-        servers=[(f"s{at}", Role.ANY, capacity) for at in range(servers)],
-        dimensions=dict.fromkeys(capacity, Dimension.COUNT),
-        tenants=[
-            Tenant(name, {kind: count * amount for kind, amount in capacity.items()})
-            for name, count in shares.items()
+        servers=[
+            (f"s{at}", Role.ANY, {"worker": size * MILLI, "ps": PS_A_SERVER * MILLI})
+            for at, size in enumerate(sizes)
         ],
+        dimensions=dict.fromkeys(names, Dimension.COUNT),
+        tenants=tenants,
     )
 
 
@@ -148,6 +187,8 @@ class Ranges:
 
 
 PAPER: Final = Ranges()
+FOUND: Final = Ranges(epochs=(13, 25))
+"""A quarter of the work."""
 SHORT: Final = Ranges(epochs=(3, 7))
 """A sixteenth of the work: a median job fills a server for half a day, not for ten days."""
 TINY: Final = Ranges(epochs=(2, 5), minibatches=(4, 16))
@@ -155,7 +196,13 @@ TINY: Final = Ranges(epochs=(2, 5), minibatches=(4, 16))
 
 
 def draw_jobs(
-    cluster: Cluster, count: int, seed: int, *, ranges: Ranges = PAPER, convex: bool = False
+    cluster: Cluster,
+    count: int,
+    seed: int,
+    *,
+    ranges: Ranges = PAPER,
+    convex: bool = False,
+    demand: Demand = "chunks",
 ) -> tuple[list[Job], str]:
     """Draw a workload.
 
@@ -171,6 +218,9 @@ def draw_jobs(
         Ranges of the work.
     convex : bool
         Utilities (e/d)^kappa instead of k d + g.
+    demand : {"chunks", "trace"}
+        Workers of a job: up to its chunks, or exactly the GPUs that the trace has it ask for, as
+        far as there are chunks. The label ``gang`` of a job holds that number in either case.
 
     Returns
     -------
@@ -180,7 +230,7 @@ def draw_jobs(
     rng = np.random.default_rng(seed)
     when = arrivals(count, rng)
     names = [tenant.name for tenant in cluster.tenants]
-    demand = cluster.demand({"worker": MILLI})
+    worker = cluster.demand({"worker": MILLI})
     ps_demand = cluster.demand({"ps": MILLI})
     jobs = []
     for number in range(count):
@@ -197,6 +247,7 @@ def draw_jobs(
             int(rng.integers(low, high + 1))
             for low, high in (ranges.epochs, ranges.chunks, ranges.minibatches)
         ]
+        gang = min(when.gpus[number], sizes[1])
         jobs.append(
             build_job(
                 name=f"{when.owners[number]}-{number:05}",
@@ -205,7 +256,7 @@ def draw_jobs(
                 chunks=sizes[1],
                 minibatches=sizes[2],
                 speed=StepModel(minibatch, update, gradient),
-                worker=demand,
+                worker=worker,
                 ps=ps_demand,
                 utility=utility,
                 slot_seconds=cluster.slot_seconds,
@@ -213,6 +264,8 @@ def draw_jobs(
                 ps_bandwidth=ps_bandwidth,
                 internal_bandwidth=UNLIMITED,
                 tenant=_owner(when.owners[number], names, rng),
+                worker_range=(gang, gang) if demand == "trace" else None,
+                labels={"gang": str(gang)},
             )
         )
     return jobs, when.source

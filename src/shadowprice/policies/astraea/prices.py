@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowprice.core.errors import InputError
+from shadowprice.policies.astraea.guarantees import sigma_of
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob
 
 
@@ -104,7 +105,7 @@ def rounds_of_lemma(
     """
     if not 0 < least_utility <= total_utility:
         raise InputError("the least utility must be positive and at most the total")
-    ratio = 2 * (math.log(theta_worker) + math.log(theta_ps))
+    ratio = sigma_of(theta_worker, theta_ps)
     if ratio <= 1:
         # One round in which the algorithm is as good as the optimum.
         return 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.astraea.calendar import Calendar, Round
+from shadowprice.policies.astraea.guarantees import performance, sigma_of
 from shadowprice.policies.astraea.market import Award, Market
 from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import Pool, theta_record
@@ -169,6 +170,24 @@ class RoundPolicy:
             "rounds_of_lemma": self.lemma,
             "longest_round": self.longest,
             "shares": self.tenancy.shares(),
+        }
+
+    def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
+        """Return Lemma 3's sigma and Theorem 1's bound over the jobs that arrived.
+
+        The theorem takes Lemma 1's lambda, and batches that double without end; where lambda is
+        smaller, or rounds have reached the longest, it does not speak of the run.
+        """
+        worker, ps = self.pools[0].thetas()
+        bound = performance(jobs, self.rounds)
+        return {
+            "sigma": sigma_of(max(worker), max(ps, default=1.0)),
+            "batches": bound.batches,
+            "loss_at_most": bound.loss_at_most,
+            "ratio_at_least": bound.ratio_at_least,
+            "premises_held": self.lemma is not None
+            and self.rounds >= self.lemma
+            and 2**bound.batches <= self.longest,
         }
 
     def _learn_known(self, context: PolicyContext) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ from shadowprice.policies.tenants.gang_jobs import fewest_slots, gang_job
 from shadowprice.policies.tenants.tenancy import Claim
 
 Integers = npt.NDArray[np.int64]
+
+GANG: Final = "gang"
+"""Label of a job that says how many workers it runs with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ def fixed_gang(
         The job.
     claim : Claim
         The places it asks for.
-    size : "most", "fewest" or int
-        What is wished.
+    size : "most", "fewest", "label" or int
+        What is wished; ``label``: the number in the job's label ``gang``, its most without one.
     workers, ps : int64, shape (servers,)
         Places of its types on each server.
     """
@@ -66,9 +70,11 @@ def fixed_gang(
             f"no gang of {int(gang.counts[0])} workers or more fits the empty cluster",
             bottleneck="places of workers and of parameter servers",
         )
-    wished = int(possible[-1]) if size == "most" else int(possible[0])
+    wished = int(possible[0]) if size == "fewest" else int(possible[-1])
     if isinstance(size, int):
         wished = size
+    elif size == "label" and job.labels.get(GANG, "").isdecimal():
+        wished = int(job.labels[GANG])
     smaller = possible[possible <= wished]
     count = int(smaller[-1] if smaller.size else possible[0])
     return FixedGang(job, claim, count, tuple(int(n) for n in gang.reach))

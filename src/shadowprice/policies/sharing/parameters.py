@@ -8,11 +8,11 @@ from pydantic import Field
 
 from shadowprice.policies.registry import Parameters
 
-Size = Annotated[int, Field(ge=1)] | Literal["most", "fewest"]
+Size = Annotated[int, Field(ge=1)] | Literal["most", "fewest", "label"]
 
 _SIZE = (
-    "workers of a job, fixed while it runs: the `most` or `fewest` it allows, or a number; the "
-    "next smaller one that an empty cluster can carry"
+    "workers of a job, fixed while it runs: the `most` or `fewest` it allows, a number, or "
+    "`label`, the number in its label `gang`; the next smaller one that an empty cluster can carry"
 )
 
 
