@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FUZZ_SECONDS ?= 3600
 
-.PHONY: help demo test test-nojit smoke lint docs charts fuzz bench clean
+.PHONY: help demo live test test-nojit smoke lint docs charts fuzz bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -25,6 +25,9 @@ demo: $(STAMP) ## Run a generated workload under six schedulers; table, runs and
 		-p 'rolling,oasis,oasis?preset=paper,fifo,drf,rrh,dorm?window=4&adjustable=4' --bound --out runs/demo/compared
 	@echo "Open runs/demo/compared/compare.html, or ask why a job was refused:"
 	@$(BIN)/shadowprice explain runs/demo/compared/oasis job-1
+
+live: $(STAMP) ## Start the live service here, let two tenants' jobs train for a minute, stop it
+	@$(BIN)/python tools/live.py
 
 test: $(STAMP) ## Run the tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile

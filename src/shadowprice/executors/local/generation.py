@@ -66,7 +66,7 @@ class Generation:
         (path / "logs").mkdir(mode=0o700)
         if plan:
             write_new(path / "plan.json", json.dumps(plan).encode())
-        write_new(path / "lock", b"")
+        (path / "lock").touch(mode=0o600)
         Record.create(path / "stop", {"command": 0}, STOP_BYTES)
         Record.create(path / "state", state, STATE_BYTES)
         sync_directory(path)

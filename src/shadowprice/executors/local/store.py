@@ -158,7 +158,7 @@ class Store:
             shutil.rmtree(new)
         Generation.create(new, plan, state)
         entry = self._live / f"{directory.name}.{number}"
-        write_new(entry, b"")
+        entry.touch(mode=0o600)
         sync_directory(self._live)
         new.rename(directory / "generations" / str(number))
         sync_directory(directory / "generations")

@@ -1,0 +1,145 @@
+"""The live service, shown: ``make live``.
+
+Starts the service on loopback with the local executor, submits the short jobs of two tenants in
+``examples/live/jobs.yaml`` when each arrives, follows them until all are over, and stops.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "examples" / "live"
+_RUN = "from shadowprice.cli.main import run; run()"
+OVER = {"finished", "refused", "failed", "cancelled"}
+
+
+class Api:
+    """The service's REST API, as far as it is needed here."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self._address, self._token = address, token
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Return what the service answers."""
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._address + path, content, headers, method=method)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=30) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise SystemExit(f"{method} {path}: {error.read().decode(errors='replace')}") from error
+
+
+def jobs_by_arrival() -> list[tuple[float, dict[str, Any]]]:
+    """Return the example's jobs as they are submitted, with the second in which each is."""
+    found = []
+    for job in yaml.safe_load((EXAMPLE / "jobs.yaml").read_text(encoding="utf-8"))["jobs"]:
+        arrival = float(str(job.pop("arrival", "0s")).removesuffix("s"))
+        words = job["run"]["command"]
+        job["run"]["command"] = [sys.executable, str(EXAMPLE / words[1]), *words[2:]]
+        # One core a worker is what the job asks for; numpy would take them all.
+        job["run"]["env"] = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1)
+        job["run"]["env"]["PYTHONPATH"] = str(ROOT / "src")
+        found.append((arrival, job))
+    return sorted(found, key=lambda one: one[0])
+
+
+def clock(text: str | None, began: float) -> str:
+    """Return a moment of the service as seconds since the first submission."""
+    if text is None:
+        return "-"
+    from datetime import datetime  # noqa: PLC0415  # only here
+
+    return f"{datetime.fromisoformat(text).timestamp() - began:.0f} s"
+
+
+def line_of(job: dict[str, Any], began: float) -> str:
+    """Return what is to be said of a job."""
+    share = job["progress"] / job["required"] if job["required"] else 0.0
+    place = f"{job['workers']} workers on {', '.join(job['servers'])}" if job["workers"] else ""
+    promise = clock(job["promise"], began)
+    return f"{job['name']:<15} {job['state']:<9} {share:>5.0%}  promised {promise:<6} {place}"
+
+
+def follow(api: Api, limit: float) -> list[dict[str, Any]]:
+    """Submit what arrives and tell what changes, until every job is over; return the jobs."""
+    waiting = jobs_by_arrival()
+    began = time.time()
+    names, told = [job["name"] for _, job in waiting], {}
+    while time.time() - began < limit:
+        while waiting and waiting[0][0] <= time.time() - began:
+            job = waiting.pop(0)[1]
+            api.ask("POST", "/v1/jobs", job)
+        jobs = [one for one in api.ask("GET", "/v1/jobs")["jobs"] if one["name"] in names]
+        for job in sorted(jobs, key=lambda one: names.index(one["name"])):
+            key = (job["state"], job["workers"], job["generation"], job["promise"])
+            if told.get(job["name"]) != key:
+                told[job["name"]] = key
+                print(f"{time.time() - began:5.1f} s  {line_of(job, began)}", flush=True)
+        if not waiting and len(jobs) == len(names) and all(one["state"] in OVER for one in jobs):
+            return jobs
+        time.sleep(0.5)
+    raise SystemExit(f"the jobs are not over after {limit:.0f} s")
+
+
+def main() -> int:
+    """Show it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=ROOT / "runs" / "live")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds the jobs may take")
+    chosen = parser.parse_args()
+    if chosen.data.exists():
+        if any(chosen.data.iterdir()) and not (chosen.data / "operator.token").exists():
+            raise SystemExit(f"{chosen.data} holds something else; give another --data")
+        shutil.rmtree(chosen.data)
+    command = [sys.executable, "-c", _RUN, "serve", "--listen", "127.0.0.1:0"]
+    command += ["--cluster", str(EXAMPLE / "cluster.yaml"), "--data", str(chosen.data)]
+    chosen.data.parent.mkdir(parents=True, exist_ok=True)
+    log = chosen.data.parent / f"{chosen.data.name}.log"
+    print("Starting the service (its first start compiles kernels: a minute or two, once)")
+    with (
+        log.open("w", encoding="utf-8") as errors,
+        subprocess.Popen(
+            [*command, "--executor", "local", "-o", "json"], stdout=subprocess.PIPE, stderr=errors
+        ) as service,
+    ):
+        try:
+            assert service.stdout is not None
+            first = service.stdout.readline()
+            if not first:
+                raise SystemExit(f"the service did not start; {log} tells why")
+            address = json.loads(first)["address"]
+            token = (chosen.data / "operator.token").read_text(encoding="ascii").strip()
+            print(f"Page   {address}/\nToken  {token}\n")
+            api = Api(address, token)
+            jobs = follow(api, chosen.limit)
+            print()
+            for job in jobs:
+                path = f"/v1/jobs/{job['name']}"
+                said = api.ask("GET", f"{path}/logs")["text"].strip().splitlines()
+                print(
+                    f"{job['name']:<15} {job['generation']} generations; {said[-1] if said else ''}"
+                )
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait(60)
+    return 0 if all(job["state"] == "finished" for job in jobs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
