@@ -19,11 +19,14 @@ from shadowprice.service import history
 from shadowprice.service.clock import SECOND, SteadyClock, stamp
 from shadowprice.service.events import Hub
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operations import DecideBacklog, Edge, MoveOrigin, TakeProgress
+from shadowprice.service.operations import DecideBacklog
+from shadowprice.service.outcome import Operation, Outcome, Servers
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.reading import list_events
+from shadowprice.service.reports import TakeProgress
+from shadowprice.service.slots import Edge, MoveOrigin
 from shadowprice.service.store import Store, StoreError
-from shadowprice.service.truth import Operation, Outcome, Servers, Truth
+from shadowprice.service.truth import Truth
 from shadowprice.service.views import JobView
 
 log = logging.getLogger("shadowprice.service")
@@ -41,6 +44,9 @@ CHUNK_SECONDS: Final = 0.03
 
 POINTS: Final = 0.5
 """Seconds between two points of a job's curve, at least."""
+
+MANY_POINTS: Final = 1_000
+"""Points of curves that are written before the slot is over."""
 
 RECENT: Final = 1_000
 """Closed jobs that are remembered beside the open ones."""
@@ -259,15 +265,17 @@ class Driver:
         """Take in what waits, in one batch."""
         batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
         batch = [waiting for waiting in batch if not waiting.answer.cancelled()]
-        operations: list[Operation] = [waiting.operation for waiting in batch]
+        operations: list[Operation] = []
         edge_at = backlog_at = None
-        if self._until_edge() <= 0:
+        if self._until_edge() <= 0:  # what is due comes before what is asked
             if self._reports or self._points:
                 operations.append(self._progress())
             edge_at = len(operations)
             operations.append(Edge(self.virtual))
-        elif len(self._points) > 1_000:
+        elif len(self._points) > MANY_POINTS:
             operations.append(self._progress())
+        first = len(operations)
+        operations += [waiting.operation for waiting in batch]
         if self.published.servers.backlog:
             backlog_at = len(operations)
             operations.append(DecideBacklog(self._chunk))
@@ -275,7 +283,7 @@ class Driver:
             return
         self.metrics.lag.set(time.monotonic() - batch[0].since if batch else 0.0)
         began = time.monotonic()
-        outcome = await self._commit(operations, [waiting.answer for waiting in batch])
+        outcome = await self._commit(operations, [waiting.answer for waiting in batch], first)
         if outcome is None:
             return
         spent = time.monotonic() - began
@@ -314,14 +322,21 @@ class Driver:
         return TakeProgress(newest, points)
 
     async def _commit(
-        self, operations: Sequence[Operation], answers: Sequence[asyncio.Future[Any]] = ()
+        self,
+        operations: Sequence[Operation],
+        answers: Sequence[asyncio.Future[Any]] = (),
+        first: int = 0,
     ) -> Outcome | None:
-        """Commit in the thread, publish, and answer; None where the store failed."""
+        """Commit in the thread, publish, and answer those asked from the ``first`` operation on.
+
+        Returns None where the store failed.
+        """
         loop = asyncio.get_running_loop()
         try:
             outcome = await loop.run_in_executor(self._thread, self._truth.commit, operations)
         except Exception as error:
-            log.exception("a batch failed")
+            if not isinstance(error, StoreError):
+                log.exception("a batch failed")
             self._failed(error)
             problem = ProblemError("storage", "it may not have been written; ask again")
             for answer in answers:
@@ -329,7 +344,7 @@ class Driver:
                     answer.set_exception(problem)
             return None
         self._publish(outcome)
-        for answer, result in zip(answers, outcome.answers, strict=False):
+        for answer, result in zip(answers, outcome.answers[first:], strict=False):
             if answer.done():
                 continue
             if isinstance(result, BaseException):

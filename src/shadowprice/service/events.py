@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shadowprice.service.clock import stamp
-from shadowprice.service.truth import Told
+from shadowprice.service.outcome import Told
 
 INTERVAL: Final = 0.1
 """Seconds between two deliveries."""

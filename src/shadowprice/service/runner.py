@@ -34,10 +34,11 @@ from shadowprice.executors.contract import (
 from shadowprice.service.auth import progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
-from shadowprice.service.operations import Acknowledge, LoseServer, TakeReports
+from shadowprice.service.operations import LoseServer
 from shadowprice.service.outbox import Begin, End, Outbox, Run
+from shadowprice.service.outcome import Outcome
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.truth import Outcome
+from shadowprice.service.reports import Acknowledge, TakeReports
 
 log = logging.getLogger("shadowprice.service")
 

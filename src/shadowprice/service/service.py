@@ -34,16 +34,17 @@ from shadowprice.service.auth import (
     read_token_file,
     write_token_file,
 )
+from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND, Clock, SteadyClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operations import MoveOrigin
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.recovery import PolicyChoice, file_change
 from shadowprice.service.runner import Runner
 from shadowprice.service.settings import Settings
+from shadowprice.service.slots import MoveOrigin
 from shadowprice.service.store import Store, StoreError, tables
-from shadowprice.service.truth import Batch, Truth
+from shadowprice.service.truth import Truth
 
 log = logging.getLogger("shadowprice.service")
 

@@ -1,0 +1,434 @@
+"""A transaction that is being put together: events go in, rows come out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, bindparam, delete
+
+from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.events import (
+    Charge,
+    Command,
+    Commit,
+    Completed,
+    Decided,
+    Displaced,
+    DriverEvent,
+    Drop,
+    Place,
+    Promise,
+    Queue,
+    Reject,
+    Resize,
+    Start,
+    Stop,
+)
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.journal import entry_line
+from shadowprice.engine.records import placement_record
+from shadowprice.engine.state import JobRecord
+from shadowprice.service import reading
+from shadowprice.service.clock import Calendar
+from shadowprice.service.outcome import Told
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.store import tables
+from shadowprice.service.views import JobView, State, changes_of
+
+if TYPE_CHECKING:
+    from shadowprice.service.truth import Truth
+
+
+class Batch:
+    """A transaction that is being put together.
+
+    Parameters
+    ----------
+    truth : Truth
+        Whose it is.
+    connection : Connection
+        The open transaction, to look things up.
+    """
+
+    def __init__(self, truth: Truth, connection: Connection) -> None:
+        self.truth = truth
+        self.connection = connection
+        self.now = truth.clock.now()
+        self.views: dict[str, JobView] = {}
+        self.told: list[Told] = []
+        self.closed: list[str] = []
+        self._journal: list[dict[str, Any]] = []
+        self._new: dict[str, dict[str, Any]] = {}
+        self._commands: list[dict[str, Any]] = []
+        self._generations: list[dict[str, Any]] = []
+        self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
+        self._before = truth.engine.sequence
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+        return self.truth.engine
+
+    @property
+    def calendar(self) -> Calendar:
+        """When slots are."""
+        return self.truth.calendar
+
+    # ---------------------------------------------------------------- events
+
+    def take(self, event: DriverEvent, *, counted: Iterable[str] = ()) -> list[Command]:
+        """Let the engine take an event in, and note all that follows.
+
+        Parameters
+        ----------
+        event : DriverEvent
+            What happened.
+        counted : iterable of str
+            Jobs whose progress it changes, beside those that its commands speak of.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the event is wrong, or the policy fails; nothing of it was taken in.
+        """
+        engine = self.engine
+        began = time.perf_counter()
+        try:
+            with engine.staged(event) as staged:
+                line = entry_line(staged.entry, engine.cluster.names)
+        except ShadowpriceError:
+            raise
+        except Exception as error:
+            # The engine took it back; a policy that raises is at fault, not the caller.
+            raise PolicyError(f"{type(event).__name__}: {error!r}") from error
+        self.truth.decided(time.perf_counter() - began)
+        sequence = staged.entry.sequence
+        self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
+        self.truth.last_at = self.now
+        self._note(event, staged.commands, counted)
+        return staged.commands
+
+    def _note(
+        self, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]
+    ) -> None:
+        touched: dict[str, None] = dict.fromkeys(counted)
+        for job in getattr(event, "jobs", ()):
+            touched[job.name] = None
+        about = getattr(event, "job", None)
+        if about is not None:
+            touched[about if isinstance(about, str) else about.name] = None
+        messages: dict[str, str] = {}
+        for command in commands:
+            if isinstance(command, Start | Resize | Stop):
+                self._order(command)
+                touched[command.job] = None
+            elif isinstance(command, Decided):
+                self._decision(command, messages)
+                touched[command.decision.job] = None
+            else:
+                touched[command.job] = None
+                if isinstance(command, Displaced):
+                    messages.setdefault(command.job, command.reason)
+                    self.tell("displaced", command.job, reason=command.reason)
+                elif isinstance(command, Completed):
+                    self._completed(command)
+        for name in touched:
+            record = self.engine.jobs.get(name)
+            if record is not None and name in self.truth.views:
+                self._refresh(record, messages.get(name, ""))
+
+    def _decision(self, command: Decided, messages: dict[str, str]) -> None:
+        decision = command.decision
+        name = decision.job
+        view = self.truth.views.get(name)
+        if view is None:
+            return
+        match decision:
+            case Commit(_, _, payoff, utility, cost):
+                self.change(name, payoff=payoff, utility=utility, cost=cost, reason=None)
+            case Promise():
+                if decision.message:
+                    messages[name] = decision.message
+                if decision.completion is not None:
+                    self.change(
+                        name,
+                        payoff=decision.payoff,
+                        utility=decision.utility,
+                        cost=decision.cost,
+                        reason=None,
+                    )
+                else:
+                    self.change(name, reason={"code": "standby", "message": decision.message})
+            case Queue():
+                reason = {"code": "standby", "message": decision.message or "waits its turn"}
+                self.change(name, reason=reason)
+                self.tell("standby", name, decision=True, message=reason["message"])
+            case Reject() | Drop():
+                kind = "refused" if isinstance(decision, Reject) else "given-up"
+                self.tell(kind, name, decision=True, reason=decision.refusal.record())
+            case Place():
+                if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
+                    self.change(name, reason=None)
+                    self.tell("admitted", name, decision=True, promise=None)
+            case Charge():
+                self.tell(
+                    "paid",
+                    name,
+                    decision=True,
+                    slot=decision.slot,
+                    payer=decision.payer,
+                    payee=decision.payee,
+                    amounts=dict(decision.amounts),
+                )
+            case _:
+                pass
+
+    def _order(self, command: Start | Resize | Stop) -> None:
+        record: dict[str, Any] = {
+            "slot": command.slot,
+            "after": list(command.after),
+            "frees": list(command.frees),
+        }
+        name, engine = command.job, self.engine
+        if isinstance(command, Stop):
+            record["finished"] = command.finished
+            self.truth.orders.pop(name, None)
+            if not command.finished:
+                self.tell("stopped", name, slot=command.slot, generation=command.generation)
+        else:
+            record["on"] = on = placement_record(command.placement, engine.cluster.names)
+            record["plan"] = command.plan
+            self.truth.orders[name] = command
+            kind = "started" if isinstance(command, Start) else "resized"
+            self.tell(kind, name, slot=command.slot, generation=command.generation, placement=on)
+            if self.truth.virtual:
+                self._ran_at_once(command)
+            self._generations.append(
+                {
+                    "job": name,
+                    "generation": command.generation,
+                    "ordered": self.now,
+                    "placement": json.dumps(on),
+                    "slot": command.slot,
+                    "workers": command.placement.total_workers,
+                    "ps": command.placement.total_ps,
+                }
+            )
+        self._commands.append(
+            {
+                "id": command.id,
+                "sequence": self.engine.sequence,
+                "job": name,
+                "generation": command.generation,
+                "kind": type(command).__name__.lower(),
+                "at": self.now,
+                "record": json.dumps(record),
+                "acknowledged": None,
+            }
+        )
+
+    def _ran_at_once(self, command: Start | Resize) -> None:
+        view = self.truth.views.get(command.job)
+        if view is not None:
+            at = self.calendar.begins(command.slot)
+            first = at if view.first_start is None else view.first_start
+            self.change(
+                command.job, started=command.generation, running_since=at, first_start=first
+            )
+
+    def _completed(self, command: Completed) -> None:
+        view = self.truth.views.get(command.job)
+        if view is None:
+            return
+        kept = None if view.first_promise is None else command.slot <= view.first_promise
+        self.change(command.job, utility=command.utility)
+        self.tell("finished", command.job, slot=command.slot, utility=command.utility, kept=kept)
+
+    def _refresh(self, record: JobRecord, message: str) -> None:
+        name = record.job.name
+        before = self.truth.views[name]
+        changes = changes_of(self.engine, record, before, self.calendar, self.now)
+        if not changes["state"].open:
+            self.closed.append(name)
+        elif changes["promise"] != before.promise:
+            self._promised(name, before, changes, message)
+        self.change(name, **changes)
+
+    def _promised(
+        self, name: str, before: JobView, changes: Mapping[str, Any], message: str
+    ) -> None:
+        promise, view = changes["promise"], self.truth.views[name]
+        if before.promise is None and before.first_promise is None:
+            self.tell(
+                "admitted",
+                name,
+                decision=True,
+                promise=promise,
+                payoff=view.payoff,
+                utility=view.utility,
+                cost=view.cost,
+            )
+        else:
+            kind = "broken" if promise is None else "moved"
+            self.tell(
+                kind,
+                name,
+                decision=True,
+                promise=promise,
+                before=before.promise,
+                first=before.first_promise,
+                reason=message,
+            )
+
+    # ---------------------------------------------------------------- rows
+
+    def add(self, view: JobView, spec: Mapping[str, Any], content: str) -> None:
+        """Note a job that was submitted."""
+        self.truth.views[view.name] = self.views[view.name] = view
+        self.truth.specs[view.name] = spec
+        self._new[view.name] = {
+            "id": view.id,
+            "name": view.name,
+            "tenant": view.tenant,
+            "submitted": view.submitted,
+            "spec": json.dumps(spec, ensure_ascii=False, separators=(",", ":")),
+            "content": content,
+            "token": None,
+        }
+        self.tell("submitted", view.name)
+
+    def forget(self, name: str) -> None:
+        """Take back what `add` noted of a job that the engine did not take in."""
+        for known in (self.truth.views, self.truth.specs, self.views, self._new):
+            known.pop(name, None)
+        self.told = [told for told in self.told if told.job != name]
+
+    def change(self, name: str, **changes: Any) -> JobView:
+        """Let a job's view say something differently."""
+        view = replace(self.truth.views[name], **changes)
+        self.truth.views[name] = self.views[name] = view
+        return view
+
+    def revise(self, name: str, spec: Mapping[str, Any], content: str) -> None:
+        """Note that a job's description is another now."""
+        self.truth.specs[name] = spec
+        table = tables.jobs
+        values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content}
+        self.also(table.update().where(table.c.name == name).values(**values))
+
+    def close(self, name: str, state: State, reason: Mapping[str, Any]) -> JobView:
+        """Close a job that the engine never heard of."""
+        self.closed.append(name)
+        return self.change(name, state=state, reason=reason, closed=self.now)
+
+    def tell(
+        self, kind: str, job: str | None = None, *, decision: bool = False, **data: Any
+    ) -> None:
+        """Let readers know."""
+        view = None if job is None else self.truth.views.get(job)
+        tenant = data.pop("tenant", None) if view is None else view.tenant
+        self.told.append(Told(self.truth.next_told, self.now, kind, job, tenant, data, decision))
+        self.truth.next_told += 1
+
+    def also(self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Write something else with the batch."""
+        self._statements.append((statement, rows))
+
+    def write(self) -> None:
+        """Write everything that was noted."""
+        store, connection = self.truth.store, self.connection
+        store.write(connection, tables.journal.insert(), self._journal)
+        self._write_jobs()
+        store.write(connection, tables.commands.insert(), self._commands)
+        store.write(connection, tables.generations.insert(), self._generations)
+        store.write(
+            connection,
+            tables.events.insert(),
+            [
+                {
+                    "id": told.id,
+                    "at": told.at,
+                    "kind": told.kind,
+                    "decision": int(told.decision),
+                    "job": told.job,
+                    "tenant": told.tenant,
+                    "data": json.dumps(told.data, ensure_ascii=False, separators=(",", ":")),
+                }
+                for told in self.told
+            ],
+        )
+        for statement, rows in self._statements:
+            store.write(connection, statement, rows)
+        if self.engine.sequence > self._before:
+            memory = self.truth.memory_row(self.now)
+            if memory is not None:
+                store.write(connection, delete(tables.memory))
+                store.write(connection, tables.memory.insert(), [memory])
+
+    def _write_jobs(self) -> None:
+        fresh, known = [], []
+        for name, view in self.views.items():
+            values: dict[str, Any] = {
+                "state": view.state.value,
+                "open": int(view.state.open),
+                "closed": view.closed,
+                "view": view.stored(),
+            }
+            if name in self._new:
+                fresh.append(self._new[name] | values)
+            else:
+                known.append({"key": view.id} | values)
+        store, connection = self.truth.store, self.connection
+        store.write(connection, tables.jobs.insert(), fresh)
+        store.write(connection, _UPDATE_JOB, known)
+
+    # ---------------------------------------------------------------- looking
+
+    def stored(self, names: Sequence[str]) -> dict[str, tuple[JobView, str]]:
+        """Return jobs that are known by these names, open or closed, with their content's hash.
+
+        What this batch adds is among them.
+        """
+        found = {
+            name: (self.truth.views[name], self._new[name]["content"])
+            for name in names
+            if name in self._new
+        }
+        for row in reading.jobs_by_name(self.connection, names):
+            view = self.truth.views.get(row.name)
+            if view is None:
+                view = self.views.get(row.name) or JobView.of_store(row.view)
+            found[row.name] = (view, row.content)
+        return found
+
+    def view(self, name: str) -> JobView:
+        """Return a job's view, open or closed.
+
+        Raises
+        ------
+        ProblemError
+            If there is no such job.
+        """
+        view = self.truth.views.get(name)
+        if view is None:
+            known = self.stored([name])
+            if name not in known:
+                raise ProblemError("not-found", f"there is no job {name!r}")
+            view = known[name][0]
+        return view
+
+
+_UPDATE_JOB: Final = (
+    tables.jobs.update()
+    .where(tables.jobs.c.id == bindparam("key"))
+    .values(
+        state=bindparam("state"),
+        open=bindparam("open"),
+        closed=bindparam("closed"),
+        view=bindparam("view"),
+    )
+)

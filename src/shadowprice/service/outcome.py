@@ -1,0 +1,118 @@
+"""What a batch of operations comes to, and what readers are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.service.clock import Calendar
+from shadowprice.service.views import JobView
+
+if TYPE_CHECKING:
+    from shadowprice.service.batch import Batch
+
+
+class Operation(Protocol):
+    """Something to be done, as a whole or not at all."""
+
+    def perform(self, batch: Batch) -> Any:
+        """Do it, and return what its caller is told.
+
+        Raises
+        ------
+        ShadowpriceError
+            If it cannot be done; nothing of it was then taken in.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something that readers are told: an entry of the event stream.
+
+    Parameters
+    ----------
+    id : int
+        Its number, from 1 on.
+    at : int
+        When, in nanoseconds since 1970.
+    kind : str
+        What happened.
+    job, tenant : str or None
+        Whom it is about.
+    data : mapping
+        What else there is to say.
+    decision : bool
+        Whether the policy decided it.
+    """
+
+    id: int
+    at: int
+    kind: str
+    job: str | None
+    tenant: str | None
+    data: Mapping[str, Any]
+    decision: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers, and where in time the engine is.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    lost, drained : frozenset of str
+        Those that are out, and those of them that were emptied on purpose.
+    calendar : Calendar
+        When slots are.
+    slot_running : int or None
+        The slot that runs.
+    coming : int
+        The first slot that can still be decided.
+    backlog : int
+        Jobs that wait to be decided on.
+    """
+
+    cluster: Cluster
+    lost: frozenset[str]
+    drained: frozenset[str]
+    calendar: Calendar
+    slot_running: int | None
+    coming: int
+    backlog: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a batch came to.
+
+    Parameters
+    ----------
+    answers : list
+        By operation: what `Operation.perform` returned, or the error.
+    views : dict of str to JobView
+        Jobs that changed.
+    told : list of Told
+        What is new in the event stream.
+    running : dict of str to Start or Resize
+        The newest order of every job that is to run.
+    unacknowledged : dict of int to Order
+        Orders not acknowledged yet.
+    servers : Servers or None
+        What the servers are.
+    sequence : int
+        Number of the last event.
+    """
+
+    answers: list[Any] = field(default_factory=list)
+    views: dict[str, JobView] = field(default_factory=dict)
+    told: list[Told] = field(default_factory=list)
+    running: Mapping[str, Start | Resize] = field(default_factory=dict)
+    unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
+    servers: Servers | None = None
+    sequence: int = 0

@@ -1,0 +1,218 @@
+"""What an executor and jobs themselves report to the truth."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import bindparam, select
+
+from shadowprice.core.errors import EventError
+from shadowprice.core.events import (
+    Acknowledged,
+    JobEnded,
+    JobFailed,
+    ProgressMeasured,
+    StartFailed,
+)
+from shadowprice.core.job import MICRO
+from shadowprice.engine.state import JobRecord
+from shadowprice.executors.contract import Ended, Ending, Progressed, Refused, Started
+from shadowprice.service.batch import Batch
+from shadowprice.service.clock import SECOND
+from shadowprice.service.store import tables
+from shadowprice.service.views import changes_of
+
+log = logging.getLogger("shadowprice.service")
+
+
+@dataclass(frozen=True, slots=True)
+class TakeReports:
+    """What the executor says happened.
+
+    Parameters
+    ----------
+    reports : sequence of Started, Refused or Ended
+        In its order.
+    retries : mapping of str to int
+        Failures that each job is allowed.
+    """
+
+    reports: Sequence[Started | Refused | Ended]
+
+    def perform(self, batch: Batch) -> None:
+        """Take them in; what was taken in before changes nothing."""
+        for report in self.reports:
+            try:
+                if isinstance(report, Started):
+                    self._started(batch, report)
+                elif self._first(batch, report):
+                    self._over(batch, report)
+            except EventError as error:
+                log.warning("a report on job %r was left out: %s", report.job, error)
+
+    @staticmethod
+    def _first(batch: Batch, report: Refused | Ended) -> bool:
+        """Whether the end of a generation was not recorded yet; it is now."""
+        table = tables.generations
+        key = (table.c.job == report.job) & (table.c.generation == report.generation)
+        row = batch.connection.execute(select(table.c.ended).where(key)).first()
+        if row is None or row.ended is not None:
+            return row is None and report.job in batch.engine.open_jobs
+        ended = isinstance(report, Ended)
+        batch.truth.store.write(
+            batch.connection,
+            table.update()
+            .where(key)
+            .values(
+                ended=int(report.at * SECOND),
+                exit=report.code if isinstance(report, Ended) else None,
+                reason=(f"{report.ending}: {report.reason}" if ended else report.reason)[:2_000],  # type: ignore[union-attr]  # told apart beside
+            ),
+        )
+        return True
+
+    @staticmethod
+    def _started(batch: Batch, report: Started) -> None:
+        name, at = report.job, int(report.at * SECOND)
+        table = tables.generations
+        batch.also(
+            table.update()
+            .where(
+                (table.c.job == bindparam("one"))
+                & (table.c.generation == bindparam("which"))
+                & table.c.started.is_(None)
+            )
+            .values(started=bindparam("at")),
+            [{"one": name, "which": report.generation, "at": at}],
+        )
+        view = batch.truth.views.get(name)
+        record = batch.engine.open_jobs.get(name)
+        if view is None or record is None or report.generation <= view.started:
+            return
+        batch.change(name, started=report.generation, running_since=at)
+        if view.first_start is None:
+            batch.change(name, first_start=at)
+        changes = changes_of(
+            batch.engine, record, batch.truth.views[name], batch.calendar, batch.now
+        )
+        batch.change(name, **changes)
+        batch.tell("running", name, generation=report.generation)
+
+    def _over(self, batch: Batch, report: Refused | Ended) -> None:
+        engine, name, generation = batch.engine, report.job, report.generation
+        record = engine.open_jobs.get(name)
+        if record is None:
+            return
+        slot = batch.truth.coming
+        current = record.generation == generation and name in engine.running
+        if isinstance(report, Refused):
+            if current:
+                batch.tell("start-failed", name, generation=generation, reason=report.reason)
+                batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
+            return
+        if report.ending is Ending.DONE:
+            if name in engine.running:
+                batch.take(JobEnded(slot, name, record.generation))
+            else:
+                batch.change(name, done=True)
+        elif current:
+            self._failed(batch, record, report)
+
+    @staticmethod
+    def _failed(batch: Batch, record: JobRecord, report: Ended) -> None:
+        """Let a generation that should run, and does not, be one that failed, or was lost."""
+        name = report.job
+        view = batch.truth.views[name]
+        slot = batch.truth.coming
+        if report.ending is not Ending.FAILED:
+            # No fault of the job: its retries are left as they are.
+            batch.change(name, lost=view.lost + 1)
+            batch.tell("lost", name, generation=report.generation, reason=report.reason)
+            allowed = record.failures + 1
+        else:
+            run = batch.truth.specs[name].get("run") or {}
+            allowed = int(run.get("retries", 0)) + view.lost
+        tail = "\n".join(report.tail[-20:])
+        reason = f"{report.reason}\n{tail}" if tail else report.reason
+        failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
+        batch.take(failed)
+        if report.ending is Ending.FAILED:
+            batch.tell(
+                "failed" if name not in batch.engine.open_jobs else "retrying",
+                name,
+                generation=report.generation,
+                code=report.code,
+                reason=reason,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Commands were carried out."""
+
+    commands: Sequence[int]
+
+    def perform(self, batch: Batch) -> None:
+        """Take that in."""
+        waiting = batch.engine.unacknowledged
+        numbers = tuple(number for number in self.commands if number in waiting)
+        if not numbers:
+            return
+        batch.take(Acknowledged(batch.truth.coming, numbers))
+        table = tables.commands
+        batch.also(
+            table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
+            [{"key": number} for number in numbers],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TakeProgress:
+    """How far jobs say they are.
+
+    Parameters
+    ----------
+    newest : mapping of str to Progressed
+        The newest report of each job.
+    points : sequence of Progressed
+        What is kept for the curves.
+    """
+
+    newest: Mapping[str, Progressed]
+    points: Sequence[Progressed]
+
+    def perform(self, batch: Batch) -> None:
+        """Take it in; what is not of the newest generation changes nothing."""
+        progress: dict[str, tuple[int, int]] = {}
+        for name, report in self.newest.items():
+            record = batch.engine.open_jobs.get(name)
+            if (
+                record is None
+                or record.generation != report.generation
+                or name not in batch.engine.running
+            ):
+                continue
+            # Only a process that exits 0 is done: what is counted stops one short.
+            most = record.job.work * MICRO - 1
+            micro = min(report.progress, most)
+            if micro > record.measured:
+                progress[name] = (report.generation, micro)
+        if progress:
+            batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
+        if self.points:
+            batch.also(
+                tables.progress.insert(),
+                [
+                    {
+                        "job": point.job,
+                        "generation": point.generation,
+                        "at": int(point.at * SECOND),
+                        "minibatches": point.progress / MICRO,
+                        "metrics": json.dumps(dict(point.metrics)),
+                    }
+                    for point in self.points
+                ],
+            )

@@ -1,0 +1,165 @@
+"""What time does to the truth: slots end and begin, and clocks are set."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from shadowprice.core.errors import EventError, PolicyError
+from shadowprice.core.events import (
+    JobEnded,
+    SlotBegan,
+    SlotEnded,
+    Start,
+)
+from shadowprice.engine.state import JobRecord
+from shadowprice.service.batch import Batch
+from shadowprice.service.clock import SECOND
+from shadowprice.service.views import changes_of
+
+log = logging.getLogger("shadowprice.service")
+
+CATCH_UP: Final = 1_000
+"""Slots that are caught up one by one; what is missed beyond is taken out of the count."""
+
+EDGES: Final = 50
+"""Slots begun in one batch, at most."""
+
+EDGE_SECONDS: Final = 0.5
+"""Seconds after which the slots that are left wait for the next batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Time went on: slots that are over end, and those that are due begin.
+
+    Parameters
+    ----------
+    virtual : bool
+        Whether nothing really runs: jobs progress as declared, and are done when their work is.
+    """
+
+    virtual: bool = False
+
+    def perform(self, batch: Batch) -> bool:
+        """Return whether all slots were caught up."""
+        engine = batch.engine
+        began = time.monotonic()
+        target = self._within_reach(batch)
+        for _ in range(EDGES):
+            running = engine.slot_running
+            if running is not None:
+                if running >= target:
+                    return True
+                self._end(batch, running)
+            following = engine.slot
+            if following > target:
+                return True
+            if following < target and self._idle(batch, target):
+                following = target
+            if not engine.open_jobs and engine.idle:
+                return True  # nobody asks for anything: no slot is begun
+            self._begin(batch, following)
+            if time.monotonic() - began > EDGE_SECONDS:
+                break
+        return engine.slot_running is not None and engine.slot_running >= target
+
+    def _within_reach(self, batch: Batch) -> int:
+        """Return the slot that it is, after taking out of the count what cannot be caught up."""
+        calendar, engine = batch.calendar, batch.engine
+        target = calendar.slot_at(batch.now)
+        missed = target - engine.slot
+        if missed <= CATCH_UP or (engine.slot_running is None and self._idle(batch, target)):
+            return target
+        by = int((missed - CATCH_UP) * calendar.slot)
+        MoveOrigin(by, "the service was not there for many slots").perform(batch)
+        return batch.calendar.slot_at(batch.now)
+
+    @staticmethod
+    def _idle(batch: Batch, slot: int) -> bool:
+        try:
+            batch.engine.check_skip(slot)
+        except EventError:
+            return False
+        return True
+
+    def _begin(self, batch: Batch, slot: int) -> None:
+        try:
+            commands = batch.take(SlotBegan(slot))
+        except PolicyError as error:
+            # The state is as before. A policy that stumbles over what it remembers begins anew on
+            # what it sees; if it fails again, the slot waits, and the service says so.
+            log.error("slot %d could not begin (%s); the policy begins anew", slot, error)
+            batch.engine.begin_policy_anew()
+            commands = batch.take(SlotBegan(slot))
+        for command in commands:
+            if isinstance(command, Start):
+                view = batch.truth.views.get(command.job)
+                if view is not None and view.done:  # it exited 0 while it was being stopped
+                    ended = JobEnded(batch.truth.coming, command.job, command.generation)
+                    batch.take(ended)
+
+    def _end(self, batch: Batch, slot: int) -> None:
+        engine = batch.engine
+        progress: dict[str, int] = {}
+        for name in engine.running:
+            record = engine.jobs[name]
+            if record.measured and not self.virtual:
+                continue  # it reports
+            progress[name] = self._gain(batch, record, slot)
+        batch.take(SlotEnded(slot, progress), counted=list(engine.running))
+
+    def _gain(self, batch: Batch, record: JobRecord, slot: int) -> int:
+        """Return what a slot yielded at the declared rate, for the share that the job ran."""
+        engine, job = batch.engine, record.job
+        placement = engine.running[job.name]
+        order = batch.truth.orders.get(job.name)
+        moved = record.generation > 1 and order is not None and order.slot == slot
+        gain = job.gain(placement.total_workers, colocated=placement.colocated, moved=moved)
+        if self.virtual:
+            return min(gain, record.remaining)
+        view = batch.truth.views[job.name]
+        if view.started != record.generation or view.running_since is None:
+            return 0
+        begins, ends = batch.calendar.begins(slot), batch.calendar.ends(slot)
+        ran = ends - max(begins, min(view.running_since, ends))
+        # Only a process that exits 0 is done: what is counted stops one short.
+        return max(0, min(gain * ran // (ends - begins), record.remaining - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOrigin:
+    """Slots are at other times than was thought.
+
+    Parameters
+    ----------
+    by : int
+        By how many nanoseconds they are later.
+    why : str
+        For people.
+    """
+
+    by: int
+    why: str
+
+    def perform(self, batch: Batch) -> None:
+        """Move them, and tell whose promise is at another time now."""
+        truth = batch.truth
+        truth.calendar = truth.calendar.moved(self.by)
+        truth.store.put(batch.connection, "origin", str(truth.calendar.origin))
+        moved = []
+        for name, view in list(truth.views.items()):
+            record = batch.engine.open_jobs.get(name)
+            if record is None:
+                continue
+            changes = changes_of(batch.engine, record, view, truth.calendar, batch.now)
+            if changes["promise"] is not None:
+                moved.append(name)
+            if view.running_since is not None:
+                changes["running_since"] = view.running_since + self.by
+            batch.change(name, **changes)
+        batch.tell("clock", seconds=self.by / SECOND, why=self.why, promises=len(moved))
+        for name in moved:
+            batch.tell("rescheduled", name, seconds=self.by / SECOND, why=self.why)

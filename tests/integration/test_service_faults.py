@@ -1,0 +1,157 @@
+"""Hours of a service in which it is killed, its disk is full, and its clocks jump.
+
+`python -m tests.live_hours` plays thousands of faults; these are a sample.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from shadowprice.executors.contract import ExecutorError
+from shadowprice.service.batch import Batch
+from shadowprice.service.clock import SECOND, Calendar, SteadyClock, stamp
+from shadowprice.service.reading import list_events
+from shadowprice.service.slots import CATCH_UP, Edge
+from tests.live_hours import CLUSTER, SLOT, Crash, Hour, disk_full, play, scattered
+from tests.worlds import HandClock
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("policy", ["oasis", "rolling", "fifo"])
+def test_a_service_that_is_killed_again_and_again_loses_nothing(
+    tmp_path: Path, policy: str
+) -> None:
+    hour = Hour(tmp_path, policy, seed=5, jobs=10)
+    hour.fault = scattered(random.Random(7), 220, Crash)
+    views = play(hour)
+    assert hour.crashes > 4
+    assert len(views) == 18
+    assert any(view.state == "finished" for view in views.values())
+
+
+def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
+    hour = Hour(tmp_path, "oasis", seed=6, jobs=10)
+    hour.fault = scattered(random.Random(8), 150, disk_full)
+    play(hour)
+    assert hour.refusals > 5
+
+
+def test_an_executor_that_is_away_is_asked_again(tmp_path: Path) -> None:
+    hour = Hour(tmp_path, "oasis", seed=6, jobs=10)
+
+    def away() -> BaseException:
+        return ExecutorError("away")
+
+    hour._outside = scattered(random.Random(9), 9, away)  # type: ignore[method-assign]
+    hour.world.fault = hour._outside
+    play(hour)
+    assert hour.refusals > 5
+
+
+@pytest.mark.parametrize("jump", [-1800, -5, 7, 1800])
+def test_a_clock_that_is_set_moves_no_slot(tmp_path: Path, jump: int) -> None:
+    hour = Hour(tmp_path, "oasis", seed=9, jobs=10)
+
+    seen: list[int] = []
+    origins: list[int] = []
+
+    def watch(hour: Hour, tick: int) -> None:
+        if tick == 90:
+            hour.clock.set_by += jump * SECOND
+        origins.append(hour.truth.calendar.origin)
+        if hour.truth.engine.slot_running is not None:
+            seen.append(hour.truth.engine.slot_running)
+
+    hour.before_slot = watch
+    events = _played(hour)
+    assert seen == sorted(seen)
+    assert max(later - slot for slot, later in itertools.pairwise(seen)) <= 1
+    assert origins[-1] - origins[0] == jump * SECOND
+    clock = [event for event in events if event["kind"] == "clock"]
+    assert [event["data"]["seconds"] for event in clock] == [jump]
+    moved = {event["job"] for event in events if event["kind"] == "rescheduled"}
+    assert len(moved) == clock[0]["data"]["promises"]
+
+
+def _played(hour: Hour) -> list[dict]:
+    asyncio.run(hour.run())
+    hour.check()
+    with hour.store.reading() as connection:
+        found = list_events(connection, after=0, limit=100_000)
+    hour.driver._thread.shutdown()
+    hour.store.close()
+    return found
+
+
+def test_a_suspended_service_catches_up_every_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = Hour(tmp_path, "oasis", seed=10, jobs=10)
+    began: list[int] = []
+    begin = Edge._begin
+
+    def noting(self: Edge, batch: Batch, slot: int) -> None:
+        began.append(slot)
+        begin(self, batch, slot)
+
+    monkeypatch.setattr(Edge, "_begin", noting)
+
+    def suspend(hour: Hour, tick: int) -> None:
+        if tick in {60, 130}:
+            hour.world.advance(7.5 * SLOT)
+
+    hour.before_slot = suspend
+    play(hour)
+    assert began == sorted(set(began))
+    # While anything runs or is planned, no slot is left out.
+    assert {10, 11, 12, 13, 14, 15, 16, 17} <= set(began)
+
+
+def test_a_service_that_was_down_for_long_takes_most_of_it_out(tmp_path: Path) -> None:
+    hour = Hour(tmp_path, "fifo", seed=11, jobs=6)
+
+    def away(hour: Hour, tick: int) -> None:
+        if tick == 80:
+            hour.world.advance(5_000 * SLOT)
+
+    hour.before_slot = away
+    events = _played(hour)
+    [clock] = [event for event in events if event["kind"] == "clock"]
+    assert clock["data"]["seconds"] == pytest.approx((5_000 - CATCH_UP) * SLOT, abs=3 * SLOT)
+
+
+def test_time_never_goes_back_and_steps_are_seen() -> None:
+    clock = HandClock()
+    steady = SteadyClock(clock)
+    first = steady.now()
+    clock.set_by -= 100 * SECOND
+    assert steady.stepped() == -100 * SECOND
+    assert steady.now() == first
+    steady.follow(-100 * SECOND)
+    assert steady.stepped() == 0
+    assert steady.now() == first - 100 * SECOND
+    clock.set_by += SECOND // 2  # within tolerance
+    assert steady.stepped() == 0
+
+
+def test_slots_begin_where_their_length_says() -> None:
+    calendar = Calendar.starting(1_800_000_123 * SECOND, CLUSTER.slot_seconds)
+    for slot in (0, 1, 59, 10**6):
+        begins = calendar.begins(slot)
+        assert calendar.slot_at(begins) == slot
+        assert calendar.slot_at(begins - 1) == slot - 1
+        assert calendar.ends(slot) == calendar.begins(slot + 1)
+    assert calendar.origin % (SLOT * SECOND) == 0
+    assert stamp(0) == "1970-01-01T00:00:00.000Z"

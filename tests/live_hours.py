@@ -1,0 +1,356 @@
+"""An hour of a service in a world, with a fault wherever one is wanted.
+
+The very parts that `serve` runs (truth, driver, runner, store) are stepped by hand on clocks that
+are set by hand, so that an hour takes a second. `Hour.run` plays a script of clients; at each point
+between two writes of the store or two calls of the executor, `Hour.fault` may raise. A `Crash` is
+what kill -9 is: everything in memory is gone, what was committed is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import OperationalError
+
+from shadowprice.core.events import ServerState
+from shadowprice.executors.contract import ExecutorError
+from shadowprice.inputs.files import resolve_cluster
+from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.driver import Driver
+from shadowprice.service.metrics import Metrics
+from shadowprice.service.operations import Cancel, ChangeServers, Revise, Submit
+from shadowprice.service.outcome import Operation
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.reading import list_events, list_jobs
+from shadowprice.service.recovery import PolicyChoice
+from shadowprice.service.runner import Runner
+from shadowprice.service.store import Store
+from shadowprice.service.submission import read_submissions
+from shadowprice.service.truth import Truth
+from shadowprice.service.views import JobView
+from tests.worlds import HandClock, World, WorldExecutor
+
+SLOT = 60
+HOUR = 3600
+
+CLUSTER = resolve_cluster(
+    {
+        "slot": f"{SLOT}s",
+        "horizon": 40,
+        "servers": [{"name": "g", "count": 3, "capacity": {"gpu": 4, "cpu": 16}}],
+    }
+)
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class ByHand(Driver):
+    """A driver that takes each operation in as it is asked."""
+
+    async def do(self, operation: Operation) -> Any:
+        if self.trouble is not None:
+            await self._mend()
+        task = asyncio.ensure_future(super().do(operation))
+        try:
+            await asyncio.sleep(0)
+            while self._queue:
+                await self._step()
+            return await task
+        finally:
+            task.cancel()
+
+    async def turn(self) -> None:
+        """Do what time asks for."""
+        if self.trouble is not None:
+            await self._mend()
+            return
+        self._second = 0.0
+        await self._tick()
+        await self._step()
+        while self.published.servers.backlog and self.trouble is None:
+            await self._step()
+
+
+@dataclass
+class Answered:
+    """What a client was told, and may rely on."""
+
+    view: JobView
+    cancelled: bool = False
+
+
+@dataclass
+class Hour:
+    """One hour, and what came of it."""
+
+    folder: Path
+    policy: str = "oasis"
+    seed: int = 0
+    jobs: int = 40
+    fault: Callable[[str], None] = lambda _: None
+    crashes: int = 0
+    refusals: int = 0
+    answers: dict[str, Answered] = field(default_factory=dict)
+    before_slot: Callable[[Hour, int], None] = lambda _hour, _slot: None
+
+    def __post_init__(self) -> None:
+        self.clock = HandClock()
+        self.world = World(self.clock)
+        self.world.fault = self._outside
+        self._random = random.Random(self.seed)
+        self.script = self._script()
+
+    def _outside(self, point: str) -> None:
+        """Let an executor fail as an executor does."""
+        try:
+            self.fault(point)
+        except OperationalError as error:
+            raise ExecutorError("it cannot be reached") from error
+
+    # ---------------------------------------------------------------- the clients
+
+    def _script(self) -> list[tuple[float, str, Any]]:
+        draw = self._random
+        script: list[tuple[float, str, Any]] = []
+        for at in range(self.jobs):
+            name, when = f"job-{at}", draw.uniform(0, 0.6 * HOUR)
+            record = self._job(name)
+            script.append((when, "submit", [record]))
+            kind = draw.random()
+            if kind < 0.12:
+                script.append((when + draw.uniform(1, 900), "cancel", name))
+            elif kind < 0.22:
+                script.append((when + draw.uniform(1, 600), "revise", (name, {"minibatches": 90})))
+        many = [self._job(f"many-{at}") for at in range(8)]
+        script.append((0.2 * HOUR, "submit many", many))
+        script.append((0.3 * HOUR, "drain", "g-1"))
+        script.append((0.5 * HOUR, "restore", "g-1"))
+        return sorted(script, key=lambda one: one[0])
+
+    def _job(self, name: str) -> dict[str, Any]:
+        draw = self._random
+        chunks, minibatches = draw.choice([1, 2, 4]), draw.choice([30, 60, 120])
+        self.world.work[name] = chunks * minibatches * 6.0
+        for generation in (1, 2):
+            if draw.random() < 0.05:
+                self.world.fails[name, generation] = draw.choice(["failed", "lost"])
+        return {
+            "name": name,
+            "chunks": chunks,
+            "minibatches": minibatches,
+            "minibatch_time": "6s",
+            "worker": {"gpu": 1, "cpu": draw.choice([1, 4])},
+            "utility": {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "20 slots"},
+            "run": {"command": ["train"], "retries": 1},
+        }
+
+    # ---------------------------------------------------------------- the service
+
+    async def _open(self) -> None:
+        self.store = Store(str(self.folder / "data"))
+        assert self.store.open()
+        self.steady = SteadyClock(self.clock)
+        choice = PolicyChoice(self.policy, {})
+        self.truth = Truth(self.store, CLUSTER, choice, self.steady)
+        self.store.fault = self.fault
+        self.driver = ByHand(self.truth, self.steady, virtual=False, keep=10**18, metrics=Metrics())
+        self.executor = WorldExecutor(self.world)
+        self.runner = Runner(self.driver, self.executor, b"key")
+        await self.runner.open()
+
+    def _abandon(self) -> None:
+        self.crashes += 1
+        self.driver._thread.shutdown(wait=True)
+        self.store.close()
+
+    async def run(self) -> None:
+        """Play the hour, and go on until all jobs are over."""
+        await self._surviving(self._open)
+        waiting, end = list(self.script), 3 * HOUR
+        began = self.clock.at
+        ticks = 0
+        while (self.clock.at - began) / SECOND < end:
+            elapsed = (self.clock.at - began) / SECOND
+            while waiting and waiting[0][0] <= elapsed:
+                await self._until_answered(waiting.pop(0))
+            self.before_slot(self, ticks)
+            await self._surviving(self._turn)
+            if not waiting and not self.driver.published.jobs and elapsed > HOUR:
+                break
+            self.world.advance(10.0)
+            self.world.check()
+            ticks += 1
+        await self._surviving(self._turn)
+
+    async def _turn(self) -> None:
+        await self.driver.turn()
+        self.runner._inbox += self.executor.reports()
+        try:
+            await self.runner._round()
+        except ProblemError:
+            self.refusals += 1
+        except ExecutorError as error:
+            self.refusals += 1
+            self.runner._unreachable(error)
+
+    async def _surviving(self, work: Callable[[], Any]) -> Any:
+        """Do something, again after each crash on the way."""
+        while True:
+            try:
+                return await work()
+            except Crash:
+                pass
+            while True:
+                self._abandon()
+                try:
+                    await self._open()
+                    break
+                except Crash:
+                    continue
+
+    async def _until_answered(self, action: tuple[float, str, Any]) -> None:
+        """Ask as a client does who was told nothing: again, until there is an answer."""
+        for _ in range(50):
+            try:
+                return await self._surviving(lambda: self._ask(action))
+            except ProblemError as error:
+                if error.code != "storage":
+                    return None  # it is over already, say
+                self.refusals += 1
+        raise AssertionError("no answer in 50 tries")
+
+    async def _ask(self, action: tuple[float, str, Any]) -> None:
+        _, kind, what = action
+        if kind.startswith("submit"):
+            found = read_submissions(what, CLUSTER, tenant=None, runs=True)
+            told = await self.driver.do(Submit(found, at_once=kind == "submit"))
+            for name, problem in told:
+                assert problem is None, problem
+                self.answers.setdefault(name, Answered(self._look(name)))
+        elif kind == "cancel":
+            view = await self.driver.do(Cancel(what))
+            self.answers[what].cancelled = view.state == "cancelled"
+        elif kind == "revise":
+            await self.driver.do(Revise(*what))
+        else:
+            cluster = self.driver.published.servers.cluster
+            row = cluster.index[what]
+            amounts = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
+            state = ServerState(cluster.roles[row], amounts, drained=kind == "drain")
+            await self.driver.do(ChangeServers({what: state}, kind))
+
+    def _look(self, name: str) -> JobView:
+        published = self.driver.published
+        return published.jobs.get(name) or published.recent[name]
+
+    # ---------------------------------------------------------------- afterwards
+
+    def check(self) -> Mapping[str, JobView]:
+        """Find broken promises to clients, and work done twice; return all jobs."""
+        assert not self.world.faults, self.world.faults[:5]
+        newest: dict[str, int] = {}
+        for job, generation, at in self.world.starts:
+            assert generation > newest.get(job, 0), f"{job} {generation} again at {at}"
+            newest[job] = generation
+        with self.store.reading() as connection:
+            views = {view.name: view for view in list_jobs(connection, limit=1_000)}
+            events = list_events(connection, after=0, limit=100_000)
+        assert [event["id"] for event in events] == sorted({event["id"] for event in events})
+        for name, answered in self.answers.items():
+            view = views[name]  # nobody is lost
+            assert view.id == answered.view.id
+            if answered.cancelled:
+                assert view.state == "cancelled", name
+            assert not view.state.open, (name, view)
+            if view.state == "finished" and not any(e["kind"] == "revised" for e in events):
+                assert self.world.done[name] == self.world.work[name], name
+            self._check_promises(name, view, [e for e in events if e["job"] == name])
+        return views
+
+    def _check_promises(self, name: str, view: JobView, story: list[dict[str, Any]]) -> None:
+        """Every promise is one that was told of, and every change of it too."""
+        told: int | None = None
+        counts: dict[str, int] = {}
+        seen = {None: True}
+        for event in story:
+            counts[event["kind"]] = counts.get(event["kind"], 0) + 1
+            if event["kind"] in {"admitted", "moved", "broken"}:
+                told = event["data"]["promise"]
+                seen[told] = True
+        for once in ("submitted", "admitted", "finished", "refused"):
+            assert counts.get(once, 0) <= 1, (name, once, counts)
+        assert self.answers[name].view.promise in seen, (name, story)
+        assert view.promise == told or view.state == "refused", (name, view.promise, told)
+
+
+def disk_full() -> BaseException:
+    """What SQLite says when the disk is full."""
+    return OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+
+
+def scattered(rng: random.Random, apart: int, error: Callable[[], BaseException]) -> Any:
+    """A fault now and then: on average, so many points apart."""
+    left = [rng.randint(1, 2 * apart)]
+
+    def fault(name: str) -> None:
+        del name
+        left[0] -= 1
+        if left[0] <= 0:
+            left[0] = rng.randint(1, 2 * apart)
+            raise error()
+
+    return fault
+
+
+def play(hour: Hour) -> Mapping[str, JobView]:
+    """Run an hour and check it; return its jobs."""
+    asyncio.run(hour.run())
+    try:
+        return hour.check()
+    finally:
+        hour.driver._thread.shutdown()
+        hour.store.close()
+
+
+def main() -> None:
+    """Let thousands of crashes and full disks happen; print what was seen."""
+    import argparse
+    import logging
+    import tempfile
+    import time
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--faults", type=int, default=5_000)
+    parser.add_argument("--apart", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    totals = {"crashes": 0, "refusals": 0, "hours": 0, "jobs": 0, "starts": 0}
+    began, cpu = time.monotonic(), time.process_time()
+    while totals["crashes"] + totals["refusals"] < asked.faults:
+        seed = asked.seed + totals["hours"]
+        policy = ("oasis", "rolling", "fifo")[seed % 3]
+        error = disk_full if seed % 5 == 4 else Crash
+        with tempfile.TemporaryDirectory() as folder:
+            hour = Hour(Path(folder), policy, seed=seed)
+            hour.fault = scattered(random.Random(seed), asked.apart, error)
+            views = play(hour)
+        totals["hours"] += 1
+        totals["crashes"] += hour.crashes
+        totals["refusals"] += hour.refusals
+        totals["jobs"] += len(views)
+        totals["starts"] += len(hour.world.starts)
+        print(policy, error.__name__, totals, flush=True)
+    print(f"{time.monotonic() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU")
+
+
+if __name__ == "__main__":
+    main()

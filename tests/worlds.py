@@ -1,0 +1,252 @@
+"""A world outside of a service: clocks, servers, processes and clients that outlive its crashes.
+
+The world keeps a log of its own of what ran, so that what a service claims can be checked against
+it. Its executor follows the contract: it acts once on a generation, refuses older ones, and reports
+until it is told to forget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from shadowprice.executors.contract import (
+    Capabilities,
+    Ended,
+    Ending,
+    GenerationSpec,
+    Held,
+    LogChunk,
+    Observed,
+    Phase,
+    Receipt,
+    Refused,
+    Report,
+    ServerSlice,
+    Started,
+)
+from shadowprice.service.clock import SECOND
+
+
+@dataclass
+class HandClock:
+    """Clocks that are set by hand."""
+
+    at: int = 1_800_000_000 * SECOND
+    set_by: int = 0
+
+    def wall(self) -> int:
+        return self.at + self.set_by
+
+    def physical(self) -> int:
+        return self.at
+
+    def advance(self, seconds: float) -> None:
+        self.at += int(seconds * SECOND)
+
+
+@dataclass
+class Process:
+    """One generation of a job, as it really is."""
+
+    spec: GenerationSpec
+    began: float
+    phase: Phase = Phase.RUNNING
+    stop_at: float | None = None
+    command: int = 0
+    ended: float | None = None
+    end: Ended | Refused | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.spec.job, self.spec.generation
+
+    @property
+    def alive(self) -> bool:
+        return self.phase is not Phase.ENDED
+
+
+def _no_fault(point: str) -> None:
+    del point
+
+
+@dataclass
+class World:
+    """Servers and processes, and all that ever ran.
+
+    `work` tells how many worker-seconds each job takes; a job keeps its progress from one
+    generation to the next.
+    """
+
+    clock: HandClock
+    work: dict[str, float] = field(default_factory=dict)
+    done: dict[str, float] = field(default_factory=dict)
+    processes: dict[tuple[str, int], Process] = field(default_factory=dict)
+    fences: dict[str, int] = field(default_factory=dict)
+    forgotten: set[tuple[str, int]] = field(default_factory=set)
+    fails: dict[tuple[str, int], str] = field(default_factory=dict)
+    capacity: dict[str, dict[str, int]] = field(default_factory=dict)
+    fault: Callable[[str], None] = _no_fault
+    faults: list[str] = field(default_factory=list)
+    starts: list[tuple[str, int, float]] = field(default_factory=list)
+
+    @property
+    def now(self) -> float:
+        """Physical time; no clock that is set moves it."""
+        return self.clock.at / SECOND
+
+    def told(self, moment: float) -> float:
+        """A moment as the wall clock of today names it."""
+        return moment + self.clock.set_by / SECOND
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and processes work, end and obey."""
+        before = self.now
+        self.clock.advance(seconds)
+        for process in self.processes.values():
+            if not process.alive:
+                continue
+            name = process.spec.job
+            speed = process.spec.workers
+            left = self.work[name] - self.done.get(name, 0.0)
+            until = before + left / speed
+            failing = self.fails.get(process.key)
+            if process.stop_at is not None and process.stop_at <= min(self.now, until):
+                self._gain(process, process.stop_at - before)
+                self._end(process, process.stop_at, Ending.STOPPED, 143, "told to stop")
+            elif failing is not None:
+                self._end(process, self.now, Ending(failing), 1, "it was made to")
+            elif until <= self.now:
+                self.done[name] = self.work[name]
+                self._end(process, until, Ending.DONE, 0, "")
+            else:
+                self._gain(process, seconds)
+
+    def _gain(self, process: Process, seconds: float) -> None:
+        name = process.spec.job
+        self.done[name] = self.done.get(name, 0.0) + max(0.0, seconds) * process.spec.workers
+
+    def _end(
+        self, process: Process, at: float, ending: Ending, code: int | None, reason: str
+    ) -> None:
+        process.phase, process.ended = Phase.ENDED, at
+        job, generation = process.key
+        process.end = Ended(process.command, job, generation, self.told(at), ending, code, reason)
+
+    def check(self) -> None:
+        """Find what must never be: two generations at once, too much on a server."""
+        used: dict[tuple[str, str], int] = {}
+        alive: set[str] = set()
+        for process in self.processes.values():
+            if not process.alive:
+                continue
+            if process.spec.job in alive:
+                self.faults.append(f"{process.spec.job} runs twice at {self.now}")
+            alive.add(process.spec.job)
+            for share in process.spec.placement:
+                for resource, amount in process.spec.worker.items():
+                    key = share.server, resource
+                    used[key] = used.get(key, 0) + share.workers * amount
+        for (server, resource), amount in used.items():
+            most = self.capacity.get(server, {}).get(resource)
+            if most is not None and amount > most:
+                self.faults.append(f"{amount} of {most} {resource} on {server} at {self.now}")
+
+
+class WorldExecutor:
+    """The executor of a world; a new one after each crash, the world stays."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def open(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+        for server in servers:
+            known = self.world.capacity.setdefault(server.name, {})
+            # What runs when a server shrinks may run to the end of its slot.
+            for resource, amount in server.capacity.items():
+                known[resource] = max(amount, known.get(resource, 0))
+
+    async def start(self, spec: GenerationSpec) -> Receipt:
+        world = self.world
+        world.fault("start")
+        key = spec.job, spec.generation
+        fence = world.fences.get(spec.job, 0)
+        if key in world.processes or spec.generation == fence:
+            return Receipt.DUPLICATE
+        if spec.generation < fence:
+            return Receipt.STALE
+        if any(one.alive and one.spec.job == spec.job for one in world.processes.values()):
+            return Receipt.BUSY
+        world.fences[spec.job] = spec.generation
+        world.processes[key] = Process(spec, world.now)
+        world.starts.append((*key, world.now))
+        world.check()
+        world.fault("started")
+        return Receipt.ACCEPTED
+
+    async def stop(
+        self, command: int, job: str, generation: int, grace: float | None = None
+    ) -> Receipt:
+        world = self.world
+        world.fault("stop")
+        world.fences[job] = max(generation, world.fences.get(job, 0))
+        process = world.processes.get((job, generation))
+        if process is None:
+            return Receipt.STALE
+        if process.alive and process.stop_at is None:
+            process.stop_at = world.now + 1.0
+            process.command = command
+            process.phase = Phase.STOPPING
+        world.fault("stopped")
+        return Receipt.ACCEPTED
+
+    async def list(self) -> tuple[Held, ...]:
+        return tuple(
+            Held(*one.key, one.phase, one.spec.placement, (), one.began, one.end)
+            for one in self.world.processes.values()
+            if one.key not in self.world.forgotten
+        )
+
+    def reports(self) -> list[Report]:
+        """Everything that is not forgotten, again and again, as the contract allows."""
+        found: list[Report] = []
+        for one in self.world.processes.values():
+            if one.key not in self.world.forgotten:
+                found.append(Started(one.spec.command, *one.key, self.world.told(one.began)))
+                if one.end is not None:
+                    found.append(one.end)
+        return found
+
+    async def watch(self) -> AsyncIterator[Report]:
+        for report in self.reports():
+            yield report
+
+    async def forget(self, job: str, generation: int) -> None:
+        self.world.fault("forget")
+        self.world.forgotten.add((job, generation))
+        self.world.fault("forgot")
+
+    async def discard(self, job: str) -> None:
+        return
+
+    async def logs(
+        self,
+        job: str,
+        generation: int | None = None,
+        process: str = "worker-0",
+        *,
+        start: int | None = None,
+        most: int = 65_536,
+    ) -> LogChunk:
+        raise KeyError(job)
+
+    async def observe(self) -> tuple[Observed, ...]:
+        return ()
