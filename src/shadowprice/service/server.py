@@ -30,6 +30,7 @@ def bind(settings: Settings) -> socket.socket:
         If it cannot be had.
     """
     place = f"--listen {settings.host}:{settings.port}"
+    made: socket.socket | None = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -40,6 +41,8 @@ def bind(settings: Settings) -> socket.socket:
         # Bound alone, two could share the address until one of them listens.
         made.listen(2048)
     except OSError as error:
+        if made is not None:
+            made.close()
         messages = {
             errno.EADDRINUSE: ("the port is in use", "stop what listens there, or give :0"),
             errno.EACCES: ("the port is not allowed", "give one from 1024 on"),
@@ -104,7 +107,11 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
     try:
         service = service or Service(settings)
         service.address = address_of(made)
-        writes = service.open()
+        try:
+            writes = service.open()
+        except BaseException:
+            service.store.close()
+            raise
         app = create_app(service)
         app.router.lifespan_context = _lifespan(service, writes, trouble, told)
         config = uvicorn.Config(
@@ -152,7 +159,9 @@ def _lifespan(
         except BaseException as error:
             trouble.append(error)
             await service.stop()
-            raise
+            service.end()  # raised here, it would be logged as a failure of the web server
+            yield
+            return
         try:
             yield
         finally:

@@ -1,0 +1,243 @@
+"""``shadowprice serve`` as a command: what it refuses, and what survives its death."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from sqlalchemy import text
+
+from shadowprice.cli.main import main
+from shadowprice.service.store import Store
+from tests.services import CLUSTER
+
+START = "from shadowprice.cli.main import run; run()"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump(dict(CLUSTER)))
+    return path
+
+
+def _refused(
+    capsys: pytest.CaptureFixture[str], cluster: Path, data: Path | str, *more: str
+) -> str:
+    arguments = ["serve", "-c", str(cluster), "--data", str(data), "--listen", "127.0.0.1:0"]
+    assert main([*arguments, "-q", "-p", "fifo", *more]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    [line] = told.err.splitlines()
+    return line
+
+
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = _refused(capsys, cluster, tmp_path / "d", "--listen", f"127.0.0.1:{port}")
+    assert f"--listen 127.0.0.1:{port}: the port is in use" in line
+
+
+@pytest.mark.parametrize("newer", ["tables", "content"])
+def test_data_of_a_newer_version(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, newer: str
+) -> None:
+    store = Store(str(tmp_path / "d"))
+    store.open()
+    with store.transaction() as connection:
+        if newer == "tables":
+            connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        else:
+            store.put(connection, "format", "99")
+    store.close()
+    line = _refused(capsys, cluster, tmp_path / "d")
+    assert "was written by a newer version" in line
+    assert "install that version" in line
+
+
+def test_another_writer(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "d"))
+    store.open()
+    line = _refused(capsys, cluster, tmp_path / "d")
+    store.close()
+    assert f"process {os.getpid()} writes there" in line
+
+
+def test_a_database_that_cannot_be_reached(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    url = f"postgresql+psycopg://somebody:secret@127.0.0.1:{port}/nothing"
+    token = str(tmp_path / "token")
+    line = _refused(capsys, cluster, url, "--token-file", token)
+    assert "cannot be opened" in line
+    assert "secret" not in line
+
+
+@pytest.mark.parametrize("url", ["mysql://x@y/z", "postgresql+asyncpg://x/y"])
+def test_a_database_of_another_kind(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, url: str
+) -> None:
+    line = _refused(capsys, cluster, url, "--token-file", str(tmp_path / "token"))
+    assert "cannot be used" in line
+    assert "postgresql+psycopg://" in line
+
+
+def test_a_token_that_others_read(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    token = tmp_path / "d" / "operator.token"
+    token.write_text("sp_abc\n")
+    token.chmod(0o644)
+    line = _refused(capsys, cluster, tmp_path / "d")
+    assert line.endswith(f"run: chmod 600 {token}")
+
+
+def test_an_unknown_executor(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    line = _refused(capsys, cluster, tmp_path / "d", "--executor", "lokal")
+    assert "unknown executor 'lokal'; did you mean 'local'?" in line
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--policy", "rollin", "did you mean 'rolling'?"),
+        ("--listen", "here:now", "is no address and port"),
+        ("--keep", "10 slots", "is no span of time"),
+        ("--cluster", "/nowhere.yaml", "/nowhere.yaml"),
+    ],
+)
+def test_wrong_options(
+    capsys: pytest.CaptureFixture[str],
+    cluster: Path,
+    tmp_path: Path,
+    option: str,
+    value: str,
+    told: str,
+) -> None:
+    assert told in _refused(capsys, cluster, tmp_path / "d", option, value)
+
+
+def test_a_missing_extra(
+    capsys: pytest.CaptureFixture[str],
+    cluster: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "fastapi" else find(name)
+    )
+    line = _refused(capsys, cluster, tmp_path / "d")
+    assert "pip install 'shadowprice[service]'" in line
+
+
+# ------------------------------------------------------------------ a process of its own
+
+
+class Process:
+    """``serve`` as a process."""
+
+    def __init__(self, folder: Path, cluster: Path, *more: str) -> None:
+        self.folder = folder
+        words = [sys.executable, "-c", START, "serve", "-c", str(cluster), "--data", str(folder)]
+        words += ["--listen", "127.0.0.1:0", "-p", "fifo", "-q", "-o", "json", *more]
+        self.log = (folder.parent / "log").open("ab")
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (folder.parent / "log").read_text()
+        told = json.loads(line)
+        assert told["pid"] == self.process.pid
+        token = (folder / "operator.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        self.client = httpx.Client(base_url=told["address"], headers=headers, timeout=30)
+
+    def kill(self, number: int) -> int:
+        self.client.close()
+        self.process.send_signal(number)
+        status = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.log.close()
+        return status
+
+    def until(self, name: str, states: set[str], seconds: float = 60) -> dict:
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            told = self.client.get(f"/v1/jobs/{name}").json()
+            if told["state"] in states:
+                return dict(told)
+            time.sleep(0.1)
+        raise AssertionError(told)
+
+
+def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(
+        yaml.safe_dump(
+            {"slot": "1s", "horizon": 100, "servers": [{"name": "g", "capacity": {"cpu": 2}}]}
+        )
+    )
+    marks = tmp_path / "marks"
+    script = f"echo $$ >> {marks}; while [ ! -e {tmp_path / 'go'} ]; do sleep 0.1; done"
+    record = {
+        "name": "long",
+        "minibatches": 100,
+        "minibatch_time": "1s",
+        "worker": {"cpu": 1},
+        "utility": {"kind": "constant", "value": 1},
+        "run": {"command": script},
+    }
+    service = Process(tmp_path / "data", cluster)
+    try:
+        assert service.client.post("/v1/jobs", json=record).status_code == 200
+        service.until("long", {"running"})
+    finally:
+        assert service.kill(signal.SIGKILL) == -signal.SIGKILL
+    pids = marks.read_text().split()
+    assert len(pids) == 1
+    os.kill(int(pids[0]), 0)  # it runs on
+    service = Process(tmp_path / "data", cluster)
+    try:
+        told = service.until("long", {"running"})
+        assert told["generation"] == 1
+        (tmp_path / "go").touch()
+        told = service.until("long", {"finished"})
+        assert told["generation"] == 1
+        assert marks.read_text().split() == pids  # started once
+        kinds = [
+            entry["kind"] for entry in service.client.get("/v1/jobs/long/explain").json()["events"]
+        ]
+        assert kinds.count("started") == kinds.count("running") == kinds.count("finished") == 1
+        backup = tmp_path / "backup.db"
+        assert main(["backup", str(tmp_path / "data"), str(backup), "-o", "json"]) == 0
+    finally:
+        assert service.kill(signal.SIGTERM) == 143
+    (tmp_path / "restored").mkdir()
+    backup.rename(tmp_path / "restored" / "shadowprice.db")
+    restored = Store(str(tmp_path / "restored"))
+    assert restored.open()
+    assert restored.get("format") == "1"
+    restored.close()
+
+
+def test_a_backup_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
+    assert "is no data directory of a service" in capsys.readouterr().err

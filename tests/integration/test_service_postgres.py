@@ -1,0 +1,78 @@
+"""The live service on a real PostgreSQL: the same answers, failing over, and a server that dies."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.postgres import Server, binaries, postgres
+from tests.services import job, running
+
+pytestmark = pytest.mark.skipif(
+    binaries() is None, reason="PostgreSQL is not installed: apt-get install postgresql"
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    logging.disable(logging.CRITICAL)
+    with postgres() as found:
+        yield found
+    logging.disable(logging.NOTSET)
+
+
+def _until(condition, seconds: float = 30.0) -> float:
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        if condition():
+            return time.monotonic() - began
+        time.sleep(0.05)
+    raise AssertionError(f"nothing happened in {seconds} s")
+
+
+def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path: Path) -> None:
+    with running(tmp_path, policy="oasis", data=server.url) as first:
+        told = first.client.post("/v1/jobs", json=job("kept")).json()
+        second = _standby(server, tmp_path)
+        with second as standby:
+            assert standby.client.get("/healthz").status_code == 200
+            assert standby.client.get("/readyz").json() == {"status": "standby"}
+            refused = standby.client.get("/v1/jobs")
+            assert refused.status_code == 503
+            assert refused.json()["code"] == "standby"
+            assert first.client.get("/v1/jobs/kept").status_code == 200
+            # As when the process is gone: its connection, and the lock with it, ends.
+            first.service.store._writer.connection.driver_connection.close()
+            _until(lambda: standby.client.get("/readyz").status_code == 200, 10)
+            after = standby.client.get("/v1/jobs/kept").json()
+            assert after["promise"] == told["promise"]
+            assert standby.client.post("/v1/jobs", json=job("later")).status_code == 200
+            # The first one has lost the lock, and can write no more.
+            assert first.client.post("/v1/jobs", json=job("stale")).status_code == 503
+            assert standby.client.get("/v1/jobs/stale").status_code == 404
+
+
+def _standby(server: Server, folder: Path):
+    return running(folder, policy="oasis", data=server.url)
+
+
+def test_a_server_that_dies_costs_nothing_that_was_answered(server: Server, tmp_path: Path) -> None:
+    with running(tmp_path, policy="oasis", data=server.url) as live:
+        names = [f"survives-{at}" for at in range(5)]
+        for name in names:
+            assert live.client.post("/v1/jobs", json=job(name)).status_code == 200
+        server.stop()
+        refused = live.client.post("/v1/jobs", json=job("refused"))
+        assert refused.status_code == 503
+        assert refused.json()["code"] == "storage"
+        assert live.client.get("/readyz").status_code == 503
+        assert live.client.get("/v1/service").status_code == 200
+        server.start()
+        _until(lambda: live.client.get("/readyz").status_code == 200, 20)
+        assert live.client.post("/v1/jobs", json=job("refused")).status_code == 200
+        for name in names:
+            assert live.client.get(f"/v1/jobs/{name}").json()["state"] == "admitted"
