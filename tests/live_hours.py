@@ -27,7 +27,7 @@ from shadowprice.service.metrics import Metrics
 from shadowprice.service.operations import Cancel, ChangeServers, Revise, Submit
 from shadowprice.service.outcome import Operation
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.reading import list_events, list_jobs
+from shadowprice.service.reading import job, list_events, list_jobs
 from shadowprice.service.recovery import PolicyChoice
 from shadowprice.service.runner import Runner
 from shadowprice.service.store import Store
@@ -249,7 +249,13 @@ class Hour:
 
     def _look(self, name: str) -> JobView:
         published = self.driver.published
-        return published.jobs.get(name) or published.recent[name]
+        found = published.jobs.get(name) or published.recent.get(name)
+        if found is None:  # it was over already when the crash took the answer
+            with self.store.reading() as connection:
+                known = job(connection, name)
+            assert known is not None, name
+            found = known[0]
+        return found
 
     # ---------------------------------------------------------------- afterwards
 
