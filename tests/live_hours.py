@@ -263,9 +263,9 @@ class Hour:
         """Find broken promises to clients, and work done twice; return all jobs."""
         assert not self.world.faults, self.world.faults[:5]
         newest: dict[str, int] = {}
-        for job, generation, at in self.world.starts:
-            assert generation > newest.get(job, 0), f"{job} {generation} again at {at}"
-            newest[job] = generation
+        for name, generation, at in self.world.starts:
+            assert generation > newest.get(name, 0), f"{name} {generation} again at {at}"
+            newest[name] = generation
         with self.store.reading() as connection:
             views = {view.name: view for view in list_jobs(connection, limit=1_000)}
             events = list_events(connection, after=0, limit=100_000)

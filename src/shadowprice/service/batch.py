@@ -173,7 +173,7 @@ class Batch:
             case Place():
                 if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
                     self.change(name, reason=None)
-                    self.tell("admitted", name, decision=True, promise=None)
+                    self.tell("placed", name, decision=True)
             case Charge():
                 self.tell(
                     "paid",
