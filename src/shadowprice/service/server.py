@@ -8,7 +8,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -70,12 +69,12 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End in order; at once where it is asked again."""
-        super().handle_exit(sig, frame)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End streams, which nobody else would, then everything else in order."""
         driver = self._service.driver
         if driver is not None:
             driver.hub.close()
+        await super().shutdown(sockets)
 
 
 def serve(settings: Settings, told: Callable[[str], None], service: Service | None = None) -> None:
