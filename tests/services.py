@@ -67,6 +67,7 @@ def running(
     clock: Clock | None = None,
     executor: Executor | None = None,
     name: str = "data",
+    port: int = 0,
 ) -> Iterator[Running]:
     """Run a service in a thread; without an executor it only observes."""
     path = folder / "cluster.yaml"
@@ -74,7 +75,7 @@ def running(
     settings = Settings(
         cluster=path,
         data=data or str(folder / name),
-        port=0,
+        port=port,
         policy=policy,
         observe=executor is None,
         token_file=folder / "operator.token" if data else None,

@@ -10,6 +10,7 @@ import typer
 
 from shadowprice.cli.completion import complete_job
 from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.live import ServerOption
 from shadowprice.cli.options import OutputOption
 
 if TYPE_CHECKING:
@@ -23,10 +24,14 @@ MOST_STAYS = 12
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
-    job: Annotated[
-        str, typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_job)
+    run: Annotated[
+        Path,
+        typer.Argument(help="Run directory; left out, the live service is asked.", metavar="[RUN]"),
     ],
+    job: Annotated[
+        str | None,
+        typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_job),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Show every placement of a long plan.")
     ] = False,
@@ -39,6 +44,7 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Tell a job's story: what it asked, what was decided and why, where and when it ran.
@@ -46,10 +52,15 @@ def explain(
     For a refused job, also the smallest changes of its entry in the job file with which it would
     have been admitted, each verified by asking the policy, or running, again.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
     shadowprice explain run resnet50-a
+
+    shadowprice explain resnet50-a
     """
+    if job is None:
+        _explain_live(str(run), server, output)
+        return
     from shadowprice.results.story import read_story
 
     story = read_story(run, job)
@@ -61,6 +72,27 @@ def explain(
         print_json(record)
     else:
         _print(story, None if full else MOST_STAYS, counsel, remark)
+
+
+def _explain_live(job: str, server: str | None, output: Output) -> None:
+    """Tell the story of a job of the live service."""
+    from shadowprice.cli.live import connected, when
+    from shadowprice.cli.submit import print_job
+    from shadowprice.core.errors import Fault, InputError
+
+    if Path(job, "run.json").is_file():
+        raise InputError(Fault(job, "is a run", f"name the job too: shadowprice explain {job} JOB"))
+    with connected(server) as client:
+        story = client.explain(job)
+    if output is Output.JSON:
+        print_json(dict(story.record))
+        return
+    print_job(story.job)
+    console = stdout()
+    console.print()
+    for event, line in zip(story.events, story.lines, strict=True):
+        told = line.partition("  ")[2]  # the service writes UTC; a person reads the clock here
+        console.print(f"{when(event.at):<9} {told}", soft_wrap=True)
 
 
 def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None, str]:

@@ -31,6 +31,11 @@ def _own(name: str, line: str, panel: str = RUNS) -> Part:
     return Part(f"shadowprice.cli.{name}:{name}", line, panel)
 
 
+def _live(module: str, name: str, line: str) -> Part:
+    """Return a command of the live service."""
+    return Part(f"shadowprice.cli.{module}:{name}", line, LIVE)
+
+
 PARTS: Final = {
     "simulate": _own("simulate", "Run a workload under one policy."),
     "compare": _own("compare", "Run a workload under several policies."),
@@ -47,6 +52,21 @@ PARTS: Final = {
     "journal": _own("journal", "Show the journal of a run, and check it."),
     "audit": _own("audit", "Check a run or its claims independently."),
     "serve": _own("serve", "Take jobs, promise, run them.", LIVE),
+    "login": _own("login", "Which services there are, and tokens for them.", LIVE),
+    "submit": _own("submit", "Submit jobs; tell what is promised.", LIVE),
+    "quote": _live("submit", "quote", "What would become of jobs, if submitted."),
+    "queue": _own("queue", "What runs and waits, as squeue shows it.", LIVE),
+    "status": _live("queue", "status", "Where one job is."),
+    "cancel": _live("queue", "cancel", "Withdraw jobs."),
+    "revise": _live("queue", "revise", "Change a job's utility, work or deadline."),
+    "logs": _live("follow", "logs", "What a job's processes write."),
+    "prices": _live("nodes", "prices", "What servers cost in slots to come."),
+    "nodes": _own("nodes", "Servers, as sinfo shows them.", LIVE),
+    "drain": _live("nodes", "drain", "Give servers no more work."),
+    "uncordon": _live("nodes", "uncordon", "Let servers take work again."),
+    "events": _live("follow", "events", "Follow what happens."),
+    "top": _live("follow", "top", "What runs and waits, on one screen."),
+    "tokens": _live("login", "tokens", "List, hand out and take back tokens."),
     "backup": Part("shadowprice.cli.serve:backup", "Copy all that a service keeps.", LIVE),
     "trace": Part("shadowprice.cli.trace", "Look at cluster traces, convert them.", WORKLOADS),
     "generate": Part("shadowprice.cli.trace:generate", "Draw a workload.", WORKLOADS),

@@ -139,6 +139,20 @@ def resolve_records(
     return jobs
 
 
+def read_records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a job file as the file writes them, each with its place.
+
+    Raises
+    ------
+    InputError
+        If the file, or a line of it, cannot be read.
+    """
+    for place, record in _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path):
+        if isinstance(record, InputError):
+            raise record
+        yield place, record
+
+
 def read_entry(path: Path, name: str) -> Mapping[str, Any]:
     """Return a job of a job file as the file writes it.
 

@@ -1,0 +1,184 @@
+"""``shadowprice logs``, ``events``, ``top``: what happens in the live service, as it happens."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connected, tabled, when
+from shadowprice.cli.options import OutputOption
+from shadowprice.core.wording import escaped, json_safe
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from shadowprice.client import Client
+
+
+def logs(
+    job: JobArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
+    ] = False,
+    process: Annotated[
+        str, typer.Option("--process", help="Which process, such as worker-1 or ps-0.")
+    ] = "worker-0",
+    generation: Annotated[
+        int | None, typer.Option("--generation", "-g", min=1, help="By default the newest.")
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--all", help="From the beginning, not only the end of it.")
+    ] = False,
+    server: ServerOption = None,
+) -> None:
+    """Print what a process of a job wrote.
+
+    [bold]Examples[/bold]
+
+    shadowprice logs resnet50-a -f
+
+    shadowprice logs resnet50-a --process ps-0 --generation 2 --all
+    """
+    start = 0 if whole else None
+    with connected(server) as client:
+        client.job(job)
+        client.retry = FAILOVER if follow else 0.0  # it was there: it comes back
+        if follow and generation is None:
+            for piece in client.follow_logs(job, process=process, start=start):
+                _write(piece.text)
+            return
+        while True:
+            piece = client.logs(job, process=process, generation=generation, start=start)
+            _write(piece.text)
+            start, generation = piece.end, piece.generation
+            if not piece.text and (not follow or piece.complete):
+                return
+            if not piece.text:
+                time.sleep(1.0)
+
+
+def _write(text: str) -> None:
+    # A program's output is shown as it is, except what would command the terminal.
+    sys.stdout.write(escaped(text, lines=True) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+def events(
+    after: Annotated[
+        int | None, typer.Option("--after", min=0, help="Begin behind this number, not with now.")
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Of one job only.")] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many.")] = None,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Follow what happens in the live service until interrupted; a broken connection is resumed.
+
+    [bold]Examples[/bold]
+
+    shadowprice events
+
+    shadowprice events --after 0 -o json | head -100
+    """
+    seen = 0
+    with connected(server) as client:
+        for event in client.events(after):
+            if event.id is None or (job is not None and event.job != job):
+                continue
+            if output is Output.JSON:
+                line = json_safe(json.dumps(dict(event.record), ensure_ascii=False))
+            else:
+                rest = {key: value for key, value in event.data.items() if value is not None}
+                what = f"{event.job}  " if event.job else ""
+                line = f"{when(event.at):<9} {event.kind:<10} {what}{_told(rest)}".rstrip()
+            print(escaped(line) if output is Output.TABLE else line, flush=True)
+            seen += 1
+            if count is not None and seen >= count:
+                return
+
+
+def _told(data: dict[str, Any]) -> str:
+    reason = data.pop("reason", None)
+    words = [f"{key}={_word(value)}" for key, value in data.items()]
+    if reason:
+        words.append(str(reason.get("message", "") if isinstance(reason, dict) else reason))
+    return " ".join(words)
+
+
+def _word(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def top(
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.5, max=3_600, help="Seconds between two looks.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once; so it is on a pipe.")] = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the live service on one screen: what runs, what is promised, what waits.
+
+    Ctrl-C ends it.
+
+    [bold]Example[/bold]
+
+    shadowprice top
+    """
+    from rich.live import Live
+
+    console = stdout()
+    with connected(server) as client:
+        if output is Output.JSON:
+            told, jobs, servers = client.service(), client.jobs(*_OPEN), client.servers()
+            record = {
+                "service": dict(told),
+                "jobs": [dict(job.record) for job in jobs],
+                "servers": [dict(one.record) for one in servers],
+            }
+            print_json(record)
+            return
+        if once or not console.is_terminal:
+            console.print(_screen(client, 1_000))
+            return
+        with Live(_screen(client, console.height), console=console, screen=True) as live:
+            client.retry = FAILOVER  # it was there: it comes back
+            while True:
+                time.sleep(interval)
+                live.update(_screen(client, console.height), refresh=True)
+
+
+_OPEN = ("pending", "admitted", "standby", "running", "resizing")
+
+
+def _screen(client: Client, height: int) -> RenderableType:
+    from itertools import islice
+
+    from rich.console import Group
+
+    from shadowprice.cli.console import SafeText
+    from shadowprice.cli.queue import COLUMNS, rows_of
+
+    told, servers = client.service(), client.servers()
+    most = max(3, height - 6)
+    running = list(islice(client.jobs("running", "resizing"), most))
+    left = max(2, most - len(running))
+    waiting = list(islice(client.jobs("admitted", "standby", "pending"), left))
+    busy = sum(bool(one.jobs) for one in servers)
+    away = sum(one.state != "up" for one in servers)
+    head = (
+        f"{client.address.url}  policy {told['policy']}  slot "
+        f"{'-' if told.get('slot') is None else told['slot']} of {told['slot_seconds']:g} s  "
+        f"servers {busy} busy, {len(servers) - busy - away} idle, {away} away  "
+        f"{datetime.now(UTC).astimezone():%H:%M:%S}"
+    )
+    rows = rows_of([*running, *waiting], datetime.now(UTC))
+    table = tabled(COLUMNS, rows[:most], right=["TIME", "WORKERS", "PS", "DONE"])
+    foot = SafeText("" if rows else "nothing runs, nothing waits", "dim")
+    return Group(SafeText(head, "bold"), table, foot)

@@ -1,0 +1,217 @@
+"""What the commands that speak to the live service share: the connection, times, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from shadowprice.cli.console import SafeText, stdout
+from shadowprice.cli.options import HOW
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shadowprice.client import Client, Job
+
+FAILOVER: Final = 15.0
+"""Seconds for which a command that stays tries again: a standby takes over in ten."""
+
+STYLES: Final = {
+    "running": "green",
+    "resizing": "green",
+    "finished": "green",
+    "up": "green",
+    "idle": "green",
+    "mixed": "green",
+    "allocated": "green",
+    "refused": "red",
+    "failed": "red",
+    "lost": "red",
+    "cancelled": "yellow",
+    "standby": "yellow",
+    "pending": "yellow",
+    "drained": "yellow",
+    "draining": "yellow",
+}
+"""Colours of states."""
+
+
+def _complete_server(incomplete: str) -> list[str]:
+    """Return the servers that `login` kept."""
+    try:
+        from shadowprice.client.servers import Servers
+
+        return [name for name in Servers.load().known if name.startswith(incomplete)]
+    except Exception:  # a shell must not show it in the middle of a line
+        return []
+
+
+def complete_live_job(incomplete: str) -> list[str]:
+    """Return the open jobs whose name begins so, if the service answers at once."""
+    try:
+        from shadowprice.client import Client
+
+        with Client() as client:
+            client.hurry()
+            page = client.page_of_jobs(limit=500)
+            return [job.name for job in page.entries if job.name.startswith(incomplete)][:200]
+    except Exception:  # as above
+        return []
+
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        "-s",
+        help="A name that `login` kept, or an address; by default $SHADOWPRICE_SERVER, then the "
+        "last login.",
+        metavar="NAME|URL",
+        rich_help_panel=HOW,
+        autocompletion=_complete_server,
+        show_default=False,
+    ),
+]
+JobArgument = Annotated[
+    str,
+    typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_live_job),
+]
+
+
+@contextmanager
+def connected(server: str | None) -> Iterator[Client]:
+    """Yield a client; what it is refused becomes an error of the call."""
+    from shadowprice.client import Client, ServiceError
+    from shadowprice.core.errors import InputError
+
+    with Client(server) as client:
+        try:
+            yield client
+        except ServiceError as error:
+            if error.code == "unauthenticated":
+                mend = "shadowprice login, or set SHADOWPRICE_TOKEN"
+                raise InputError(f"{client.address.url}: {error}; {mend}") from error
+            if error.faults:
+                raise InputError(error.faults) from error
+            raise
+
+
+def tabled(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
+) -> Table:
+    """Return a plain table; a column named in ``right`` holds numbers."""
+    from rich.table import Table
+
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for name in columns:
+        numeric = name in right
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        cells = ["-" if value in (None, "") else str(value) for value in row]
+        table.add_row(*(SafeText(cell, STYLES.get(cell, "")) for cell in cells))
+    return table
+
+
+def show(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
+) -> None:
+    """Print a plain table."""
+    stdout().print(tabled(columns, rows, right=right))
+
+
+def facts(rows: Iterable[tuple[str, object]]) -> None:
+    """Print names beside values, leaving out what there is not."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value not in (None, ""):
+            table.add_row(name, SafeText(str(value), STYLES.get(str(value), "")))
+    stdout().print(table)
+
+
+def when(moment: datetime | None, now: datetime | None = None) -> str:
+    """Return a time on this machine's clock: the hour today, the date as well on other days."""
+    if moment is None:
+        return "-"
+    here = moment.astimezone()
+    today = (now or datetime.now(UTC)).astimezone().date()
+    if here.date() == today:
+        return here.strftime("%H:%M:%S")
+    return here.strftime("%b %d %H:%M" if here.year == today.year else "%Y-%m-%d %H:%M")
+
+
+def span(length: timedelta) -> str:
+    """Return a length of time as squeue writes it: 2-03:04:05, 3:04:05, 4:05."""
+    seconds = max(0, int(length.total_seconds()))
+    days, seconds = divmod(seconds, 86_400)
+    hours, seconds = divmod(seconds, 3_600)
+    minutes, seconds = divmod(seconds, 60)
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def until(moment: datetime | None, now: datetime) -> str:
+    """Return how far ahead a time is."""
+    if moment is None:
+        return ""
+    return f"in {span(moment - now)}" if moment >= now else f"{span(now - moment)} ago"
+
+
+def percent(job: Job) -> str:
+    """Return how far a job is."""
+    return f"{100 * job.progress / job.required:.0f}%" if job.required else "-"
+
+
+def number(value: float | None) -> str:
+    """Return a worth or a price."""
+    return "-" if value is None else f"{value:,.4g}"
+
+
+def short(names: Sequence[str]) -> str:
+    """Return names of servers as Slurm writes them: gpu-[0-3,7],net-0."""
+    groups: dict[str, list[int]] = {}
+    plain: list[str] = []
+    for name in names:
+        head, dash, tail = name.rpartition("-")
+        if dash and tail.isdigit() and str(int(tail)) == tail:
+            groups.setdefault(head, []).append(int(tail))
+        else:
+            plain.append(name)
+    told = [*plain]
+    for head, numbers in groups.items():
+        runs = _runs(sorted(set(numbers)))
+        alone = len(runs) == 1 and "-" not in runs[0]
+        told.append(f"{head}-{runs[0]}" if alone else f"{head}-[{','.join(runs)}]")
+    return ",".join(told)
+
+
+def _runs(numbers: Sequence[int]) -> list[str]:
+    runs: list[list[int]] = []
+    for value in numbers:
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+
+
+def amounts(record: Any) -> str:
+    """Return what a server has, or a worker asks for."""
+    return " ".join(f"{name}={value}" for name, value in dict(record).items())
+
+
+def confirmed(question: str, yes: bool, ask: Callable[[str], bool] | None = None) -> bool:
+    """Whether a person wants it: asked on a terminal, taken for granted elsewhere."""
+    import sys
+
+    if yes or not sys.stdin.isatty():
+        return True
+    return (ask or typer.confirm)(question)

@@ -1,0 +1,162 @@
+"""``shadowprice nodes``, ``drain``, ``uncordon``, ``prices``: servers of the live service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shadowprice.cli.console import Output, print_json, stderr
+from shadowprice.cli.live import (
+    ServerOption,
+    amounts,
+    confirmed,
+    connected,
+    number,
+    short,
+    show,
+    when,
+)
+from shadowprice.cli.options import OutputOption
+
+if TYPE_CHECKING:
+    from shadowprice.client import Server
+
+ServersArgument = Annotated[list[str], typer.Argument(help="Names.", metavar="SERVER...")]
+
+
+def _state(server: Server) -> str:
+    if server.state == "drained" and server.jobs:
+        return "draining"
+    if server.state != "up":
+        return server.state
+    return "mixed" if server.jobs else "idle"
+
+
+def nodes(
+    each: Annotated[
+        bool, typer.Option("--each", "-N", help="A line for each server, with its jobs.")
+    ] = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the servers of the live service, those alike together, as sinfo does.
+
+    [bold]Examples[/bold]
+
+    shadowprice nodes
+
+    shadowprice nodes --each
+    """
+    with connected(server) as client:
+        found = client.servers()
+    if output is Output.JSON:
+        print_json([dict(one.record) for one in found])
+    elif each:
+        rows = [
+            (
+                one.name,
+                one.role,
+                _state(one),
+                amounts(one.capacity),
+                " ".join(
+                    f"{entry['job'] or 'others'}({entry['workers']}+{entry['ps']})"
+                    for entry in one.jobs
+                ),
+            )
+            for one in found
+        ]
+        show(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
+    else:
+        alike: dict[tuple[str, str, str], list[Server]] = {}
+        for one in found:
+            alike.setdefault((one.role, _state(one), amounts(one.capacity)), []).append(one)
+        grouped = [
+            (role, len(members), state, capacity, short([one.name for one in members]))
+            for (role, state, capacity), members in alike.items()
+        ]
+        show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
+
+
+def drain(
+    servers: ServersArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Give servers no more work; what runs there moves at the end of its slot (operators).
+
+    [bold]Example[/bold]
+
+    shadowprice drain gpu-3
+    """
+    _change(servers, True, yes, server, output)
+
+
+def uncordon(
+    servers: ServersArgument,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let drained servers take work again (operators).
+
+    [bold]Example[/bold]
+
+    shadowprice uncordon gpu-3
+    """
+    _change(servers, False, True, server, output)
+
+
+def _change(names: list[str], away: bool, yes: bool, server: str | None, output: Output) -> None:
+    with connected(server) as client:
+        wanted = set(names)
+        busy = [one for one in client.servers() if one.name in wanted and one.jobs]
+        jobs = sum(len(one.jobs) for one in busy)
+        if away and busy and not confirmed(f"{jobs} jobs run there; drain?", yes):
+            raise typer.Exit(1)
+        changed = [(client.drain if away else client.uncordon)(name) for name in names]
+    if output is Output.JSON:
+        print_json([dict(one.record) for one in changed])
+    else:
+        show(["SERVER", "STATE"], [(one.name, _state(one)) for one in changed])
+
+
+def prices(
+    slots: Annotated[int, typer.Option("--slots", min=1, max=1_000, help="How many.")] = 12,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what servers cost in the slots to come, and how much of them is reserved.
+
+    Prices are of all of a server's resource, in the units of the jobs' utilities.
+
+    [bold]Example[/bold]
+
+    shadowprice prices --slots 24
+    """
+    with connected(server) as client:
+        found = client.prices(slots)
+    if output is Output.JSON:
+        print_json([dict(one.record) for one in found])
+        return
+    columns = ["SLOT", "BEGINS"]
+    if found:
+        columns += [
+            f"{kind} {resource}" for kind, entry in found[0].kinds.items() for resource in entry
+        ]
+    priced = False
+    rows: list[tuple[object, ...]] = []
+    for one in found:
+        cells: list[str] = []
+        for entry in one.kinds.values():
+            for share in entry.values():
+                used = share.get("used")
+                text = "-" if used is None else f"{100 * used:.0f}%"
+                if share.get("price") is not None:
+                    priced = True
+                    text = f"{number(share['price'])}  {text}"
+                cells.append(text)
+        rows.append((one.slot, when(one.begins), *cells))
+    show(columns, rows, right=[*columns[2:], "SLOT"])
+    if rows and not priced:
+        stderr().print("the policy posts no prices: only what is reserved", soft_wrap=True)

@@ -1,0 +1,228 @@
+"""``shadowprice queue``, ``status``, ``cancel``, ``revise``: jobs of the live service."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shadowprice.cli.console import Listing, Output, print_json, stderr
+from shadowprice.cli.live import (
+    JobArgument,
+    ServerOption,
+    complete_live_job,
+    confirmed,
+    connected,
+    percent,
+    short,
+    show,
+    span,
+    when,
+)
+from shadowprice.cli.options import OutputOption
+from shadowprice.core.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shadowprice.client import Job
+
+OPEN = "pending,admitted,standby,running,resizing"
+COLUMNS = ["NAME", "TENANT", "STATE", "TIME", "WORKERS", "PS", "DONE", "PROMISE", "SERVERS(REASON)"]
+STATES = (*OPEN.split(","), "finished", "refused", "failed", "cancelled")
+
+
+def rows_of(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
+    """Return jobs as squeue lists them."""
+    return [
+        (
+            job.name,
+            job.tenant,
+            job.state,
+            span((job.closed or now) - job.started) if job.started else "0:00",
+            job.workers,
+            job.ps,
+            percent(job),
+            when(job.promise, now),
+            short(job.servers) if job.servers and job.open else f"({job.why})" if job.why else "",
+        )
+        for job in jobs
+    ]
+
+
+def queue(
+    state: Annotated[
+        str, typer.Option("--state", help="States, commas between, or all.", metavar="STATES")
+    ] = OPEN,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Whose.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most.")] = 100,
+    server: ServerOption = None,
+    output: Annotated[Listing, typer.Option("--output", "-o", help="What to print.")] = (
+        Listing.TABLE
+    ),
+) -> None:
+    """List the jobs of the live service that wait and run, as squeue does; the newest first.
+
+    [bold]Examples[/bold]
+
+    shadowprice queue --tenant vision
+
+    shadowprice queue --state finished,failed -o csv
+    """
+    from itertools import islice
+
+    states = () if state == "all" else tuple(part.strip() for part in state.split(",") if part)
+    for one in states:
+        if one not in STATES:
+            raise InputError(
+                Fault("--state", f"{one!r} is no state", f"one of: {', '.join(STATES)}")
+            )
+    with connected(server) as client:
+        jobs = list(islice(client.jobs(*states, tenant=tenant), limit + 1))
+    more, jobs = len(jobs) > limit, jobs[:limit]
+    if output is Listing.JSON:
+        print_json([dict(job.record) for job in jobs])
+    elif output is Listing.CSV:
+        _print_csv(jobs)
+    else:
+        show(COLUMNS, rows_of(jobs, datetime.now(UTC)), right=["TIME", "WORKERS", "PS", "DONE"])
+    if more:
+        stderr().print(f"and more; --limit {2 * limit} shows more", soft_wrap=True)
+
+
+def _print_csv(jobs: list[Job]) -> None:
+    import csv
+    import sys
+
+    names = [
+        "name",
+        "tenant",
+        "state",
+        "submitted",
+        "started",
+        "promise",
+        "completion",
+        "closed",
+        "progress",
+        "required",
+        "generation",
+        "workers",
+        "ps",
+        "servers",
+        "payoff",
+        "utility",
+        "cost",
+        "reason",
+    ]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    for job in jobs:
+        record = {**job.record, "servers": " ".join(job.servers), "reason": job.why}
+        writer.writerow([record.get(name) for name in names])
+
+
+def status(
+    job: JobArgument,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Tell where one job of the live service is.
+
+    [bold]Example[/bold]
+
+    shadowprice status resnet50-a
+    """
+    from shadowprice.cli.submit import print_job
+
+    with connected(server) as client:
+        found = client.job(job)
+    if output is Output.JSON:
+        print_json(dict(found.record))
+    else:
+        print_job(found)
+
+
+def cancel(
+    jobs: Annotated[
+        list[str],
+        typer.Argument(help="Names.", metavar="JOB...", autocompletion=complete_live_job),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Withdraw jobs from the live service, as scancel does; what runs of them is stopped.
+
+    [bold]Example[/bold]
+
+    shadowprice cancel resnet50-a
+    """
+    with connected(server) as client:
+        found = [client.job(name) for name in dict.fromkeys(jobs)]
+        running = [job.name for job in found if job.state in {"running", "resizing"}]
+        if running and not confirmed(f"Stop {', '.join(running)}?", yes):
+            raise typer.Exit(1)
+        gone = [client.cancel(job.name) for job in found]
+    if output is Output.JSON:
+        print_json([dict(job.record) for job in gone])
+    else:
+        show(["NAME", "STATE"], [(job.name, job.state) for job in gone])
+
+
+def revise(
+    job: JobArgument,
+    set_: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            help="KEY=VALUE as in a job file: deadline=6h, epochs=20, utility.value=80.",
+            metavar="KEY=VALUE",
+        ),
+    ],
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change what the live service knows of a job: its utility, its work or its deadline.
+
+    The plan is made again where that is needed; what is promised is told.
+
+    [bold]Examples[/bold]
+
+    shadowprice revise resnet50-a --set deadline=6h
+
+    shadowprice revise resnet50-a --set epochs=20 --set utility.value=80
+    """
+    from shadowprice.cli.submit import print_job
+
+    with connected(server) as client:
+        spec = client.job(job).record.get("spec", {})
+        revised = client.revise(job, **_changes(set_, spec))
+    if output is Output.JSON:
+        print_json(dict(revised.record))
+    else:
+        print_job(revised)
+
+
+def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
+    """Return new values by key; ``utility.value`` changes one of the utility's own."""
+    import yaml
+
+    changes: dict[str, object] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key or len(text) > 10_000:
+            raise InputError(Fault("--set", f"{word!r} sets nothing", "write deadline=6h"))
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            raise InputError(Fault(f"--set {key}", f"{text!r} is no value")) from error
+        head, dot, inner = key.partition(".")
+        if not dot:
+            changes[key] = value
+            continue
+        before = changes.get(head, spec.get(head))
+        if not isinstance(before, dict):
+            raise InputError(Fault(f"--set {key}", f"the job has no {head} with parts"))
+        changes[head] = {**before, inner: value}
+    return changes

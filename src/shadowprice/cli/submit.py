@@ -1,0 +1,260 @@
+"""``shadowprice submit`` and ``quote``: ask the live service to run jobs, or what it would say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shadowprice.cli.console import Output, print_json, stderr
+from shadowprice.cli.live import (
+    FAILOVER,
+    ServerOption,
+    connected,
+    facts,
+    number,
+    percent,
+    show,
+    when,
+)
+from shadowprice.cli.options import OutputOption, QuietOption
+from shadowprice.core.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from shadowprice.client import Client, Job, ServiceError
+
+DECIDING = 10
+"""Seconds that several jobs are given to be decided on before their states are shown."""
+
+FilesArgument = Annotated[
+    list[Path],
+    typer.Argument(help="Job files: YAML with `jobs:`, or JSON Lines.", metavar="FILE..."),
+]
+OnlyOption = Annotated[
+    str | None,
+    typer.Option("--only", help="Only these jobs of the files; commas between.", metavar="NAMES"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A job of a file, and where it stands."""
+
+    place: str
+    record: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return str(self.record.get("name"))
+
+
+def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
+    from shadowprice.inputs.files import read_records
+
+    found = []
+    for file in files:
+        for place, record in read_records(file):
+            if not isinstance(record, Mapping):
+                raise InputError(Fault(place, "is no job", "write `name: ...` and so on"))
+            found.append(Entry(place.rstrip(":"), record))
+    if only is not None:
+        names = {part.strip() for part in only.split(",") if part.strip()}
+        missing = names - {entry.name for entry in found}
+        if missing:
+            raise InputError(Fault("--only", f"the files hold no job {min(missing)!r}"))
+        found = [entry for entry in found if entry.name in names]
+    if not found:
+        raise InputError(Fault(str(files[0]), "holds no job"))
+    return found
+
+
+def submit(
+    files: FilesArgument,
+    only: OnlyOption = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Stay until all are over; status 1 if one fails.")
+    ] = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """Submit the jobs of files to the live service, and tell what it promises.
+
+    Submitting again does nothing: the same name and content is the same job. A refused job is an
+    answer, not an error.
+
+    [bold]Examples[/bold]
+
+    shadowprice submit jobs.yaml
+
+    shadowprice submit jobs.yaml --only resnet50-a --wait
+    """
+    from shadowprice.client.calls import BATCH
+
+    entries = _entries(files, only)
+    taken: list[Job] = []
+    problems: dict[str, ServiceError] = {}
+    with connected(server) as client:
+        for first in range(0, len(entries), BATCH):
+            part = entries[first : first + BATCH]
+            with _placed(part, single=len(entries) == 1):
+                if len(entries) == 1:
+                    taken.append(client.submit(part[0].record))
+                else:
+                    told = client.submit_many([one.record for one in part], wait=DECIDING)
+                    taken += told.jobs
+                    problems |= told.problems
+        if wait:
+            client.retry = FAILOVER  # it was there: it comes back
+            taken = _awaited(client, taken, quiet or output is Output.JSON)
+    if output is Output.JSON:
+        told_of = [dict(job.record) for job in taken]
+        told_of += [{"name": name, "problem": str(error)} for name, error in problems.items()]
+        print_json(told_of)
+    else:
+        rows = [
+            (
+                job.name,
+                job.tenant,
+                job.state,
+                when(job.completion if not job.open else job.promise),
+                number(job.payoff),
+                job.why,
+            )
+            for job in taken
+        ]
+        columns = ["NAME", "TENANT", "STATE", "FINISH" if wait else "PROMISE", "PAYOFF", "REASON"]
+        show(columns, rows, right=["PAYOFF"])
+    if problems:
+        places = {entry.name: entry.place for entry in entries}
+        for name, error in problems.items():
+            stderr().print(f"error: {places[name]}: {error}", soft_wrap=True)
+        raise typer.Exit(2)
+    if wait and any(job.state != "finished" for job in taken):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _placed(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
+    """Tell faults that the service found by their place in the files."""
+    from shadowprice.client import ServiceError
+
+    try:
+        yield
+    except ServiceError as error:
+        if not error.faults:
+            raise
+        faults = [_told(fault, entries, single=single) for fault in error.faults]
+        raise InputError(faults) from error
+
+
+def _told(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
+    if single:
+        rest = fault.place.removeprefix("job").lstrip(":. ")
+        place = f"{entries[0].place}.{rest}" if rest else entries[0].place
+        return Fault(place, fault.message, fault.mend)
+    head, bracket, tail = fault.place.partition("]")
+    at = head.removeprefix("jobs[")
+    if bracket and at.isdigit() and int(at) < len(entries):
+        return Fault(f"{entries[int(at)].place}{tail}", fault.message, fault.mend)
+    return fault
+
+
+def _awaited(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
+    """Return jobs once all are over, showing how far they are."""
+    import time
+
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    current = {job.name: job for job in jobs}
+    console = stderr()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[state]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    shown = not quiet and console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+        total = sum(job.required for job in jobs) or 1.0
+        task = bar.add_task(f"{len(jobs)} jobs", total=total, state="")
+        pause = 0.2
+        while True:
+            for name in [name for name, job in current.items() if job.open]:
+                current[name] = client.job(name)
+            still = [job for job in current.values() if job.open]
+            done = sum(job.progress if job.open else job.required for job in current.values())
+            bar.update(task, completed=done, state=_counted(still))
+            if not still:
+                return list(current.values())
+            time.sleep(pause)
+            pause = min(pause * 1.3, 2.0 + len(still) / 50)
+
+
+def _counted(jobs: Sequence[Job]) -> str:
+    counts: dict[str, int] = {}
+    for job in jobs:
+        counts[job.state] = counts.get(job.state, 0) + 1
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def quote(
+    files: FilesArgument,
+    only: OnlyOption = None,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Ask what would become of jobs if they were submitted now; nothing is reserved.
+
+    Each is asked about by itself, as the next one.
+
+    [bold]Example[/bold]
+
+    shadowprice quote jobs.yaml
+    """
+    found = []
+    with connected(server) as client:
+        for entry in _entries(files, only):
+            record = {key: value for key, value in entry.record.items() if key != "run"}
+            with _placed([entry], single=True):
+                found.append(client.quote(record))
+    if output is Output.JSON:
+        print_json([dict(one.record) for one in found])
+        return
+    rows = []
+    for one in found:
+        displaced = one.displaced if isinstance(one.displaced, int) else len(one.displaced)
+        why = str((one.refusal or {}).get("message") or one.message)
+        price, worth = number(one.price), number(one.utility)
+        rows.append((one.job, one.answer, when(one.promise), worth, price, displaced or "-", why))
+    columns = ["NAME", "ANSWER", "FINISH", "WORTH", "PRICE", "DISPLACES", "REASON"]
+    show(columns, rows, right=["WORTH", "PRICE", "DISPLACES"])
+
+
+def described(job: Job) -> Iterator[tuple[str, object]]:
+    """Yield what is told of one job."""
+    yield "state", job.state
+    yield "tenant", job.tenant
+    yield "submitted", when(job.submitted)
+    yield "promise", when(job.promise) if job.promise else ""
+    yield "finish", when(job.completion) if job.completion else ""
+    yield "progress", f"{percent(job)}  ({job.progress:,.0f} of {job.required:,.0f} mini-batches)"
+    where = f" on {', '.join(job.servers)}" if job.servers else ""
+    if job.workers:
+        ps = f", {job.ps} parameter servers" if job.ps else ""
+        yield "runs", f"{job.workers} workers{ps}{where}, generation {job.generation}"
+    if job.utility is not None:
+        yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
+    yield "failures", job.failures or ""
+    yield "reason", job.why
+
+
+def print_job(job: Job) -> None:
+    """Print what is told of one job."""
+    facts([("job", job.name), *described(job)])

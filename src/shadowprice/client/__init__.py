@@ -1,0 +1,49 @@
+"""The live service from Python: typed, synchronous and asynchronous.
+
+>>> from shadowprice.client import Client
+>>> with Client() as client:  # doctest: +SKIP
+...     job = client.submit({"name": "a", "worker": {"gpu": 1}, ...})
+...     client.wait(job.name).state
+'finished'
+"""
+
+from shadowprice.client.asynchronous import AsyncClient
+from shadowprice.client.calls import Batch
+from shadowprice.client.errors import ServiceError, UnreachableError
+from shadowprice.client.records import (
+    Event,
+    Generation,
+    Job,
+    LogPiece,
+    Page,
+    Point,
+    PriceSlot,
+    Quote,
+    Server,
+    Story,
+    Tenant,
+    Token,
+)
+from shadowprice.client.servers import Address
+from shadowprice.client.synchronous import Client
+
+__all__ = [
+    "Address",
+    "AsyncClient",
+    "Batch",
+    "Client",
+    "Event",
+    "Generation",
+    "Job",
+    "LogPiece",
+    "Page",
+    "Point",
+    "PriceSlot",
+    "Quote",
+    "Server",
+    "ServiceError",
+    "Story",
+    "Tenant",
+    "Token",
+    "UnreachableError",
+]

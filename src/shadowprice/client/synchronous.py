@@ -1,0 +1,352 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from shadowprice.client import calls
+from shadowprice.client.calls import Batch, Call
+from shadowprice.client.errors import ServiceError
+from shadowprice.client.records import (
+    Event,
+    Generation,
+    Job,
+    Json,
+    LogPiece,
+    Page,
+    Point,
+    PriceSlot,
+    Quote,
+    Server,
+    Story,
+    Tenant,
+    Token,
+)
+from shadowprice.client.servers import Address, find
+from shadowprice.client.stream import Decoder, pauses
+from shadowprice.client.transport import (
+    QUIET,
+    attempts,
+    finished,
+    httpx,
+    passing,
+    refusal,
+    request,
+    settings,
+    unreachable,
+)
+
+T = TypeVar("T")
+
+
+class Client:
+    """Speaks to a live service.
+
+    Parameters
+    ----------
+    server : str, Address or None
+        A name that ``shadowprice login`` kept, or an address; by default what
+        ``SHADOWPRICE_SERVER`` says, then the server of the last login.
+    token : str or None
+        In place of the one that is kept, or that ``SHADOWPRICE_TOKEN`` says.
+    retry : float
+        Seconds for which a call is tried again while the service cannot be reached or another
+        instance takes over; calls that must not be done twice are never repeated.
+
+    Raises
+    ------
+    InputError
+        If the server is not known.
+
+    Notes
+    -----
+    Every method raises `ServiceError` if the service refuses, `UnreachableError` if there is none.
+    """
+
+    def __init__(
+        self, server: str | Address | None = None, token: str | None = None, *, retry: float = 0.0
+    ) -> None:
+        found = server if isinstance(server, Address) else find(server)
+        self.address = found if token is None else Address(found.url, token)
+        self.retry = retry
+        self._most: float | None = None
+        self._http = httpx.Client(**settings(self.address))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close connections."""
+        self._http.close()
+
+    def hurry(self, seconds: float = 0.5) -> None:
+        """Give calls so little time from now on, for those who would rather have no answer."""
+        self._most = seconds
+
+    def send(self, call: Call[T]) -> T:
+        """Do one call of `shadowprice.client.calls`."""
+        failed: Exception | None = None
+        for pause in attempts(call, self.retry):
+            time.sleep(pause)
+            try:
+                return finished(self._http.request(**request(call, self._most)), call)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                failed = unreachable(self.address, error)
+                failed.__cause__ = error
+            except Exception as error:
+                if not passing(error):
+                    raise
+                failed = error
+        assert failed is not None  # an attempt was made
+        raise failed
+
+    # -------------------------------------------------------------- jobs
+
+    def submit(self, job: Json, *, wait: int = 0) -> Job:
+        """Submit one job, as in a job file; the same name and content again is the same job."""
+        return self.send(calls.submit(job, wait))
+
+    def submit_many(self, jobs: Sequence[Json], *, wait: int = 0) -> Batch:
+        """Submit at most 1,000 jobs, all accepted or none."""
+        return self.send(calls.submit_many(jobs, wait))
+
+    def job(self, name: str) -> Job:
+        """Return a job."""
+        return self.send(calls.job(name))
+
+    def jobs(self, *states: str, tenant: str | None = None) -> Iterator[Job]:
+        """Yield jobs, the newest first, page by page."""
+        cursor: int | None = None
+        while True:
+            page = self.send(calls.jobs(states, tenant, cursor))
+            yield from page.entries
+            if (cursor := page.next) is None:
+                return
+
+    def page_of_jobs(
+        self,
+        *states: str,
+        tenant: str | None = None,
+        cursor: int | None = None,
+        limit: int | None = None,
+    ) -> Page[Job]:
+        """Return one page of jobs."""
+        return self.send(calls.jobs(states, tenant, cursor, limit))
+
+    def cancel(self, name: str) -> Job:
+        """Withdraw a job; what runs of it is stopped."""
+        return self.send(calls.cancel(name))
+
+    def revise(self, name: str, **changes: object) -> Job:
+        """Change what is known of an open job: ``utility``, its work, or its ``deadline``."""
+        return self.send(calls.revise(name, changes))
+
+    def explain(self, name: str) -> Story:
+        """Return a job's story."""
+        return self.send(calls.explain(name))
+
+    def generations(self, name: str, limit: int | None = None) -> tuple[Generation, ...]:
+        """Return what ran of a job and where, the newest first."""
+        return self.send(calls.generations(name, limit))
+
+    def progress(self, name: str, limit: int | None = None) -> tuple[Point, ...]:
+        """Return what a job reported."""
+        return self.send(calls.progress(name, limit))
+
+    def logs(
+        self,
+        name: str,
+        *,
+        process: str | None = None,
+        generation: int | None = None,
+        start: int | None = None,
+        most: int | None = None,
+    ) -> LogPiece:
+        """Return a piece of what one process of a job wrote, by default the last of worker-0."""
+        return self.send(calls.logs(name, process, generation, start, most))
+
+    def follow_logs(
+        self, name: str, *, process: str = "worker-0", start: int | None = None
+    ) -> Iterator[LogPiece]:
+        """Yield what a process writes, generation after generation, until the job is over.
+
+        Parameters
+        ----------
+        name : str
+            The job.
+        process : str
+            One of its processes.
+        start : int or None
+            First byte; None for the last lines of what is there.
+        """
+        generation: int | None = None
+        while True:
+            piece = self._piece(name, process, generation, start)
+            if piece is not None:
+                generation, start = piece.generation, piece.end
+                if piece.text:
+                    yield piece
+                    continue
+            if piece is None or piece.complete:
+                job = self.job(name)
+                if generation is not None and job.generation > generation:
+                    following = self._piece(name, process, generation + 1, 0)
+                    if following is not None or job.generation > generation + 1:
+                        generation, start = generation + 1, 0
+                        continue
+                elif not job.open:
+                    return
+            time.sleep(1.0)
+
+    def _piece(
+        self, name: str, process: str, generation: int | None, start: int | None
+    ) -> LogPiece | None:
+        try:
+            return self.logs(name, process=process, generation=generation, start=start)
+        except ServiceError as error:
+            if error.code != "not-found":
+                raise
+            return None  # it has not begun to run, or had no such process
+
+    def wait(self, name: str, *, timeout: float | None = None) -> Job:
+        """Return a job once it is over.
+
+        Raises
+        ------
+        TimeoutError
+            If it is still open after so many seconds.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        pause = 0.1
+        while (job := self.job(name)).open:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"job {name!r} is still {job.state}")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 2.0)
+        return job
+
+    def quote(self, job: Json) -> Quote:
+        """Return what would become of a job if it were submitted now; nothing is reserved."""
+        return self.send(calls.quote(job))
+
+    # -------------------------------------------------------------- cluster
+
+    def prices(self, slots: int | None = None) -> tuple[PriceSlot, ...]:
+        """Return prices by kind of server over slots to come."""
+        return self.send(calls.prices(slots))
+
+    def servers(self) -> tuple[Server, ...]:
+        """Return servers, with what runs on them."""
+        return self.send(calls.servers())
+
+    def add_servers(self, server: Json) -> tuple[Server, ...]:
+        """Add a server, or ``count`` equal ones, as in a cluster file."""
+        return self.send(calls.add_servers(server))
+
+    def drain(self, name: str) -> Server:
+        """Give a server no more work; what runs there goes on to the end of its slot."""
+        return self.send(calls.change_server(name, {"drain": True}))
+
+    def uncordon(self, name: str) -> Server:
+        """Let a drained server take work again."""
+        return self.send(calls.change_server(name, {"drain": False}))
+
+    def change_server(self, name: str, **changes: object) -> Server:
+        """Change a server's ``capacity``, ``role`` or ``cost``."""
+        return self.send(calls.change_server(name, changes))
+
+    def remove_server(self, name: str) -> None:
+        """Remove a server; what runs there is planned anew."""
+        self.send(calls.remove_server(name))
+
+    def tenants(self) -> tuple[Tenant, ...]:
+        """Return tenants."""
+        return self.send(calls.tenants())
+
+    def put_tenant(self, name: str, share: Json) -> Tenant:
+        """Add a tenant, or give it another share."""
+        return self.send(calls.put_tenant(name, share))
+
+    def remove_tenant(self, name: str) -> None:
+        """Remove a tenant without open jobs."""
+        self.send(calls.remove_tenant(name))
+
+    # -------------------------------------------------------------- operating
+
+    def tokens(self) -> tuple[Token, ...]:
+        """Return tokens, without what they are."""
+        return self.send(calls.tokens())
+
+    def create_token(
+        self, tenant: str | None = None, *, expires: str | None = None, note: str = ""
+    ) -> Token:
+        """Hand out a token: a tenant's, or an operator's where no tenant is named."""
+        return self.send(calls.create_token(tenant, expires=expires, note=note))
+
+    def revoke_token(self, number: int) -> None:
+        """Take a token back."""
+        self.send(calls.revoke_token(number))
+
+    def decisions(self, *, job: str | None = None, tenant: str | None = None) -> Iterator[Event]:
+        """Yield what was decided, the newest first, page by page."""
+        cursor: int | None = None
+        while True:
+            page = self.send(calls.decisions(job, tenant, cursor))
+            yield from page.entries
+            if (cursor := page.next) is None:
+                return
+
+    def service(self) -> Json:
+        """Return what the service is: its version, policy, slots."""
+        return self.send(calls.service())
+
+    def events(self, after: int | None = None, *, reconnect: bool = True) -> Iterator[Event]:
+        """Yield what happens, for ever; nothing is missed where the connection breaks.
+
+        Parameters
+        ----------
+        after : int or None
+            Number to resume from; None for from now on.
+        reconnect : bool
+            Whether to connect again, and resume, when the stream ends.
+        """
+        decoder = Decoder(after)
+        waits = pauses()
+        while True:
+            try:
+                query = {} if decoder.last is None else {"after": decoder.last}
+                with self._http.stream(
+                    "GET",
+                    "/v1/events",
+                    params=query,
+                    headers={"Accept": "text/event-stream"},
+                    timeout=httpx.Timeout(10.0, read=QUIET),
+                ) as response:
+                    if not response.is_success:
+                        response.read()
+                        raise refusal(response)
+                    for line in response.iter_lines():
+                        for event in decoder.take(line):
+                            waits = pauses()
+                            yield event
+            except httpx.HTTPError as error:
+                if not reconnect:
+                    raise unreachable(self.address, error) from error
+            except Exception as error:
+                if not (reconnect and passing(error)):
+                    raise
+            if not reconnect:
+                return
+            decoder.broken()
+            time.sleep(next(waits))

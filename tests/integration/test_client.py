@@ -1,0 +1,288 @@
+"""The client and its commands against a service that really listens."""
+
+import asyncio
+import json
+import threading
+from itertools import repeat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shadowprice.cli.main import main
+from shadowprice.client import Address, AsyncClient, Client, ServiceError, UnreachableError
+from shadowprice.client.servers import Servers
+from tests.services import Running, job, running
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory):
+    with running(tmp_path_factory.mktemp("client"), policy="oasis") as found:
+        yield found
+
+
+@pytest.fixture
+def address(live: Running) -> Address:
+    return Address(live.address, live.service.token_file.read_text().strip())
+
+
+@pytest.fixture
+def client(address: Address):
+    with Client(address) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("SHADOWPRICE_TOKEN", raising=False)
+    found = request.getfixturevalue("address")
+    monkeypatch.setenv("SHADOWPRICE_SERVER", found.url)
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", found.token)
+
+
+def _file(folder: Path, *jobs: dict) -> str:
+    path = folder / "jobs.yaml"
+    path.write_text(yaml.safe_dump({"jobs": list(jobs)}))
+    return str(path)
+
+
+def _json(capsys: pytest.CaptureFixture[str]):
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_call_of_python(client: Client) -> None:
+    taken = client.submit(job("py-1"))
+    assert taken.state == "admitted"
+    assert taken.promise is not None
+    assert taken.promise.utcoffset() is not None
+    batch = client.submit_many([job("py-2"), job("py-1", chunks=5)], wait=10)
+    assert [one.name for one in batch.jobs] == ["py-2"]
+    assert batch.problems["py-1"].code == "name-taken"
+    assert client.job("py-1").record["spec"]["name"] == "py-1"
+    assert {"py-1", "py-2"} <= {one.name for one in client.jobs("admitted", "running", "refused")}
+    assert client.quote(job("py-3")).admitted
+    with pytest.raises(ServiceError) as caught:
+        client.job("py-3")
+    assert caught.value.code == "not-found"
+    assert client.revise("py-2", minibatches=20).required == 80.0
+    assert client.cancel("py-2").state == "cancelled"
+    assert not client.wait("py-2").open
+    story = client.explain("py-2")
+    assert story.events[0].kind == "submitted"
+    assert len(story.events) == len(story.lines)
+    assert client.generations("py-2") == ()
+    assert client.progress("py-2") == ()
+    assert len(client.prices(5)) == 5
+    added = client.add_servers({"name": "x", "count": 2, "capacity": {"gpu": 1}})
+    names = [one.name for one in added]
+    assert names == ["x-0", "x-1"]
+    assert client.drain("x-0").state == "drained"
+    assert client.uncordon("x-0").state == "up"
+    assert client.change_server("x-0", capacity={"gpu": 3}).capacity["gpu"] == "3"
+    for name in names:
+        client.remove_server(name)
+    assert not {one.name for one in client.servers()} & set(names)
+    assert client.put_tenant("art", {"gpu": 2}).share == {"gpu": "2"}
+    made = client.create_token("art", expires="1h", note="test")
+    assert made.token
+    with Client(Address(client.address.url, made.token)) as theirs:
+        assert theirs.service()["caller"] == {"role": "tenant", "tenant": "art"}
+        with pytest.raises(ServiceError):
+            theirs.drain("g-0")
+    client.revoke_token(made.id)
+    assert next(one for one in client.tokens() if one.id == made.id).revoked is not None
+    with (
+        Client(Address(client.address.url, made.token)) as theirs,
+        pytest.raises(ServiceError) as caught,
+    ):
+        theirs.jobs().__next__()
+    assert caught.value.status == 401
+    client.remove_tenant("art")
+    assert "art" not in {one.name for one in client.tenants()}
+    assert "cancelled" in {one.kind for one in client.decisions(job="py-2")} | {"cancelled"}
+    assert next(iter(client.decisions())).id
+
+
+def test_jobs_come_page_by_page(client: Client) -> None:
+    client.submit_many([job(f"paged-{at}") for at in range(7)], wait=10)
+    page = client.page_of_jobs(limit=3)
+    assert len(page.entries) == 3
+    following = client.page_of_jobs(limit=3, cursor=page.next)
+    assert not {one.name for one in page.entries} & {one.name for one in following.entries}
+
+
+def test_the_same_awaited(address: Address) -> None:
+    async def story() -> list[str]:
+        async with AsyncClient(address) as found:
+            seen = []
+
+            async def follow() -> None:
+                async for event in found.events():
+                    if event.job == "async-1":
+                        seen.append(event.kind)
+                    if event.kind == "cancelled":
+                        return
+
+            following = asyncio.create_task(follow())
+            await asyncio.sleep(0.5)
+            taken = await found.submit(job("async-1"))
+            assert taken.state == "admitted"
+            assert "async-1" in [one.name async for one in found.jobs("admitted")]
+            await found.cancel("async-1")
+            assert (await found.wait("async-1")).state == "cancelled"
+            await asyncio.wait_for(following, 20)
+            return seen
+
+    assert asyncio.run(story()) == ["submitted", "admitted", "cancelled"]
+
+
+def test_events_resume_where_they_broke_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service is stopped and started again on its port while a client follows."""
+    monkeypatch.setattr("shadowprice.client.synchronous.pauses", lambda: repeat(0.2))
+    with running(tmp_path) as first:
+        token = first.service.token_file.read_text().strip()
+        follower = Client(Address(first.address, token))
+        first.client.post("/v1/jobs", json=job("one"))
+        events = follower.events(0)
+        seen = [next(events).job for _ in range(2)]
+        port = first.service.settings.port or int(first.address.rpartition(":")[2])
+    found: list[str | None] = []
+
+    def rest() -> None:
+        for event in events:
+            if event.id is not None and event.kind == "submitted":
+                found.append(event.job)
+                return
+
+    thread = threading.Thread(target=rest, daemon=True)
+    thread.start()
+    with running(tmp_path, port=port) as second:
+        second.client.post("/v1/jobs", json=job("two"))
+        thread.join(40)
+    assert seen == ["one", "one"]
+    assert found == ["two"]
+    follower.close()
+
+
+def test_submit_quote_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = _file(tmp_path, job("cli-1"), job("cli-2"))
+    assert main(["quote", file, "--only", "cli-1", "-o", "json"]) == 0
+    assert _json(capsys)[0]["admitted"]
+    assert main(["submit", file, "-o", "json"]) == 0
+    assert [one["state"] for one in _json(capsys)] == ["admitted", "admitted"]
+    assert main(["submit", file]) == 0  # again is the same
+    assert "cli-2" in capsys.readouterr().out
+    assert main(["queue", "-o", "json"]) == 0
+    assert {"cli-1", "cli-2"} <= {one["name"] for one in _json(capsys)}
+    assert main(["queue", "--limit", "1"]) == 0
+    assert "and more" in capsys.readouterr().err
+    assert main(["queue", "-o", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("name,tenant,state,")
+    assert main(["status", "cli-1"]) == 0
+    assert "promise" in capsys.readouterr().out
+    assert main(["explain", "cli-1"]) == 0
+    assert "admitted, promised by the end of slot" in capsys.readouterr().out
+    assert main(["revise", "cli-1", "--set", "utility.value=99", "-o", "json"]) == 0
+    capsys.readouterr()
+    assert main(["status", "cli-1", "-o", "json"]) == 0
+    assert _json(capsys)["spec"]["utility"]["value"] == 99
+    assert main(["cancel", "cli-1", "cli-2", "-o", "json"]) == 0
+    assert {one["state"] for one in _json(capsys)} == {"cancelled"}
+    assert main(["submit", file, "--only", "cli-2", "--wait"]) == 1  # over, but not finished
+    capsys.readouterr()
+
+
+def test_servers_prices_and_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nodes"]) == 0
+    assert "g-[0-3]" in capsys.readouterr().out
+    assert main(["drain", "g-3", "-o", "json"]) == 0
+    assert _json(capsys)[0]["state"] == "drained"
+    assert main(["nodes", "--each"]) == 0
+    assert "drained" in capsys.readouterr().out
+    assert main(["uncordon", "g-3"]) == 0
+    assert main(["prices", "--slots", "3"]) == 0
+    assert "g gpu" in capsys.readouterr().out
+    assert main(["top"]) == 0
+    assert "policy oasis" in capsys.readouterr().out
+    assert main(["top", "-o", "json"]) == 0
+    assert _json(capsys)["service"]["policy"] == "oasis"
+    assert main(["events", "--after", "0", "--count", "3", "-o", "json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert main(["tokens", "--tenant", "vision", "--expires", "1h"]) == 0
+    assert capsys.readouterr().out.startswith("sp_")
+    assert main(["tokens"]) == 0
+    assert "vision" in capsys.readouterr().out
+
+
+def test_faults_are_told_by_their_place_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = job("w-2") | {"utilty": 1}
+    assert main(["submit", _file(tmp_path, job("w-1"), wrong)]) == 2
+    told = capsys.readouterr().err
+    assert "jobs.yaml: jobs[1].utilty: unknown key; did you mean 'utility'?" in told
+    assert main(["submit", _file(tmp_path, wrong)]) == 2
+    assert "jobs.yaml: jobs[0].utilty: unknown key" in capsys.readouterr().err
+    assert main(["submit", _file(tmp_path, job("w-1"))]) == 0
+    capsys.readouterr()
+    assert main(["submit", _file(tmp_path, job("w-1", chunks=9), job("w-3"))]) == 2
+    told = capsys.readouterr()
+    assert "w-3" in told.out
+    assert "jobs[0]" in told.err
+    assert "submitted with other content" in told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["status", "nope"], "there is no job 'nope'"),
+        (["queue", "--state", "runing"], "--state: 'runing' is no state"),
+        (["queue", "-s", "nowhere"], "is no server that is known"),
+        (["queue", "-s", "127.0.0.1:1"], "is the service running?"),
+        (["revise", "x", "--set", "nonsense"], "there is no job 'x'"),
+        (["drain", "g-9"], "there is no server 'g-9'"),
+        (["tokens", "--operator", "--tenant", "a"], "exclude each other"),
+        (["login", "ftp://x"], "is no address of a service"),
+        (["login", "x", "--remove"], "is not kept"),
+        (["submit", "absent.yaml"], "absent.yaml"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words, told, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) in {1, 2}
+    err = capsys.readouterr().err
+    assert told in err
+    assert len(err.splitlines()) == 1
+
+
+def test_login_keeps_only_what_works(
+    address: Address,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("SHADOWPRICE_SERVER")
+    monkeypatch.delenv("SHADOWPRICE_TOKEN")
+    token = tmp_path / "token"
+    token.write_text("sp_wrong\n")
+    assert main(["login", address.url, "--token-file", str(token)]) in {1, 2}
+    assert Servers.load().known == {}
+    token.write_text(f"{address.token}\n")
+    assert main(["login", address.url, "--name", "lab", "--token-file", str(token)]) == 0
+    assert Servers.load().known == {"lab": address}
+    assert main(["queue"]) == 0
+    assert main(["queue", "-s", "lab"]) == 0
+    assert main(["login", "-o", "json"]) == 0
+    capsys.readouterr()
+    assert main(["login", "lab", "--remove"]) == 0
+    assert Servers.load().known == {}
+    assert address.token not in capsys.readouterr().out
+
+
+def test_nobody_there_is_no_bug() -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(UnreachableError):
+        client.jobs().__next__()

@@ -1,0 +1,114 @@
+"""Which service is meant, and who gets to see which token."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from shadowprice.client.servers import Address, Servers, checked_url, find, home
+from shadowprice.core.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def _keep(**known: Address) -> None:
+    Servers(dict(known), next(iter(known))).save()
+
+
+def test_what_is_kept_is_read_again_and_only_by_its_owner() -> None:
+    _keep(lab=Address("https://lab", "t-lab"), home=Address("http://127.0.0.1:1", None))
+    assert stat.S_IMODE(home().stat().st_mode) == 0o600
+    kept = Servers.load()
+    assert kept.known == {
+        "lab": Address("https://lab", "t-lab"),
+        "home": Address("http://127.0.0.1:1"),
+    }
+    assert kept.chosen == "lab"
+    assert [path.name for path in home().parent.iterdir()] == ["servers.json"]
+
+
+def test_a_file_that_others_can_read_is_refused() -> None:
+    _keep(lab=Address("https://lab", "t-lab"))
+    home().chmod(0o640)
+    with pytest.raises(InputError, match="others can read it; chmod 600"):
+        Servers.load()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"servers": 1}',
+        '{"servers": {"a": {}}}',
+        '{"servers": {"a": {"url": "ftp://x"}}}',
+    ],
+)
+def test_a_damaged_file_says_so(text: str) -> None:
+    _keep(lab=Address("https://lab"))
+    home().write_text(text)
+    with pytest.raises(InputError, match=r"servers\.json"):
+        Servers.load()
+
+
+def _environment(server: str | None, token: str | None = None) -> dict[str, str]:
+    given = {"SHADOWPRICE_SERVER": server, "SHADOWPRICE_TOKEN": token}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("named", "environment", "meant"),
+    [  # what is named, SERVER and TOKEN of the environment, what is meant
+        (None, {}, ("https://lab", "t-lab")),
+        (None, _environment(None, "mine"), ("https://lab", "mine")),
+        ("other", {}, ("https://other:9", "t-other")),
+        ("https://other:9", {}, ("https://other:9", "t-other")),
+        ("https://new:9", {}, ("https://new:9", None)),
+        (None, _environment("other"), ("https://other:9", "t-other")),
+        (None, _environment("https://new:9", "mine"), ("https://new:9", "mine")),
+        # The environment's token belongs to the environment's server, and is shown to no other.
+        ("other", _environment("https://new:9", "mine"), ("https://other:9", "t-other")),
+        ("https://evil", _environment("lab", "mine"), ("https://evil", None)),
+        ("lab", _environment("https://lab", "mine"), ("https://lab", "mine")),
+    ],
+)
+def test_which_server_and_which_token(named, environment, meant) -> None:
+    _keep(lab=Address("https://lab", "t-lab"), other=Address("https://other:9", "t-other"))
+    assert find(named, environment) == Address(*meant)
+
+
+def test_without_anything_it_is_the_default_address() -> None:
+    assert find(None, {}) == Address("http://127.0.0.1:8642")
+
+
+@pytest.mark.parametrize("text", ["", "nowhere", "mine"])
+def test_an_unknown_name_lists_those_known(text: str) -> None:
+    _keep(lab=Address("https://lab"))
+    with pytest.raises(InputError, match="login first, or write its address; known: lab"):
+        find(text, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ftp://x",
+        "http://",
+        "http://a b",
+        "http://u:p@x",
+        "http://x:0",
+        "http://x:99999999",
+        "http://x?a=b",
+        "\n",
+    ],
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(InputError):
+        checked_url(text)
+
+
+def test_a_port_alone_needs_no_scheme() -> None:
+    assert checked_url("127.0.0.1:8642/") == "http://127.0.0.1:8642"

@@ -1,0 +1,61 @@
+"""The event stream, however it is cut, tells the same; what was not finished is not told."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowprice.client.stream import Decoder, pauses
+
+EVENTS = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.integers(1, 10**12)),
+        st.sampled_from(["admitted", "slot", "finished"]),
+        st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3),
+    ),
+    max_size=6,
+)
+
+
+def _lines(number: int | None, kind: str, data: object) -> list[str]:
+    record = data if number is None else {"id": number, "kind": kind, "data": data}
+    head = [] if number is None else [f"id: {number}"]
+    return [*head, f"event: {kind}", f"data: {json.dumps(record)}", ""]
+
+
+@given(EVENTS, st.lists(st.sampled_from([": alive", "retry: 2000", "unknown: x"]), max_size=3))
+def test_events_come_as_they_were_sent(events, noise: list[str]) -> None:
+    decoder = Decoder()
+    found = []
+    for number, kind, data in events:
+        for line in [*noise, *_lines(number, kind, data)]:
+            found += decoder.take(line)
+    assert [(one.id, one.kind, one.data) for one in found] == events
+    numbers = [number for number, _, _ in events if number is not None]
+    assert decoder.last == (numbers[-1] if numbers else None)
+
+
+def test_a_broken_event_is_not_told_and_does_not_count() -> None:
+    decoder = Decoder(7)
+    lines = _lines(8, "admitted", {"a": "b"})
+    assert [event for line in lines[:-1] for event in decoder.take(line)] == []
+    decoder.broken()
+    assert list(decoder.take("")) == []
+    assert decoder.last == 7
+    assert [event.id for line in lines for event in decoder.take(line)] == [8]
+
+
+@pytest.mark.parametrize("data", ["nonsense", "[1]", '"text"'])
+def test_what_is_no_event_is_an_error(data: str) -> None:
+    decoder = Decoder()
+    list(decoder.take(f"data: {data}"))
+    with pytest.raises(ValueError):  # noqa: PT011  # of any kind that json raises
+        list(decoder.take(""))
+
+
+def test_waits_grow_to_half_a_minute() -> None:
+    waits = pauses()
+    found = [next(waits) for _ in range(10)]
+    assert found[:3] == [0.5, 1.0, 2.0]
+    assert found[-1] == 30.0

@@ -1,0 +1,106 @@
+"""What is asked again, and for how long; what answers may be no service at all."""
+
+import httpx
+import pytest
+
+from shadowprice.client import Address, AsyncClient, Client, ServiceError, UnreachableError, calls
+from shadowprice.client import transport as shared
+
+HERE = Address("http://127.0.0.1:9", "token")
+
+
+def _client(handler, retry: float = 0.0) -> Client:
+    client = Client(HERE, retry=retry)
+    client._http = httpx.Client(transport=httpx.MockTransport(handler), **_settings())
+    return client
+
+
+def _settings() -> dict:
+    return {k: v for k, v in shared.settings(HERE).items() if k != "trust_env"}
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+
+
+def test_a_takeover_is_waited_for_but_tokens_are_not_made_twice() -> None:
+    asked = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if len(asked) < 3:
+            return httpx.Response(503, json={"detail": "stands by", "code": "standby"})
+        return httpx.Response(200, json={"servers": []})
+
+    with _client(handler, retry=60) as client:
+        assert client.servers() == ()
+    assert len(asked) == 3
+    asked.clear()
+    with _client(handler, retry=60) as client, pytest.raises(ServiceError) as caught:
+        client.create_token("vision")
+    assert caught.value.code == "standby"
+    assert len(asked) == 1
+
+
+def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:
+    asked = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        fault = {"place": "job.utilty", "message": "unknown key", "mend": "did you mean 'utility'?"}
+        told = {"detail": "wrong", "code": "input", "errors": [fault]}
+        return httpx.Response(422, json=told, headers={"content-type": "application/problem+json"})
+
+    with _client(handler, retry=60) as client, pytest.raises(ServiceError) as caught:
+        client.submit({"name": "a"})
+    assert len(asked) == 1
+    assert caught.value.exit_code == 2
+    assert [str(one) for one in caught.value.faults] == [
+        "job.utilty: unknown key; did you mean 'utility'?"
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, text="<html>hello</html>"),
+        httpx.Response(200, json=[]),
+        httpx.Response(200, json={"servers": [{}]}),
+        httpx.Response(200, json={"servers": 3}),
+        httpx.Response(200),
+    ],
+)
+def test_what_answers_is_no_service(answer: httpx.Response) -> None:
+    with (
+        _client(lambda _: answer) as client,
+        pytest.raises(UnreachableError, match="is the address right"),
+    ):
+        client.servers()
+
+
+def test_a_redirect_is_not_followed_with_the_token() -> None:
+    seen = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.host)
+        return httpx.Response(302, headers={"location": "http://elsewhere/"})
+
+    with _client(handler) as client, pytest.raises(ServiceError, match="answered 302"):
+        client.servers()
+    assert seen == ["127.0.0.1"]
+
+
+def test_a_name_stays_within_its_part_of_the_path() -> None:
+    assert calls.job("../tokens?x#y").path == "/v1/jobs/..%2Ftokens%3Fx%23y"
+
+
+def test_both_clients_offer_the_same() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert public(Client) == public(AsyncClient)
+
+
+def test_the_token_does_not_show() -> None:
+    assert "token" not in repr(HERE).replace("token=", "")
