@@ -87,9 +87,9 @@ def months(jobs: int) -> None:
 
     def send(event: JobsArrived | SlotBegan | SlotEnded) -> None:
         nonlocal events
-        began = time.perf_counter()
+        began = time.thread_time()  # a shared machine interrupts for longer than an event takes
         commands = engine.handle(event)
-        latencies.append(time.perf_counter() - began)
+        latencies.append(time.thread_time() - began)
         events += 1
         for command in commands:
             if isinstance(command, Start):

@@ -33,6 +33,8 @@ class Holding:
     ps: Amounts
     plan: Schedule = EMPTY
     standing: Placement | None = None
+    taken: tuple[int | list[int], Amounts] | None = None
+    """What it takes where it stands, once worked out: index of the servers, and amounts."""
 
 
 class LedgerView:
@@ -114,6 +116,7 @@ class Ledger:
         self._versions = np.zeros(2 * self.horizon, dtype=np.int64)
         self._offset = 0
         self._standing = np.zeros(shape, dtype=np.int64)
+        self._nothing = np.zeros(shape[1], dtype=np.int64)
         self.capacity = self.cluster.capacity.copy()
 
     @property
@@ -242,8 +245,7 @@ class Ledger:
             self.used[rows, rest.servers] -= self._amounts(rest, holding)
             self.versions[rest.active_slots - self.start] += 1
         if holding.standing is not None:
-            servers, amounts = self._standing_amounts(holding.standing, holding)
-            self._add_standing(servers, -amounts)
+            self._take_away(*self._taken(holding))
         return rest
 
     def put_back(self, job: str, holding: Holding, rest: Schedule) -> None:
@@ -254,8 +256,7 @@ class Ledger:
             self.used[rows, rest.servers] += self._amounts(rest, holding)
             self.versions[rest.active_slots - self.start] += 1
         if holding.standing is not None:
-            servers, amounts = self._standing_amounts(holding.standing, holding)
-            self._add_standing(servers, amounts)
+            self._add(*self._taken(holding))
 
     def unreserve(self, job: str) -> None:
         """Take back what `reserve` did."""
@@ -269,12 +270,10 @@ class Ledger:
         """Let a job stand where it stood before `stand`."""
         holding = self.holdings[job]
         assert holding.standing is not None
-        servers, amounts = self._standing_amounts(holding.standing, holding)
-        self._add_standing(servers, -amounts)
-        holding.standing = before
+        self._take_away(*self._taken(holding))
+        holding.standing, holding.taken = before, None
         if before is not None:
-            servers, amounts = self._standing_amounts(before, holding)
-            self._add_standing(servers, amounts)
+            self._add(*self._taken(holding))
         self._forget_if_empty(job)
 
     def stand(self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None) -> None:
@@ -289,21 +288,21 @@ class Ledger:
         holding = self._holding(job, worker, ps)
         before = holding.standing
         if before is not None:
-            rows, held = self._standing_amounts(before, holding)
-            self._add_standing(rows, -held)
-        servers, added = self._standing_amounts(placement, holding)
+            held = self._taken(holding)
+            self._take_away(*held)
+        servers, added = taken = self._standing_amounts(placement, holding)
         over = self.used[:, servers] + added > self.capacity[servers]
-        if over.any():
+        if np.count_nonzero(over):
             if before is not None:
-                self._add_standing(rows, held)
+                self._add(*held)
             self._forget_if_empty(job)
             entry, column = divmod(int(over.any(axis=0).argmax()), len(added.T))
             raise OverbookingError(
                 f"job {job!r} would overbook {self.cluster.resources[column]} of server "
                 f"{self.cluster.names[placement.servers[entry]]!r}"
             )
-        self._add_standing(servers, added)
-        holding.standing = placement
+        self._add(servers, added)
+        holding.standing, holding.taken = placement, taken
 
     def lose(self, server: int) -> tuple[str, ...]:
         """Take a server out; return the jobs that hold something on it, in name order.
@@ -405,19 +404,44 @@ class Ledger:
         return bool(len(on) and plan.slots[on[-1]] >= self.start)
 
     def _holding(self, job: str, worker: Amounts, ps: Amounts | None) -> Holding:
-        if job not in self.holdings:
-            self.holdings[job] = Holding(worker, np.zeros_like(worker) if ps is None else ps)
-        return self.holdings[job]
+        holding = self.holdings.get(job)
+        if holding is None:
+            self.holdings[job] = holding = Holding(worker, self._nothing if ps is None else ps)
+        return holding
 
     def _forget_if_empty(self, job: str) -> None:
         holding = self.holdings[job]
         if not len(holding.plan) and holding.standing is None:
             del self.holdings[job]
 
-    def _add_standing(self, servers: int | list[int], change: Amounts) -> None:
-        self._standing[servers] += change
-        self.used[:, servers] += change
-        self.versions[:] += 1
+    def _add(self, servers: int | list[int], change: Amounts) -> None:
+        if isinstance(servers, int):  # views: what is indexed is not written back a second time
+            row, column = self._standing[servers], self.used[:, servers]
+            row += change
+            column += change
+        else:
+            self._standing[servers] += change
+            self.used[:, servers] += change
+        versions = self.versions
+        versions += 1
+
+    def _take_away(self, servers: int | list[int], change: Amounts) -> None:
+        if isinstance(servers, int):
+            row, column = self._standing[servers], self.used[:, servers]
+            row -= change
+            column -= change
+        else:
+            self._standing[servers] -= change
+            self.used[:, servers] -= change
+        versions = self.versions
+        versions += 1
+
+    def _taken(self, holding: Holding) -> tuple[int | list[int], Amounts]:
+        """Return what a job takes where it stands, worked out once."""
+        if holding.taken is None:
+            assert holding.standing is not None
+            holding.taken = self._standing_amounts(holding.standing, holding)
+        return holding.taken
 
     def capacity_changed(self) -> None:
         """Take note that `capacity` was changed."""
@@ -438,14 +462,13 @@ class Ledger:
         fifth of indexing by a list.
         """
         if len(placement.servers) == 1:
-            amounts = placement.workers[0] * holding.worker
-            if placement.ps[0]:
-                amounts += placement.ps[0] * holding.ps
+            workers, ps = placement.workers[0], placement.ps[0]
+            amounts = holding.worker if workers == 1 else workers * holding.worker
+            if ps:
+                amounts = amounts + (holding.ps if ps == 1 else ps * holding.ps)
             return placement.servers[0], amounts
-        workers = np.array(placement.workers, dtype=np.int64)[:, None]
-        ps = np.array(placement.ps, dtype=np.int64)[:, None]
-        amounts = np.asarray(workers * holding.worker + ps * holding.ps, dtype=np.int64)
-        return list(placement.servers), amounts
+        counts = np.array((placement.workers, placement.ps), dtype=np.int64)[:, :, None]
+        return list(placement.servers), counts[0] * holding.worker + counts[1] * holding.ps
 
 
 def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:

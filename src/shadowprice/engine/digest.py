@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.state import JobRecord
 
-_MODULUS = 2**256
+_MODULUS: Final = 2**256
+_COMPACT: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class StateDigest:
@@ -89,8 +91,7 @@ def of_state(parts: Mapping[str, object]) -> str:
 
 
 def _hash(item: object) -> int:
-    text = json.dumps(item, separators=(",", ":"))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+    return int.from_bytes(hashlib.sha256(_COMPACT(item).encode()).digest(), "big")
 
 
 def _item(record: JobRecord, names: Sequence[str]) -> list[object]:
