@@ -192,3 +192,33 @@ def test_given_constants_are_taken_as_they_are() -> None:
         "ln_U": {"gpu": math.log(8.0)},
     }
     assert list(constants.scaled(2.0).ln_upper) == [pytest.approx(math.log(16.0)), -math.inf]
+
+
+@pytest.mark.parametrize("floor", ["theory", "clearing"])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
+    seed: int, known: bool, floor: str
+) -> None:
+    on = cluster(1, 1)
+    rng = np.random.default_rng(seed)
+    pool = Pool.of(on, on.hosts_workers)
+    learner = ConstantsLearner(pool, "workers", 12, None, Floor(floor), known)  # type: ignore[arg-type]
+    changes = 0
+    for at in range(60):
+        utility = Constant(float(rng.uniform(1, 100)))
+        chunks = int(rng.integers(1, 5))
+        one = job(on, f"job-{at}", arrival=at // 4, chunks=chunks, utility=utility)
+        other = replace(one, utility=Constant(float(rng.uniform(1, 1e4))))
+        for shown in (one, other, one):
+            before, twin = learner.constants(), learner.copy()
+            told = learner.if_shown(shown)
+            assert learner.constants().ln_lower == before.ln_lower
+            assert list(learner.constants().ln_upper) == list(before.ln_upper)
+            assert twin.learn([shown]) == (told is not None)
+            if told is not None:
+                changes += 1
+                assert told.ln_lower == twin.constants().ln_lower
+                assert list(told.ln_upper) == list(twin.constants().ln_upper)
+        learner.learn([one])
+    assert changes

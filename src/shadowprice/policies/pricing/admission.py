@@ -157,9 +157,9 @@ class PricedAdmission(ABC):
         before = [board.constants for board in boards]
         if self._parameters.prices == "online":
             for learner, board in zip(self._learners, boards, strict=True):
-                twin = learner.copy()
-                if twin.learn((job,)):
-                    board.reprice(self._parameters.scaled(twin.constants()), ledger)
+                constants = learner.if_shown(job)
+                if constants is not None:
+                    board.reprice(self._parameters.scaled(constants), ledger)
         try:
             yield
         finally:

@@ -50,9 +50,15 @@ class ClearingPrice:
         self._seen = 0
         self._first: int | None = None
 
+    _next: float | None = None
+    """What `ln_price` is going to return, once somebody looked ahead; no part of the memory."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_next"}
+
     def resize(self, capacity: Floats) -> None:
         """Take note of another capacity of the pool; the price is worked out anew."""
-        self._capacity = capacity
+        self._capacity, self._next = capacity, None
         self._due = min(self._due, self._seen)
 
     def copy(self) -> ClearingPrice:
@@ -76,11 +82,18 @@ class ClearingPrice:
             Shares times slots that it takes of each resource.
         """
         if math.isfinite(ln_density):
+            self._next = None
             self._seen += 1
             self._first = arrival if self._first is None else min(self._first, arrival)
             self._arrivals.append(arrival)
             self._densities.append(ln_density)
             self._uses.append(use)
+
+    def ln_price_to_come(self) -> float:
+        """Return what `ln_price` would, without working it out for good."""
+        if self._next is None:
+            self._next = self.copy().ln_price()
+        return self._next
 
     def ln_price(self) -> float:
         """Return the logarithm of the clearing price.

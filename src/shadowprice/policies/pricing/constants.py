@@ -199,10 +199,25 @@ class ConstantsLearner:
         before = self.constants()
         for job in jobs:
             self._learn(job)
-        after = self.constants()
-        return before.ln_lower != after.ln_lower or bool((before.ln_upper != after.ln_upper).any())
+        return _differ(before, self.constants())
 
-    def _learn(self, job: Job) -> None:
+    def if_shown(self, job: Job) -> PriceConstants | None:
+        """Return the constants if a job were taken in, None if they stayed as they are.
+
+        Nothing is learnt, and nothing is copied that grows with the jobs seen so far: the clearing
+        price that a job meets is that of those before it.
+        """
+        if self.known and self.floor.kind == "clearing":
+            twin = self.copy()
+            return twin.constants() if twin.learn((job,)) else None
+        twin = copy(self)
+        twin._ln_upper = self._ln_upper.copy()
+        before = self.constants()
+        twin._learn(job, for_good=False)
+        after = twin.constants()
+        return after if _differ(before, after) else None
+
+    def _learn(self, job: Job, *, for_good: bool = True) -> None:
         demand = self._demand(job)
         if demand is None:
             return
@@ -229,10 +244,12 @@ class ConstantsLearner:
             first, last = self._arrivals or (job.arrival, job.arrival)
             self._arrivals = min(first, job.arrival), max(last, job.arrival)
         if self.floor.kind == "clearing":
+            market = self._market
             if not self.known:
                 # What those before it suggest: no job raises the price that it is asked itself.
-                self._ln_clearing = self._market.ln_price()
-            self._market.add(job.arrival, ln_best - ln_use, slots * shares)
+                self._ln_clearing = market.ln_price() if for_good else market.ln_price_to_come()
+            if for_good:
+                market.add(job.arrival, ln_best - ln_use, slots * shares)
 
     def _demand(self, job: Job) -> Amounts | None:
         if self.carries == "workers" or (self.carries == "both" and job.ps is None):
@@ -312,6 +329,10 @@ def _ln_smallest_utility(job: Job, window: int) -> float:
     ln_utilities = job.utility.log_values(np.arange(window))
     positive = ln_utilities[np.isfinite(ln_utilities)]
     return float(positive[-1]) if len(positive) else -math.inf
+
+
+def _differ(one: PriceConstants, other: PriceConstants) -> bool:
+    return one.ln_lower != other.ln_lower or bool((one.ln_upper != other.ln_upper).any())
 
 
 def _ln(value: float) -> float:

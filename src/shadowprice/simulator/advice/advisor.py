@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from shadowprice.core.amounts import parse_amount
+from shadowprice.core.amounts import parse_amount, parse_duration
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
@@ -347,6 +347,8 @@ class _Variants:
         spec: JobSpec | None
         if key in (("epochs",), ("minibatches",)):
             spec = self._spec.model_copy(update={str(key[0]): value})
+        elif key == ("arrival",):  # asked about in every slot that is left
+            spec = self._spec.model_copy(update={"arrival": parse_duration(value)})
         else:
             spec, _ = validate(JobSpec, changed(self.entry, key, value), "job")
         try:
