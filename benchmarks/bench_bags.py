@@ -50,7 +50,7 @@ def exhaustive(bag: Bag, cost: Floats, worth: Floats) -> float:
     """Return the best payoff over all starts and promises."""
     best = -math.inf
     for _, start, promise in planner(bag, cost, worth)._promises(1.0):
-        plan = planner(bag, cost, worth)._plan(start, promise)
+        plan, _ = planner(bag, cost, worth)._plan(start, promise)
         if plan is not None:
             best = max(best, float(worth[promise]) - plan.cost)
     return best

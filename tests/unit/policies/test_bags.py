@@ -17,6 +17,7 @@ from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
+from shadowprice.policies.bags import planner
 from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, Plan
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
@@ -106,7 +107,7 @@ def test_the_reserve_is_the_quantile_of_its_definition() -> None:
         copies = rng.integers(1, 4, len(made.groups))
         slots = len(worth)
         level = made.miss_probability * RESERVE_SHARE / max(slots - 1, 1)
-        planner = BagPlanner(
+        asked = BagPlanner(
             made,
             [group.count for group in made.groups],
             0,
@@ -115,7 +116,7 @@ def test_the_reserve_is_the_quantile_of_its_definition() -> None:
             made.miss_probability,
         )
         counts = np.array([group.count for group in made.groups])
-        need = reserve(counts, copies, planner._log_survival, level)
+        need = reserve(counts, copies, asked._log_survival, level)
         wanted = places_by_definition(
             made, tasks, [int(copies[g]) for g in tasks], slots, RESERVE_SHARE
         )
@@ -127,7 +128,7 @@ def test_the_reserve_is_the_quantile_of_its_definition() -> None:
 
 def test_the_plan_is_the_best_of_all_starts_promises_and_copies() -> None:
     """Tiny bags, where a single task weighs most; the copies of larger ones are closer still."""
-    exact = found = 0
+    found = 0
     for seed in range(70):
         made, cost, worth = random_bag_market(seed, most_tasks=2)
         plan = BagPlanner(
@@ -145,10 +146,33 @@ def test_the_plan_is_the_best_of_all_starts_promises_and_copies() -> None:
             continue
         payoff = float(worth[plan.promise]) - plan.cost
         found += 1
-        assert payoff <= max(every) + 1e-9, seed
-        exact += payoff >= max(every) - 1e-9 * max(1.0, abs(max(every)))
+        # Of so few tasks every way to give them copies is looked at.
+        assert payoff == pytest.approx(max(every), rel=1e-9, abs=1e-9), seed
+        assert plan.loss_at_most == 0.0
+        found += 1
     assert found > 25
-    assert exact >= 0.9 * found
+
+
+def test_the_loss_of_copies_that_are_not_proved_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the listing, against all starts, promises and copies of tiny bags."""
+    monkeypatch.setattr(planner, "MOST_LISTED", 0)
+    found = lost = 0
+    for seed in range(140):
+        made, cost, worth = random_bag_market(seed, most_tasks=2)
+        left = [group.count for group in made.groups]
+        plan = BagPlanner(made, left, 0, cost, worth, made.miss_probability).best()
+        if plan is None:
+            continue
+        most = min(7, cost.shape[1] - made.tasks)
+        every = [payoff for payoff, *_ in plans(made, 0, cost, worth, RESERVE_SHARE, most)]
+        payoff = float(worth[plan.promise]) - plan.cost
+        assert payoff + plan.loss_at_most >= max(every) - 1e-9 * max(1.0, abs(max(every))), seed
+        found += 1
+        lost += payoff < max(every) - 1e-9 * max(1.0, abs(max(every)))
+    assert found > 50
+    assert 0 < lost < found / 10
 
 
 def test_a_dearer_start_never_gets_more_copies() -> None:
@@ -202,7 +226,7 @@ def test_copies_follow_the_price_of_the_slot_they_start_in() -> None:
         cost = np.outer([price, 1, 1, 1, 1, 1], np.arange(401.0))
         worth = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1e5])
         planner = BagPlanner(job.bag, (40,), 0, cost, worth, 0.2)
-        plan = planner._plan(0, 5)
+        plan, _ = planner._plan(0, 5)
         assert plan is not None
         started.append(int(plan.places[0]))
     assert started == sorted(started, reverse=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations_with_replacement
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,9 @@ MOST_COPIES = 64
 
 _ROUNDS = 6
 """Most times that copies are chosen anew at the average prices of the plan found."""
+
+MOST_LISTED = 4000
+"""Ways to give a bag's tasks copies up to which all of them are looked at."""
 
 _LARGEST_DECAY = 700.0
 _SLACK = 1.0 + 1e-12
@@ -52,6 +57,8 @@ class Plan:
         What they cost; inf where they do not fit.
     short : int
         Places that do not fit, over all slots.
+    loss_at_most : float
+        How much more the best plan there is may pay; 0 where this is proved to be it.
     """
 
     start: int
@@ -60,6 +67,7 @@ class Plan:
     places: Integers
     cost: float
     short: int = 0
+    loss_at_most: float = 0.0
 
 
 @dataclass
@@ -91,7 +99,9 @@ class BagPlanner:
     _bounds: dict[tuple[float, ...], tuple[float, tuple[TaskCopies, ...] | None]] = field(
         init=False, default_factory=dict
     )
-    _plans: dict[tuple[float, ...], Plan | None] = field(init=False, default_factory=dict)
+    _plans: dict[tuple[float, ...], tuple[Plan | None, bool]] = field(
+        init=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self._groups = [g for g, count in enumerate(self.left) if count]
@@ -118,7 +128,7 @@ class BagPlanner:
             What every utility is multiplied by.
         """
         best: Plan | None = None
-        most = -math.inf
+        most = ceiling = -math.inf
         # Best first, by a quick bound and then by a closer one: on ties the earlier start, then
         # the later promise.
         queue = [
@@ -134,10 +144,12 @@ class BagPlanner:
                 least, _ = self._least(start, -late)
                 heapq.heappush(queue, (max(bound, least - worth), start, late, True))
                 continue
-            plan = self._plan(start, -late)
+            plan, proved = self._plan(start, -late)
+            if not proved:
+                ceiling = max(ceiling, -bound)
             if plan is not None and (best is None or worth - plan.cost > most):
                 best, most = plan, worth - plan.cost
-        return best
+        return None if best is None else replace(best, loss_at_most=max(0.0, ceiling - most))
 
     def least_places(self, promise: int) -> int | None:
         """Return the fewest places that keep a promise when started at once, None if none do."""
@@ -192,13 +204,71 @@ class BagPlanner:
             self._bounds[key] = self._cheapest(start, promise, price)
         return self._bounds[key]
 
-    def _plan(self, start: int, promise: int) -> Plan | None:
-        """Return the cheapest plan found for a start and a promise, None where none fits."""
+    def _plan(self, start: int, promise: int) -> tuple[Plan | None, bool]:
+        """Return the cheapest plan found for a start and a promise, and whether none is cheaper.
+
+        The plan is None where none was found that fits.
+        """
         key = self._key(start, promise)
         if key not in self._plans:
-            self._plans[key] = self._search(start, promise)
-        plan = self._plans[key]
-        return None if plan is None else replace(plan, start=start, promise=promise)
+            found = self._search(start, promise)
+            proved = self._count_ways(start) <= MOST_LISTED
+            if proved:
+                found = self._list(start, promise, found)
+            self._plans[key] = found, proved
+        plan, proved = self._plans[key]
+        return None if plan is None else replace(plan, start=start, promise=promise), proved
+
+    def _most_copies(self, start: int) -> int:
+        """Return the most copies that one task can have beside one of every other."""
+        return int(self._open[start]) - self._tasks + 1
+
+    def _count_ways(self, start: int) -> int:
+        most = self._most_copies(start)
+        return math.prod(math.comb(count + most - 1, count) for count in self._count.tolist())
+
+    def _list(self, start: int, promise: int, found: Plan | None) -> Plan | None:
+        """Return the cheapest plan of all ways to give the tasks copies, best bounds first.
+
+        At least the cost of all copies in the first slot, and in later ones that of the copies
+        expected to run, rounded down: no fewer places are ever reserved.
+        """
+        need = self._need(start, promise)
+        assert need is not None
+        decay = need[0]
+        window = slice(start, promise + 1)
+        cost, survival = self.cost[window], self._log_survival[:, : promise + 1 - start]
+        most = self._most_copies(start)
+        ways: list[tuple[tuple[int, ...], ...]] = [()]
+        totals, misses, alive = np.zeros(1), np.zeros(1), np.zeros((1, len(cost)))
+        for at, count in enumerate(self._count.tolist()):
+            given = list(combinations_with_replacement(range(1, most + 1), count))
+            copies = np.array(given, dtype=np.float64)
+            with np.errstate(divide="ignore"):
+                late = -np.log1p(-np.exp(-decay[at] * copies)).sum(axis=1)
+            running = (copies[:, :, None] * np.exp(copies[:, :, None] * survival[at])).sum(axis=1)
+            ways = [(*way, more) for way in ways for more in given]
+            totals = (totals[:, None] + copies.sum(axis=1)).ravel()
+            misses = (misses[:, None] + late).ravel()
+            alive = (alive[:, None] + running).reshape(-1, len(cost))
+        places = np.floor(alive * (1 - 1e-12)).astype(np.int64)
+        places[:, 0] = totals
+        fits = (misses <= self._budget * _SLACK) & (places <= self._open[window]).all(axis=1)
+        rows = np.flatnonzero(fits)
+        bounds = cost[np.arange(len(cost)), places[rows]].sum(axis=1)
+        best = found
+        for at in np.argsort(bounds, kind="stable").tolist():
+            if best is not None and bounds[at] >= best.cost:
+                break
+            entries = tuple(
+                TaskCopies(self._groups[group], tasks, copies)
+                for group, given in enumerate(ways[rows[at]])
+                for copies, tasks in sorted(Counter(given).items())
+            )
+            plan = self._reserved(start, promise, entries)
+            if not plan.short and (best is None or plan.cost < best.cost):
+                best = plan
+        return best
 
     def _search(self, start: int, promise: int) -> Plan | None:
         _, copies = self._least(start, promise)
