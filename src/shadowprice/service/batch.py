@@ -197,6 +197,7 @@ class Batch:
         if isinstance(command, Stop):
             record["finished"] = command.finished
             self.truth.orders.pop(name, None)
+            self._over_at_once(command)
             if not command.finished:
                 self.tell("stopped", name, slot=command.slot, generation=command.generation)
         else:
@@ -205,13 +206,17 @@ class Batch:
             self.truth.orders[name] = command
             kind = "started" if isinstance(command, Start) else "resized"
             self.tell(kind, name, slot=command.slot, generation=command.generation, placement=on)
+            begins = None
             if self.truth.virtual:
+                self._over_at_once(command)
                 self._ran_at_once(command)
+                begins = self.calendar.begins(command.slot)
             self._generations.append(
                 {
                     "job": name,
                     "generation": command.generation,
                     "ordered": self.now,
+                    "started": begins,
                     "placement": json.dumps(on),
                     "slot": command.slot,
                     "workers": command.placement.total_workers,
@@ -230,6 +235,14 @@ class Batch:
                 "acknowledged": None,
             }
         )
+
+    def _over_at_once(self, command: Start | Resize | Stop) -> None:
+        """Where nothing really runs, an order ends the placement before it."""
+        if not self.truth.virtual:
+            return
+        table, at = tables.generations, self.calendar.begins(command.slot)
+        mine = (table.c.job == command.job) & table.c.ended.is_(None)
+        self.also(table.update().where(mine & (table.c.started < at)).values(ended=at))
 
     def _ran_at_once(self, command: Start | Resize) -> None:
         view = self.truth.views.get(command.job)

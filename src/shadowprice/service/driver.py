@@ -21,6 +21,7 @@ from shadowprice.service.events import Hub
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.operations import DecideBacklog
 from shadowprice.service.outcome import Operation, Outcome, Servers
+from shadowprice.service.price_history import Sampler, sweep_prices
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.reading import list_events
 from shadowprice.service.reports import TakeProgress
@@ -121,6 +122,7 @@ class Driver:
         self._chunk = 16
         self._second = 0.0
         self._swept = time.monotonic()
+        self._sampler = Sampler(truth)
         self._stopping = False
         self.trouble: str | None = None
         self.hub = Hub(self._missed)
@@ -251,9 +253,16 @@ class Driver:
             self._last_point = {
                 job: at for job, at in self._last_point.items() if job in self.published.jobs
             }
-            await self._in_thread(lambda: history.sweep(self._store, self.clock.now() - self._keep))
+            await self._in_thread(self._sweep)
         if self._truth.snapshot_due():
             await self._in_thread(self._truth.write_snapshot)
+        if self._sampler.due:
+            await self._in_thread(self._sampler.take)
+
+    def _sweep(self) -> None:
+        now = self.clock.now()
+        history.sweep(self._store, now - self._keep)
+        sweep_prices(self._store, now, now - self._keep)
 
     async def _in_thread(self, work: Callable[[], object]) -> None:
         try:

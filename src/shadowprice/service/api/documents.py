@@ -390,6 +390,76 @@ PRICES: Final = _route(
     },
     query=(_query("slots", {"type": "integer", "minimum": 1, "maximum": 1000}, "how many"),),
 )
+PRICE_HISTORY: Final = _route(
+    {"type": "object"},
+    {
+        "slots": [
+            {
+                "slot": 1,
+                "begins": "2026-11-22T09:20:00.000Z",
+                "kinds": {"gpu": {"gpu": {"used": 0.5, "price": 1.25}}},
+            }
+        ],
+    },
+    query=(
+        _query("back", {"type": "integer", "minimum": 1, "maximum": 10**9}, "slots of past"),
+        _LIMIT,
+    ),
+)
+TIMELINE: Final = _route(
+    {
+        "type": "object",
+        "required": ["slot_seconds", "origin", "now", "first", "last", "servers", "bars"],
+        "properties": {
+            "levels": {
+                "type": "string",
+                "description": "base64: a byte a slot, from `first` to before `last`, server after "
+                "server: the used share of the scarcest resource, 255 for all of it",
+            },
+            "bars": {
+                "type": ["object", "null"],
+                "description": "columns; `job` counts into `jobs`, `what` is 0 for what ran, 1 "
+                "for what is planned, 2 for what goes on if nothing moves; null where there are "
+                "more than 4,000: ask for one server or job",
+            },
+            "promises": {
+                "type": ["array", "null"],
+                "description": "[job, promised slot] of jobs that have no place yet",
+            },
+        },
+    },
+    {
+        "slot_seconds": 1200.0,
+        "origin": "2026-11-22T09:00:00.000Z",
+        "now": 1.25,
+        "first": 0,
+        "last": 26,
+        "running": 1,
+        "coming": 2,
+        "servers": ["gpu-0"],
+        "incomplete": False,
+        "levels": "gP8=",
+        "jobs": [{"job": "resnet50-a", "tenant": "vision", "state": "running"}],
+        "bars": {
+            "job": [0],
+            "server": ["gpu-0"],
+            "from": [0.0],
+            "to": [1.25],
+            "workers": [4],
+            "ps": [0],
+            "what": [0],
+            "share": [0.5],
+        },
+        "promises": [],
+    },
+    query=(
+        _query("back", {"type": "integer", "minimum": 0, "maximum": 1000}, "slots of past"),
+        _query("slots", {"type": "integer", "minimum": 1, "maximum": 1000}, "slots of future"),
+        _query("server", _TEXT, "of one server"),
+        _query("job", _TEXT, "of one job"),
+    ),
+    problems=(401, 404, 422, 503),
+)
 DECISIONS: Final = _route(
     _page("decisions", {"type": "object"}),
     {

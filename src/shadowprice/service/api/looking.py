@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, StreamingResponse
@@ -11,7 +13,9 @@ from starlette.responses import JSONResponse, StreamingResponse
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 from shadowprice.service import reading
+from shadowprice.service import timeline as timelines
 from shadowprice.service.api import documents
+from shadowprice.service.api.jobs import own_job
 from shadowprice.service.api.requests import (
     Anyone,
     Asked,
@@ -21,6 +25,7 @@ from shadowprice.service.api.requests import (
     whole_of,
 )
 from shadowprice.service.events import VIEWERS
+from shadowprice.service.price_history import history
 from shadowprice.service.prices import prices as prices_of
 from shadowprice.service.problems import ProblemError
 
@@ -41,6 +46,79 @@ async def prices(request: Request, service: Asked, caller: Anyone) -> JSONRespon
         cache.clear()
         cache[key] = json.dumps(found).encode()
     return answer(json.loads(cache[key]))
+
+
+@router.get("/prices/history", **documents.PRICE_HISTORY)
+async def price_history(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
+    """Return prices of past slots, a sample a slot and fewer of long ago."""
+    del caller
+    known_query(request, ("back", "limit"))
+    back = whole_of(request, "back", 24, 1, 10**9) or 24
+    limit = limit_of(request, 500)
+    calendar = service.writing.published.servers.calendar
+    since = service.writing.clock.now() - int(back * calendar.slot)
+    found = await service.read(lambda connection: history(connection, calendar, since, limit))
+    return answer({"slots": found})
+
+
+FRESH: Final = 1.0
+"""Seconds that a timeline is told again as it was, to many who look at it; where something happened
+meanwhile, four times as long as it took to put together, if that is less."""
+
+
+@router.get("/timeline", **documents.TIMELINE)
+async def timeline(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
+    """Return what ran, runs and is promised where; tenants see names of their own jobs only.
+
+    Times are in slots since the beginning of slot 0 (`origin`).
+    """
+    known_query(request, ("back", "slots", "server", "job"))
+    back = whole_of(request, "back", 24, 0, timelines.MOST) or 0
+    slots = whole_of(request, "slots", 24, 1, timelines.MOST) or 24
+    server, job = request.query_params.get("server"), request.query_params.get("job")
+    driver = service.writing
+    published = driver.published
+    if server is not None and server not in published.servers.cluster.index:
+        raise ProblemError("not-found", f"there is no server {shown(server)}")
+    if job is not None:
+        await own_job(service, caller, job)
+    cache: dict[Any, tuple[float, float, int, bytes]] = request.app.state.__dict__.setdefault(
+        "timelines", {}
+    )
+    key = (back, slots, server, job, caller.scope)
+    known = cache.get(key)
+    began = time.monotonic()
+    if known is None or began >= known[0] or (began >= known[1] and known[2] != published.sequence):
+        sequence, now = published.sequence, driver.clock.now()
+        last = max(published.servers.calendar.slot_at(now) + 1, published.servers.coming) + slots
+        plans = await driver.ask(lambda truth: timelines.planned(truth, last))
+        found = await service.read(
+            lambda connection: timelines.timeline(
+                connection,
+                published,
+                plans,
+                now=now,
+                back=back,
+                slots=slots,
+                server=server,
+                job=job,
+                scope=caller.scope,
+            )
+        )
+        if len(cache) >= 64:
+            cache.clear()
+        text = json.dumps(found, separators=(",", ":")).encode()
+        ended = time.monotonic()
+        known = cache[key] = (ended + FRESH, ended + 4 * (ended - began), sequence, text)
+    return JsonText(known[3], headers={"Cache-Control": "no-store"})
+
+
+class JsonText(JSONResponse):
+    """JSON that is text already."""
+
+    def render(self, content: Any) -> bytes:
+        """Return it as it is."""
+        return bytes(content)
 
 
 @router.get("/decisions", **documents.DECISIONS)

@@ -68,6 +68,10 @@ async def service(request: Request, service: Asked, caller: Anyone) -> JSONRespo
     known_query(request, ())
     driver = service.writing
     servers = driver.published.servers
+    states: dict[str, int] = {}
+    for view in driver.published.jobs.values():
+        if caller.scope is None or view.tenant == caller.scope:
+            states[view.state.value] = states.get(view.state.value, 0) + 1
     told = {
         "version": shadowprice.__version__,
         "policy": driver.policy,
@@ -79,7 +83,9 @@ async def service(request: Request, service: Asked, caller: Anyone) -> JSONRespo
         "slot": servers.slot_running,
         "coming": servers.coming,
         "coming_begins": stamp(servers.calendar.begins(servers.coming)),
+        "origin": stamp(servers.calendar.origin),
         "pending": servers.backlog,
+        "jobs": states,
         "kinds": list(kinds_of(servers.cluster).names),
         "sequence": driver.published.sequence,
         "last_event": driver.hub.last,

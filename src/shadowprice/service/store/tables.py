@@ -104,6 +104,7 @@ generations = Table(
     Column("workers", Integer, nullable=False),
     Column("ps", Integer, nullable=False),
 )
+Index("generations_by_end", generations.c.ended)
 
 events = Table(
     "events",
@@ -133,6 +134,18 @@ progress = Table(
 )
 Index("progress_by_job", progress.c.job, progress.c.id)
 Index("progress_by_time", progress.c.at)
+
+prices = Table(
+    "prices",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("slot", BigInteger, nullable=False),
+    Column("grain", Integer, nullable=False),
+    Column("record", Text, nullable=False),
+)
+Index("prices_by_time", prices.c.at)
+Index("prices_by_grain", prices.c.grain, prices.c.at)
 
 tokens = Table(
     "tokens",

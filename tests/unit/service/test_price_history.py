@@ -1,0 +1,78 @@
+"""Prices as they were: thinned with age, told evenly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from shadowprice.service.clock import SECOND, Calendar
+from shadowprice.service.price_history import HOUR, MINUTE, history, sweep_prices
+from shadowprice.service.store import Store, tables
+
+DAY = 24 * HOUR
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(str(tmp_path / "data"))
+    assert made.open()
+    yield made
+    made.close()
+
+
+def fill(store: Store, moments: list[int]) -> None:
+    rows, last = [], -1
+    for at in moments:
+        grain = 2 if at // HOUR != last // HOUR else 1 if at // MINUTE != last // MINUTE else 0
+        last = at
+        rows.append(
+            {"at": at, "slot": at // SECOND, "grain": grain, "record": json.dumps({"k": 1})}
+        )
+    with store.transaction() as connection:
+        store.write(connection, tables.prices.insert(), rows)
+
+
+def kept(store: Store) -> list[int]:
+    with store.reading() as connection:
+        return list(
+            connection.execute(select(tables.prices.c.at).order_by(tables.prices.c.id)).scalars()
+        )
+
+
+def test_old_samples_become_one_a_minute_and_then_one_an_hour(store: Store) -> None:
+    now = 100 * DAY
+    recent = list(range(now - HOUR // 2, now, 20 * SECOND))
+    yesterday = list(range(now - DAY, now - DAY + 2 * HOUR, 20 * SECOND))
+    lately = list(range(now - 10 * DAY, now - 10 * DAY + 3 * HOUR, 5 * MINUTE))
+    ages = list(range(now - 50 * DAY, now - 49 * DAY, HOUR))
+    fill(store, [*ages, *lately, *yesterday, *recent])
+    for _ in range(5):
+        sweep_prices(store, now, now - 30 * DAY)
+    left = kept(store)
+    assert [at for at in left if at >= now - HOUR] == recent
+    assert [at for at in left if now - 2 * DAY < at < now - HOUR] == [
+        at for at in yesterday if at % MINUTE == 0
+    ]
+    assert [at for at in left if at < now - 2 * DAY] == [at for at in lately if at % HOUR == 0]
+
+
+def test_history_is_told_evenly_and_in_order(store: Store) -> None:
+    fill(store, list(range(0, 10 * HOUR, 20 * SECOND)))
+    calendar = Calendar(0, Fraction(SECOND))
+    with store.reading() as connection:
+        told = history(connection, calendar, 0, 100)
+        slots = [row["slot"] for row in told]
+        assert slots == sorted(slots)
+        assert 50 < len(slots) <= 100
+        gaps = [b - a for a, b in pairwise(slots)]
+        assert len(set(gaps)) == 1
+        assert slots[-1] - slots[0] > 0.9 * 10 * 3600
+        recent = history(connection, calendar, 10 * HOUR - 5 * MINUTE, 100)
+        assert len(recent) == 15
+        assert recent[0]["kinds"] == {"k": 1}

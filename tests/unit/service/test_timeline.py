@@ -1,0 +1,148 @@
+"""What ran and is promised where, as it is told: against the books, and against the plans."""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.service.timeline import EXPECTED, PLANNED, RAN
+from tests.services import CLUSTER, Running, job, running
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory):
+    cluster = CLUSTER | {"tenants": [{"name": "red"}, {"name": "blue"}]}
+    with running(tmp_path_factory.mktemp("timeline"), policy="oasis", cluster=cluster) as found:
+        for at in range(6):
+            more = {"worker": {"gpu": 1 + at % 3, "cpu": 2}, "tenant": ("red", "blue")[at % 2]}
+            found.client.post("/v1/jobs", json=job(f"job-{at}", minibatches=50, **more))
+        yield found
+
+
+def levels_of(told: dict[str, Any]) -> NDArray[np.uint8]:
+    raw = np.frombuffer(base64.b64decode(told["levels"]), np.uint8)
+    return raw.reshape(len(told["servers"]), told["last"] - told["first"])
+
+
+def test_levels_to_come_are_those_of_the_books(live: Running) -> None:
+    told = live.client.get("/v1/timeline", params={"back": 3, "slots": 40}).json()
+    engine = live.service.writing._truth.engine
+    capacity = engine.cluster.capacity
+    limited = (capacity > 0) & (capacity < UNLIMITED)
+    levels = levels_of(told)
+    seen = 0
+    for later, used in enumerate(engine.ledger.used):
+        slot = engine.ledger.start + later
+        if not told["coming"] <= slot < told["last"]:
+            continue
+        share = np.where(limited, used / np.where(limited, capacity, 1), 0).max(axis=1)
+        wanted = [math.ceil(255 * one - 1e-6) for one in share]
+        assert levels[:, slot - told["first"]].tolist() == wanted
+        seen += any(wanted)
+    assert seen > 3
+
+
+def test_bars_to_come_are_the_plans(live: Running) -> None:
+    told = live.client.get("/v1/timeline", params={"back": 0, "slots": 60}).json()
+    bars = told["bars"]
+    found = set()
+    for at, number in enumerate(bars["job"]):
+        assert bars["what"][at] == PLANNED
+        for slot in range(int(bars["from"][at]), int(bars["to"][at])):
+            name = told["jobs"][number]["job"]
+            found.add((name, slot, bars["server"][at], bars["workers"][at], bars["ps"][at]))
+    engine = live.service.writing._truth.engine
+    names = engine.cluster.names
+    planned = {
+        (name, slot, names[server], workers, ps)
+        for name, record in engine.open_jobs.items()
+        for slot, server, workers, ps in record.plan.rows()
+        if slot < told["last"]
+    }
+    assert found == planned
+    assert planned
+
+
+def test_one_server_and_one_job_are_parts_of_the_whole(live: Running) -> None:
+    whole = live.client.get("/v1/timeline", params={"slots": 30}).json()
+    one = live.client.get("/v1/timeline", params={"slots": 30, "server": "g-1"}).json()
+    assert one["servers"] == ["g-1"]
+    assert levels_of(one).tolist() == [levels_of(whole)[1].tolist()]
+    assert set(one["bars"]["server"]) <= {"g-1"}
+    mine = live.client.get("/v1/timeline", params={"slots": 30, "job": "job-0"}).json()
+    assert [entry["job"] for entry in mine["jobs"]] == ["job-0"]
+    assert "levels" not in mine
+    assert live.client.get("/v1/timeline", params={"server": "h"}).status_code == 404
+    assert live.client.get("/v1/timeline", params={"job": "nobody"}).status_code == 404
+    assert live.client.get("/v1/timeline", params={"slots": 0}).status_code == 422
+
+
+def test_tenants_see_others_without_their_names(live: Running) -> None:
+    with live.as_(live.token("red")) as red:
+        told = red.get("/v1/timeline", params={"slots": 30}).json()
+        whole = live.client.get("/v1/timeline", params={"slots": 30}).json()
+        assert told["bars"]["share"] == whole["bars"]["share"]
+        hidden = [entry for entry in told["jobs"] if entry["tenant"] != "red"]
+        assert hidden
+        assert all(set(entry.values()) == {None} for entry in hidden)
+        assert red.get("/v1/timeline", params={"job": "job-1"}).status_code == 404
+        assert red.get("/v1/timeline", params={"job": "job-0"}).status_code == 200
+
+
+def test_what_was_planned_is_what_ran(tmp_path: Path) -> None:
+    """Nothing really runs here, so that a committed plan comes true slot by slot."""
+    cluster = {"slot": "1s", "horizon": 30, "servers": CLUSTER["servers"]}
+    quick = job("quick", minibatches=8, minibatch_time="1s", chunks=2)
+    quick["utility"] = {"kind": "constant", "value": 9}
+    with running(tmp_path, policy="oasis", cluster=cluster) as live:
+        told = live.client.post("/v1/jobs", json=quick).json()
+        assert told["state"] == "admitted"
+        before = live.client.get("/v1/timeline", params={"slots": 30, "job": "quick"}).json()
+        planned = slots_of(before)
+        until = time.monotonic() + 60
+        while live.client.get("/v1/jobs/quick").json()["state"] != "finished":
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        after = live.client.get("/v1/timeline", params={"back": 60, "job": "quick"}).json()
+        assert set(after["bars"]["what"]) == {RAN}
+        assert slots_of(after) == planned
+        history = live.client.get("/v1/prices/history", params={"back": 60}).json()["slots"]
+        assert history
+        now = live.client.get("/v1/prices", params={"slots": 1}).json()["slots"][0]
+        assert history[0].keys() == now.keys()
+        assert history[0]["kinds"].keys() == now["kinds"].keys()
+
+
+def slots_of(told: dict[str, Any]) -> set[tuple[str, int, int]]:
+    bars = told["bars"]
+    return {
+        (server, slot, workers)
+        for server, begins, ends, workers in zip(
+            bars["server"], bars["from"], bars["to"], bars["workers"], strict=True
+        )
+        for slot in range(round(begins), round(ends))
+    }
+
+
+def test_where_nothing_is_planned_it_is_said_how_long_a_job_would_stay(tmp_path: Path) -> None:
+    cluster = {"slot": "2s", "horizon": 30, "servers": CLUSTER["servers"]}
+    long = job("long", minibatches=100, minibatch_time="1s", chunks=1)
+    with running(tmp_path, policy="fifo", cluster=cluster) as live:
+        live.client.post("/v1/jobs", json=long)
+        until = time.monotonic() + 60
+        while live.client.get("/v1/jobs/long").json()["state"] != "running":
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        told = live.client.get("/v1/timeline", params={"slots": 100, "job": "long"}).json()
+        record = live.service.writing._truth.engine.open_jobs["long"]
+        [at] = [at for at, what in enumerate(told["bars"]["what"]) if what == EXPECTED]
+        # One worker makes two mini-batches a slot, fifty slots in all, from its first one on.
+        assert told["bars"]["to"][at] == record.started + 50
