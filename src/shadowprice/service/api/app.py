@@ -15,6 +15,7 @@ import shadowprice
 from shadowprice.core.errors import Fault, ShadowpriceError
 from shadowprice.service.api import clusters, jobs, looking, operating
 from shadowprice.service.api.requests import problem
+from shadowprice.service.dashboard import router as dashboard
 from shadowprice.service.problems import ProblemError, problem_of
 from shadowprice.service.service import Service
 
@@ -48,6 +49,7 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     for module in (jobs, looking, clusters, operating):
         app.include_router(module.router)
+    app.include_router(dashboard)
     app.add_exception_handler(ShadowpriceError, _shadowprice)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -102,7 +102,7 @@ export class Clock {
     if (this.mode === "slots") return tick(position);
     if (this.origin === null) return position === 0 ? "0" : span(position, 3);
     const at = new Date((this.origin - this.offset + position) * 1000);
-    const [day, time] = [at.toISOString().slice(0, 10), at.toISOString().slice(11, 16)];
+    const [day, time] = [at.toISOString().slice(0, 10), at.toISOString().slice(11, position % 60 ? 19 : 16)];
     if (time !== "00:00") return time;
     return at.toLocaleDateString("en", { day: "numeric", month: "short", timeZone: "UTC" }) + (day.endsWith("-01-01") ? ` ${day.slice(0, 4)}` : "");
   }

@@ -1,0 +1,147 @@
+"""The dashboard: a page and its modules, served as they are, that ask the API like everybody else.
+
+The page holds no data and needs no token; what it shows it asks the API for, with the token that
+was typed into it. Charts are drawn by the modules of the report's pages.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from shadowprice.results.report.embed import asset
+from shadowprice.service.problems import ProblemError
+
+router = APIRouter(include_in_schema=False)
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The page's content security policy: its own files, its own service, nothing else."""
+
+CHARTS: Final = (
+    "axes.mjs",
+    "charts.mjs",
+    "dom.mjs",
+    "echarts.LICENSE",
+    "echarts.min.js",
+    "format.mjs",
+    "heat.mjs",
+    "kinds.mjs",
+    "page.css",
+    "tables.mjs",
+)
+"""Files of the report's pages that the dashboard uses."""
+
+_TYPES: Final[Mapping[str, str]] = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "mjs": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "LICENSE": "text/plain; charset=utf-8",
+}
+
+_SMALL: Final = 1_000
+"""Bytes below which packing is not worth it."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file as it is sent.
+
+    Parameters
+    ----------
+    kind : str
+        Media type.
+    body, packed : bytes
+        As it is, and as gzip has it.
+    tag : str
+        Entity tag: changes with the content.
+    """
+
+    kind: str
+    body: bytes
+    packed: bytes
+    tag: str
+
+
+@cache
+def files() -> Mapping[str, File]:
+    """Return every file that is served, by path; there are no others."""
+    found: dict[str, bytes] = {}
+    folder = resources.files("shadowprice.service.dashboard").joinpath("static")
+    for one in folder.iterdir():
+        name = "" if one.name == "index.html" else f"assets/{one.name}"
+        if one.name.rpartition(".")[2] in _TYPES:
+            found[name] = one.read_bytes()
+    for name in CHARTS:
+        found[f"assets/charts/{name}"] = asset(name).encode()
+    found["assets/themes.css"] = themes().encode()
+    return {path: _file(path or "index.html", body) for path, body in found.items()}
+
+
+def _file(path: str, body: bytes) -> File:
+    kind = _TYPES[path.rpartition(".")[2]]
+    packed = gzip.compress(body, 9, mtime=0) if len(body) > _SMALL else b""
+    return File(kind, body, packed, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
+
+
+def themes() -> str:
+    """Return a style sheet for those who choose a theme: the report's colours, under its name.
+
+    The report's pages follow the screen alone. Its style sheet is the only place where colours are.
+    """
+    blocks = re.findall(r":root \{(.*?)\}", asset("page.css"), re.DOTALL)
+    light, dark = blocks[0], blocks[1]
+    return (
+        f':root[data-theme="light"] {{ color-scheme: light; {light} }}\n'
+        f':root[data-theme="dark"] {{ color-scheme: dark; {dark} }}\n'
+    )
+
+
+@router.get("/")
+async def page(request: Request) -> Response:
+    """Send the page."""
+    return _sent(request, files()[""])
+
+
+@router.get("/assets/{path:path}")
+async def assets(path: str, request: Request) -> Response:
+    """Send one of the page's files."""
+    found = files().get(f"assets/{path}")
+    if found is None:
+        raise ProblemError("not-found", "the page has no such file")
+    return _sent(request, found)
+
+
+def _sent(request: Request, file: File) -> Response:
+    """Return a file, or that the browser has it already."""
+    headers = {
+        "Cache-Control": "no-cache",  # kept, and asked after: an upgrade shows at once
+        "Content-Security-Policy": POLICY,
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "ETag": file.tag,
+        "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+        "Vary": "Accept-Encoding",
+    }
+    known = request.headers.get("if-none-match", "")
+    if file.tag in {tag.strip().removeprefix("W/") for tag in known.split(",")}:
+        return Response(status_code=304, headers=headers)
+    body = file.body
+    if file.packed and "gzip" in request.headers.get("accept-encoding", ""):
+        body, headers["Content-Encoding"] = file.packed, "gzip"
+    return Response(body, headers=headers, media_type=file.kind)
+
+
+__all__ = ["router"]

@@ -1,0 +1,351 @@
+// The page as a whole: who is signed in, which view is open, what is new, and how fresh all of it is.
+
+import { Page } from "./charts/charts.mjs";
+import { ask, session } from "./api.mjs";
+import { form } from "./dialogs.mjs";
+import { Live } from "./live.mjs";
+import { button, element, note, swap, tickMoments, to, trouble } from "./parts.mjs";
+import { clockOf } from "./timeline.mjs";
+import { ActivityView } from "./view_activity.mjs";
+import { ClusterView } from "./view_cluster.mjs";
+import { JobView } from "./view_job.mjs";
+import { PricesView } from "./view_prices.mjs";
+import { QueueView } from "./view_queue.mjs";
+import { QuoteView } from "./view_quote.mjs";
+import { TenantsView } from "./view_tenants.mjs";
+
+const VIEWS = { "": ClusterView, server: ClusterView, queue: QueueView, job: JobView, prices: PricesView, tenants: TenantsView, quote: QuoteView, activity: ActivityView };
+const LINKS = [["", "Cluster"], ["queue", "Jobs"], ["prices", "Prices"], ["tenants", "Tenants"], ["quote", "Quote"], ["activity", "Activity"]];
+const THEMES = ["auto", "light", "dark"];
+
+const SOON = 350; // milliseconds between an event and the view that shows it
+const LATER = 1500; // once more, in case the first answer was on its way already
+
+class App {
+  constructor() {
+    this.root = document.getElementById("app");
+    this.said = document.getElementById("live");
+    this.charts = null;
+    this.service = null;
+    this.view = null;
+    this.live = new Live({ onevents: (events) => this.news(events), onstate: (state) => this.state(state) });
+    session.onexpired = (problem) => this.signedOut(problem.message);
+    addEventListener("hashchange", () => this.route());
+    setInterval(() => this.second(), 1000);
+  }
+
+  say(text) {
+    this.said.textContent = text;
+  }
+
+  get operates() {
+    return this.service?.caller.role === "operator";
+  }
+
+  async start() {
+    if (!session.token) return this.signIn();
+    this.root.replaceChildren(element("p", { class: "loading", role: "status" }, "Loading…"));
+    try {
+      this.service = await ask("service");
+    } catch (problem) {
+      if (problem.status === 401) return undefined; // signed out already
+      return this.unreachable(problem);
+    }
+    this.frame();
+    this.live.begin(this.service.last_event);
+    return this.route();
+  }
+
+  /** Say that there is nothing to show yet, and try again. */
+  unreachable(problem) {
+    this.root.replaceChildren(element("main", { id: "main", class: "alone" }, element("h1", {}, "The service does not answer"),
+      note("bad", element("p", {}, problem.message)), button("Try again", () => this.start(), { kind: "primary" }), button("Sign out", () => this.signOut())));
+    clearTimeout(this.retry);
+    if (problem.passing) this.retry = setTimeout(() => { if (!this.service && session.token) this.start(); }, 3000);
+    this.ready();
+  }
+
+  // ---------------------------------------------------------------- signing in
+
+  signIn(why = "") {
+    this.leave();
+    this.live.end();
+    this.service = null;
+    const token = element("input", { id: "token", type: "password", name: "token", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "token-hint" });
+    const faults = element("div", {});
+    const go = element("button", { type: "submit", class: "primary" }, "Sign in");
+    const sheet = element("form", { class: "signin" }, element("div", { class: "field" }, element("label", { for: "token" }, "Token"), token,
+      element("small", { id: "token-hint" }, "The operator's is in the service's data directory, in operator.token; a tenant's was handed out by the operator. It is kept in this tab only.")), faults, go);
+    sheet.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      go.disabled = true;
+      const wanted = token.value.trim();
+      const before = session.onexpired;
+      session.token = wanted;
+      session.onexpired = () => {};
+      try {
+        if (!/^[\x21-\x7e]+$/.test(wanted)) throw Object.assign(new Error("a token holds letters, digits, _ and - only"), { errors: [] });
+        await ask("service");
+        session.open(wanted);
+        session.onexpired = before;
+        await this.start();
+        this.say("Signed in");
+      } catch (problem) {
+        session.close();
+        faults.replaceChildren(trouble(problem));
+        token.select();
+      } finally {
+        session.onexpired = before;
+        go.disabled = false;
+      }
+    });
+    document.title = "Sign in · Shadowprice";
+    this.root.replaceChildren(element("main", { id: "main", class: "alone" }, element("p", { class: "brand" }, "Shadowprice"), element("h1", {}, "Sign in"),
+      why ? note("warn", element("p", {}, `You were signed out: ${why}.`)) : null ?? "", sheet, this.themeButton()));
+    token.focus();
+    this.ready();
+  }
+
+  signedOut(why) {
+    if (!session.token) return;
+    session.close();
+    this.signIn(why);
+    this.say(`You were signed out: ${why}`);
+  }
+
+  signOut() {
+    session.close();
+    location.hash = "";
+    this.signIn();
+  }
+
+  // ---------------------------------------------------------------- the frame
+
+  frame() {
+    const { caller } = this.service;
+    this.charts = new Page(clockOf(this.service.slot_seconds, this.service.origin), { pick: (name) => { location.hash = to("job", name).slice(1); }, say: (text) => this.say(text) });
+    this.nav = element("nav", { "aria-label": "Views" }, ...LINKS.map(([key, name]) => element("a", { href: to(key), "data-view": key }, name)));
+    this.chip = element("span", { class: "chip" });
+    this.slot = element("span", { class: "slotclock", title: "the slot that runs, and when the next begins" });
+    const who = caller.role === "operator" ? "operator" : caller.tenant;
+    this.banner = element("div", { class: "banners" });
+    this.main = element("main", { id: "main", tabindex: "-1" });
+    const bar = element("header", { class: "top" }, element("a", { href: to(""), class: "mark", "aria-label": "Shadowprice, cluster" }, element("img", { src: "assets/icon.svg", alt: "", width: "24", height: "24" }), element("span", {}, "Shadowprice")),
+      this.nav, element("div", { class: "tools-right" }, this.slot, this.chip, this.themeButton(), element("span", { class: "who", title: `signed in as ${who}` }, who), button("Sign out", () => this.signOut(), { kind: "quiet" })));
+    const foot = element("footer", {}, element("p", {}, `Shadowprice ${this.service.version} · policy ${this.service.policy} · ${this.service.observes ? "observes only" : `executor ${this.service.executor}`} · `, element("a", { href: "v1/openapi.json" }, "API")));
+    this.root.replaceChildren(bar, this.banner, this.main, foot);
+    this.state({ state: "connecting", heard: null });
+  }
+
+  themeButton() {
+    const now = () => document.documentElement.dataset.theme ?? "auto";
+    const signs = { auto: "◐", light: "☀", dark: "☾" };
+    const made = button(signs[now()], () => {
+      const next = THEMES[(THEMES.indexOf(now()) + 1) % THEMES.length];
+      if (next === "auto") delete document.documentElement.dataset.theme;
+      else document.documentElement.dataset.theme = next;
+      try {
+        if (next === "auto") localStorage.removeItem("shadowprice-theme");
+        else localStorage.setItem("shadowprice-theme", next);
+      } catch {
+        // Then it holds until the page is left.
+      }
+      tell();
+      this.say(`theme ${next}`);
+      this.charts?.redraw();
+    }, { kind: "quiet icon", focus: "theme" });
+    const tell = () => {
+      made.textContent = signs[now()];
+      made.title = `theme: ${now()}`;
+      made.setAttribute("aria-label", `Theme: ${now()}; change it`);
+    };
+    tell();
+    return made;
+  }
+
+  // ---------------------------------------------------------------- views
+
+  leave() {
+    clearTimeout(this.timer);
+    clearTimeout(this.later);
+    this.timer = this.later = null;
+    this.view?.close();
+    this.view = null;
+    for (const chart of [...(this.charts?.charts ?? [])]) chart.dispose();
+  }
+
+  async route() {
+    if (!this.service) return;
+    const parts = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+    const Made = VIEWS[parts[0]] ?? null;
+    this.leave();
+    for (const link of this.nav.querySelectorAll("a")) {
+      if (link.dataset.view === ({ job: "queue", server: "" }[parts[0]] ?? parts[0])) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    if (!Made) {
+      this.main.replaceChildren(element("h1", { tabindex: "-1" }, "There is no such page"), element("p", {}, element("a", { href: to("") }, "To the cluster")));
+      return;
+    }
+    const view = this.view = new Made(this, parts.slice(1));
+    document.title = `${view.title} · Shadowprice`;
+    view.heading = element("h1", { tabindex: "-1" }, view.title);
+    this.main.replaceChildren(element("div", { class: "head" }, view.heading, ...(view.beside ?? [])), view.node);
+    if (this.entered) {
+      view.heading.focus({ preventScroll: true });
+      scrollTo(0, 0);
+    }
+    this.entered = true;
+    await this.refresh();
+    this.ready();
+  }
+
+  /** Ask for what the view shows; what goes wrong is told above it. */
+  async refresh() {
+    const { view } = this;
+    if (!view || this.busy === view) {
+      this.again = true;
+      return;
+    }
+    this.busy = view;
+    this.again = false;
+    const began = performance.now();
+    try {
+      await view.refresh();
+      if (view === this.view) this.problem = null;
+    } catch (problem) {
+      if (problem.name === "AbortError") return;
+      if (view !== this.view || problem.status === 401) return;
+      if (problem.status === undefined) throw problem;
+      this.problem = problem;
+    } finally {
+      if (this.busy === view) this.busy = null;
+      this.took = performance.now() - began;
+    }
+    if (view !== this.view) return;
+    view.node.hidden = Boolean(this.problem) && !view.filled;
+    view.filled ||= !this.problem;
+    this.banners();
+    tickMoments(this.main);
+    if (this.again) this.soon();
+  }
+
+  /** Show the news soon, but no more often than answers come. */
+  soon() {
+    if (this.timer) return;
+    this.timer = setTimeout(async () => {
+      this.timer = null;
+      await this.refresh();
+    }, Math.max(SOON, 3 * (this.took ?? 0)));
+    clearTimeout(this.later);
+    this.later = setTimeout(() => this.refresh(), LATER + 3 * (this.took ?? 0));
+  }
+
+  // ---------------------------------------------------------------- news
+
+  news(events) {
+    let wanted = false;
+    for (const event of events) {
+      if (event.kind === "slot") {
+        this.service.slot = event.slot;
+        this.service.ends = event.ends;
+        wanted = true;
+      } else {
+        wanted = true;
+      }
+      if (event.kind === "clock") this.moved();
+      this.view?.heard?.(event);
+    }
+    if (wanted && !document.hidden) this.soon();
+    else if (wanted) this.missed = true;
+  }
+
+  /** Slots are at other times now: read anew when they are. */
+  async moved() {
+    try {
+      this.service = { ...this.service, ...await ask("service") };
+      this.charts.clock = clockOf(this.service.slot_seconds, this.service.origin, this.charts.clock.mode);
+    } catch {
+      // The next news will tell.
+    }
+  }
+
+  state(told) {
+    const was = this.connection?.state;
+    this.connection = told;
+    if (!this.chip?.isConnected && !this.service) return;
+    if (told.state === "live" && was === "lost") {
+      this.say("Connected again");
+      this.moved();
+      this.soon();
+    }
+    if (told.state === "lost" && was !== "lost") this.say("The connection is lost; what is shown may be old");
+    this.second();
+    if (told.state !== was) this.banners();
+  }
+
+  banners() {
+    if (!this.banner) return;
+    const notes = [];
+    if (this.connection?.state === "lost") {
+      const since = this.connection.heard ? new Date(this.connection.heard).toLocaleTimeString("en-GB") : "before";
+      notes.push(note("warn", element("p", {}, element("b", {}, "Not live. "), `What you see is as it was at ${since}: ${this.connection.why ?? "the connection is lost"}. `), button("Try now", () => this.live.again(), { focus: "retry" })));
+    }
+    if (this.problem && this.connection?.state !== "lost") notes.push(trouble(this.problem));
+    if (this.service?.trouble) notes.push(note("bad", element("p", {}, `The service is in trouble: ${this.service.trouble}.`)));
+    if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it says what it would decide, and runs nothing.")));
+    swap(this.banner, ...notes);
+    document.body.classList.toggle("stale", this.connection?.state === "lost");
+  }
+
+  /** Once a second: how far things are, and how fresh. */
+  second() {
+    if (!this.service || !this.chip) return;
+    if (this.missed && !document.hidden) {
+      this.missed = false;
+      this.soon();
+    }
+    tickMoments(this.main);
+    const { state, next } = this.connection ?? {};
+    const left = next ? Math.max(0, Math.ceil((next - Date.now()) / 1000)) : 0;
+    const text = { live: "Live", connecting: "Connecting…", lost: left ? `Offline, again in ${left} s` : "Offline" }[state] ?? "";
+    if (this.chip.dataset.state !== state) {
+      this.chip.className = `chip ${state}`;
+      this.chip.dataset.state = state;
+    }
+    if (this.chip.textContent !== text) this.chip.textContent = text;
+    const { slot, ends } = this.service;
+    const until = ends ? (new Date(ends) - Date.now()) / 1000 : null;
+    this.slot.textContent = slot === null || slot === undefined ? "idle" : until !== null && until >= 0 && state === "live" ? `slot ${slot} · ${Math.floor(until / 60)}:${String(Math.floor(until % 60)).padStart(2, "0")} left` : `slot ${slot}`;
+  }
+
+  // ---------------------------------------------------------------- doing
+
+  /** Do something that was confirmed, say so, and show it. */
+  async did(text) {
+    this.say(text);
+    const told = element("div", { class: "toast" }, text);
+    document.body.append(told);
+    setTimeout(() => told.remove(), 4000);
+    await this.refresh();
+  }
+
+  form(options) {
+    return form(options);
+  }
+
+  ready() {
+    document.documentElement.dataset.ready = "true";
+  }
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+const app = new App();
+app.start();

@@ -1,0 +1,183 @@
+// Small parts of views: states, moments, tiles, tables, pagers; all of it text, never HTML.
+
+import { element, shown } from "./charts/dom.mjs";
+import { number, span } from "./charts/format.mjs";
+
+export { element, shown, number, span };
+
+/** States of a job: what they are called, their colour, and whether the job is still open. */
+export const STATES = {
+  pending: { name: "pending", colour: "c7", says: "accepted, to be decided on" },
+  admitted: { name: "admitted", colour: "c0", says: "has a promise, does not run yet" },
+  standby: { name: "standby", colour: "c1", says: "waits without a promise" },
+  running: { name: "running", colour: "c2", says: "runs" },
+  resizing: { name: "resizing", colour: "c2", says: "moves from one placement to the next" },
+  finished: { name: "finished", colour: "done", says: "done" },
+  refused: { name: "refused", colour: "c4", says: "not taken in" },
+  failed: { name: "failed", colour: "c4", says: "gave up" },
+  cancelled: { name: "cancelled", colour: "c7", says: "withdrawn" },
+};
+export const OPEN = ["pending", "admitted", "standby", "running", "resizing"];
+export const CLOSED = ["finished", "refused", "failed", "cancelled"];
+export const isOpen = (job) => OPEN.includes(job.state);
+
+export function badge(state) {
+  const known = STATES[state] ?? { name: state, colour: "c7", says: "" };
+  return element("span", { class: `badge b-${known.colour}`, title: known.says }, known.name);
+}
+
+/** Return a link to a view, by name. */
+export const to = (view, ...parts) => `#/${[view, ...parts].map((one) => encodeURIComponent(one)).join("/")}`;
+
+export function jobLink(name, text = name) {
+  if (name === null) return element("span", { class: "soft" }, "another tenant's");
+  return element("a", { href: to("job", name), class: "jobname", title: name, "data-focus": `job ${name}` }, text);
+}
+
+// ---------------------------------------------------------------- time
+
+const two = (value) => String(value).padStart(2, "0");
+
+/** Write a moment on this machine's clock: the time today, the day as well else. */
+export function clockTime(moment, seconds = false) {
+  const at = new Date(moment), today = new Date();
+  const time = `${two(at.getHours())}:${two(at.getMinutes())}${seconds ? `:${two(at.getSeconds())}` : ""}`;
+  if (at.toDateString() === today.toDateString()) return time;
+  const day = at.toLocaleDateString("en", { day: "numeric", month: "short", ...(at.getFullYear() === today.getFullYear() ? {} : { year: "numeric" }) });
+  return `${day} ${time}`;
+}
+
+/** Write how long it is until a moment, or since it. */
+export function distance(moment, now = Date.now()) {
+  const seconds = (new Date(moment) - now) / 1000;
+  const size = Math.abs(seconds);
+  if (size < 1) return "now";
+  const told = size < 60 ? `${Math.round(size)} s` : span(Math.round(size / 60) * 60, 2);
+  return seconds > 0 ? `in ${told}` : `${told} ago`;
+}
+
+/** Return a moment and how far it is, which is told anew every second; an empty place for none. */
+export function when(moment, { seconds = false, brief = false } = {}) {
+  if (!moment) return element("span", { class: "soft" }, "–");
+  const text = element("time", { datetime: moment, title: new Date(moment).toLocaleString("en", { timeZoneName: "short" }) }, clockTime(moment, seconds));
+  if (brief) return text;
+  return element("span", { class: "when" }, text, " ", element("small", { class: "soft", "data-moment": moment }, distance(moment)));
+}
+
+/** Tell anew how far every moment on the page is. */
+export function tickMoments(root = document) {
+  for (const one of root.querySelectorAll("[data-moment]")) {
+    const text = distance(one.dataset.moment);
+    if (one.textContent !== text) one.textContent = text;
+  }
+}
+
+// ---------------------------------------------------------------- numbers in boxes
+
+export function tile(label, value, remark = "", more = {}) {
+  return element("div", { class: `tile ${more.class ?? ""}` }, element("span", {}, label), element("b", {}, ...(Array.isArray(value) ? value : [value])), element("small", {}, ...(Array.isArray(remark) ? remark : [remark])));
+}
+
+export function bar(share, label, { kind = "", wide = false } = {}) {
+  const sure = Math.max(0, Math.min(1, share || 0));
+  const meter = element("progress", { class: `meter ${kind} ${wide ? "wide" : ""}`, max: "1", value: String(sure), "aria-label": label });
+  meter.value = sure;
+  return meter;
+}
+
+/** Write a share of 1; it is 100 % when all of it is there, and 0 % when nothing is. */
+export function percent(share) {
+  const value = Math.floor(share * 1000 + 1e-6) / 10;
+  return `${value > 0 && value < 10 ? value.toFixed(1) : Math.floor(value)} %`;
+}
+
+export function empty(title, ...text) {
+  return element("div", { class: "empty" }, element("p", { class: "emptyhead" }, title), ...text.map((one) => element("p", {}, one)));
+}
+
+export function note(kind, ...content) {
+  return element("div", { class: `note ${kind}`, role: kind === "bad" ? "alert" : "note" }, ...content);
+}
+
+/** Return what a problem says, with every fault of what was sent. */
+export function trouble(problem) {
+  const faults = problem.errors?.length ? element("ul", {}, ...problem.errors.map((fault) => element("li", {},
+    element("code", {}, fault.place ?? ""), ` ${fault.message}`, fault.mend ? element("span", { class: "soft" }, `; ${fault.mend}`) : null))) : null;
+  return note("bad", faults ? element("p", {}, "What was sent is wrong:") : element("p", {}, problem.message), faults);
+}
+
+// ---------------------------------------------------------------- tables
+
+/**
+ * Return a table: `columns` are {head, cell(row), class}, cells are nodes or text.
+ *
+ * On narrow screens a row becomes a card, in which every cell has its column's name beside it.
+ */
+export function table(caption, columns, rows, { key = null, none = "None." } = {}) {
+  const made = element("table", { class: "cards" }, element("caption", { class: "sr" }, caption),
+    element("thead", {}, element("tr", {}, ...columns.map((one) => element("th", { scope: "col", class: one.class ?? "" }, one.head)))),
+    element("tbody", {}, ...rows.map((row) => {
+      const line = element("tr", {}, ...columns.map((one) => {
+        const inside = one.cell(row);
+        const held = element("div", {}, ...(Array.isArray(inside) ? inside : [inside ?? ""]));
+        return element("td", { class: `${one.class ?? ""} ${held.textContent.trim() || held.querySelector("progress") ? "" : "void"}`, "data-head": one.head }, held);
+      }));
+      if (key) line.dataset.key = key(row);
+      return line;
+    })));
+  if (!rows.length) made.tBodies[0].append(element("tr", { class: "none" }, element("td", { colspan: String(columns.length) }, none)));
+  return element("div", { class: "table" }, element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, made));
+}
+
+/** Put other content into a place, leaving the focus where it was. */
+export function swap(host, ...content) {
+  const focused = host.contains(document.activeElement) ? document.activeElement.closest("[data-focus]")?.dataset.focus : null;
+  const scrolled = [...host.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  host.replaceChildren(...content.filter((one) => one !== null));
+  [...host.querySelectorAll(".scroll")].forEach((one, at) => { if (scrolled[at]) one.scrollLeft = scrolled[at]; });
+  if (focused !== null && focused !== undefined) {
+    [...host.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focused)?.focus({ preventScroll: true });
+  }
+}
+
+export function button(label, act, { kind = "", focus = label, ...more } = {}) {
+  return element("button", { type: "button", class: kind, onclick: act, "data-focus": focus, ...more }, label);
+}
+
+export function chips(label, choices, chosen, pick) {
+  return element("div", { class: "chips", role: "group", "aria-label": label }, ...choices.map(([key, name, count]) => element("button", {
+    type: "button", "aria-pressed": String(key === chosen), onclick: () => pick(key), "data-focus": `chip ${key}`,
+  }, name, count === undefined || count === null ? null : element("b", {}, ` ${count.toLocaleString("en")}`))));
+}
+
+/** Return what a job is told to wait, or to have ended, for. */
+export function reasonOf(job) {
+  const text = job.reason?.message ?? "";
+  const [first] = text.split("\n");
+  return first;
+}
+
+/** Return a promise against what is expected: kept so far, late, or none. */
+export function promiseCell(job) {
+  if (job.state === "finished") {
+    const late = job.first_promise_slot !== null && job.completion_slot !== null && job.completion_slot > job.first_promise_slot;
+    const kept = job.first_promise_slot !== null && !late;
+    return [when(job.completion, {}), late ? element("span", { class: "tag late" }, "late") : kept ? element("span", { class: "tag kept" }, "kept") : null].filter(Boolean);
+  }
+  if (!job.promise) return element("span", { class: "soft" }, isOpen(job) ? "no promise" : "–");
+  const moved = job.first_promise_slot !== null && job.first_promise_slot !== job.promise_slot;
+  return [when(job.promise), moved ? element("span", { class: "tag moved", title: `first promised for slot ${job.first_promise_slot}` }, job.promise_slot > job.first_promise_slot ? "moved later" : "moved earlier") : null].filter(Boolean);
+}
+
+export function whereCell(job) {
+  if (!job.servers?.length) return element("span", { class: "soft" }, "–");
+  const widths = [job.workers ? `${job.workers} worker${job.workers === 1 ? "" : "s"}` : "", job.ps ? `${job.ps} ps` : ""].filter(Boolean).join(" + ");
+  const names = job.servers.slice(0, 2).join(", ") + (job.servers.length > 2 ? ` and ${job.servers.length - 2} more` : "");
+  return [`${widths} `, element("span", { class: "soft", title: job.servers.slice(0, 50).join(", ") }, `on ${names}`)];
+}
+
+export function progressCell(job) {
+  if (!job.required) return element("span", { class: "soft" }, "–");
+  const share = job.state === "finished" ? 1 : job.progress / job.required;
+  return element("span", { class: "progress" }, bar(share, `${percent(share)} of the work of ${job.name} done`), element("span", { class: "num" }, percent(share)));
+}

@@ -1,0 +1,214 @@
+// Servers down, time across: each job a block as high as its share of the server, past and to come.
+
+import { GRID, nameAxis, tooltipOf, zoom } from "./charts/axes.mjs";
+import { tip } from "./charts/dom.mjs";
+import { Clock } from "./charts/format.mjs";
+import { KINDS } from "./charts/kinds.mjs";
+import { shown } from "./parts.mjs";
+
+export const RAN = 0, PLANNED = 1, EXPECTED = 2, PROMISED = 3;
+const SAID = ["ran", "planned", "goes on here if nothing moves", "promised by then, no place yet"];
+const LEAST = 0.13; // of a server's height: what is smaller could not be seen or pressed
+const PROMISES = 8;
+
+/** Return the clock of a timeline's slots, which shows this machine's time. */
+export function clockOf(slotSeconds, origin, mode = "time") {
+  const away = new Date().getTimezoneOffset() * 60;
+  const clock = new Clock(slotSeconds, new Date(origin).getTime() / 1000 - away, mode);
+  Object.defineProperty(clock, "title", { get() { return this.mode === "slots" ? "slot" : "local time"; } });
+  return clock;
+}
+
+/** Give every owner a colour: the tenants in order of name, the rest together. */
+export function colouring(told) {
+  const tenants = [...new Set(told.jobs.map((job) => job.tenant).filter((name) => name !== null))].sort();
+  const hidden = told.jobs.some((job) => job.job === null);
+  if (tenants.length > 1 || (tenants.length === 1 && hidden)) {
+    const of = new Map(tenants.map((name, at) => [name, at < 6 ? at : 6]));
+    const entries = tenants.slice(0, 6).map((name, at) => ({ name: shown(name), colour: at, look: "full" }));
+    if (tenants.length > 6) entries.push({ name: `${tenants.length - 6} other tenants`, colour: 6, look: "full" });
+    if (told.jobs.some((job) => job.tenant === null && job.job !== null)) entries.push({ name: "no tenant", colour: 7, look: "full" });
+    if (hidden) entries.push({ name: "other tenants'", colour: 7, look: "full" });
+    return { entries, colour: (job) => (job.tenant === null ? 7 : of.get(job.tenant)) };
+  }
+  // One owner: jobs are told apart by colours that go round.
+  const at = new Map(told.jobs.map((job, position) => [job, position]));
+  return { entries: [], colour: (job) => (job.job === null ? 7 : [0, 1, 2, 3, 5, 6][at.get(job) % 6]) };
+}
+
+/**
+ * Return the description of a chart of some servers (all of them by default).
+ *
+ * `told` is what `GET /v1/timeline` answered. Names are made to show what is hidden in them.
+ */
+export function describe(told, { servers = told.servers, promises = true, lanes = true } = {}) {
+  const rowOf = new Map(servers.map((name, at) => [name, at]));
+  const { entries, colour } = colouring(told);
+  const bars = [], columns = told.bars;
+  for (let at = 0; at < columns.job.length; at += 1) {
+    const row = rowOf.get(columns.server[at]);
+    if (row === undefined) continue;
+    const job = told.jobs[columns.job[at]];
+    bars.push({
+      row, key: columns.job[at], job: job.job, name: job.job === null ? "another tenant's" : shown(job.job), tenant: job.tenant, state: job.state,
+      from: columns.from[at], to: columns.to[at], workers: columns.workers[at], ps: columns.ps[at],
+      what: columns.what[at], share: columns.share[at], colour: colour(job),
+    });
+  }
+  if (lanes) lay(bars);
+  const rows = servers.map(shown);
+  const open = promises ? told.promises.slice(0, PROMISES) : [];
+  for (const [number, slot] of open) {
+    const job = told.jobs[number], late = Math.max(slot + 1, told.now);
+    rows.push(job.job === null ? "another tenant's" : shown(job.job));
+    bars.push({ row: rows.length - 1, key: number, job: job.job, name: rows.at(-1), tenant: job.tenant, state: job.state, from: told.now, to: late, end: slot + 1, workers: 0, ps: 0, what: PROMISED, share: 1, colour: colour(job), y: 0.22, h: 0.56 });
+  }
+  label(bars);
+  return { kind: "timeline", rows, servers: servers.length, bars, legend: entries, first: told.first, last: told.last, now: told.now, more: promises ? told.promises.length - open.length : 0 };
+}
+
+/** Give every bar its height and its place in its server's row: where its job was before, else the first that is free. */
+function lay(bars) {
+  const servers = new Map();
+  for (const bar of bars) {
+    if (!servers.has(bar.row)) servers.set(bar.row, []);
+    servers.get(bar.row).push(bar);
+  }
+  for (const mine of servers.values()) {
+    mine.sort((a, b) => a.from - b.from || a.what - b.what || b.share - a.share);
+    let going = [];
+    const before = new Map();
+    for (const bar of mine) {
+      going = going.filter((other) => other.to > bar.from + 1e-3);
+      bar.h = Math.min(1, Math.max(LEAST, bar.share));
+      const free = (y) => y + bar.h <= 1 + 1e-6 && going.every((other) => other.y + other.h <= y + 1e-6 || y + bar.h <= other.y + 1e-6);
+      const wished = before.get(bar.key);
+      const places = [0, ...going.map((other) => other.y + other.h)].sort((a, b) => a - b);
+      bar.y = wished !== undefined && free(wished) ? wished : places.find(free) ?? Math.max(0, 1 - bar.h);
+      before.set(bar.key, bar.y);
+      going.push(bar);
+    }
+  }
+}
+
+/** Let the longest bar of a job in a row carry its name. */
+function label(bars) {
+  const longest = new Map();
+  for (const bar of bars) {
+    const key = `${bar.row} ${bar.key}`, other = longest.get(key);
+    if (!other || bar.to - bar.from > other.to - other.from) longest.set(key, bar);
+  }
+  for (const bar of longest.values()) bar.label = bar.name;
+}
+
+const high = (d) => (d.rows.length <= 6 ? 46 : d.rows.length <= 12 ? 36 : 28);
+
+const timeline = {
+  toggles: true,
+  ruled: true,
+  extent: (d) => [d.first, d.last],
+  height: (d) => Math.max(1, d.rows.length) * high(d) + 62,
+  legend: (d) => d.legend,
+  says: (d) => `${d.servers} server${d.servers === 1 ? "" : "s"} over time: ${d.bars.length.toLocaleString("en")} blocks of jobs that ran, run or are planned. Arrow keys read them, Enter opens the job.`,
+  shownBars(d, chart) {
+    const hidden = new Set(d.legend.filter((entry) => !chart.shown(entry)).map((entry) => entry.colour));
+    return hidden.size ? d.bars.filter((bar) => !hidden.has(bar.colour)) : d.bars;
+  },
+  option(d, chart) {
+    const { colours, clock } = chart.page;
+    const bars = timeline.shownBars(d, chart), tall = high(d);
+    return {
+      grid: { ...GRID, top: 24 },
+      xAxis: chart.timeAxis(d.first, d.last),
+      yAxis: { ...nameAxis(d.rows, chart, { fontSize: 12, most: 0.26 }), splitLine: { show: true, lineStyle: { color: colours.line } }, splitArea: { show: true, areaStyle: { color: [colours.panel + "80", "transparent"] } } },
+      tooltip: { ...tooltipOf(chart), trigger: "item", formatter: (p) => (p.seriesIndex === 0 && bars[p.dataIndex] ? tip(...timeline.words(d, bars[p.dataIndex], chart)) : "") },
+      dataZoom: [zoom()],
+      series: [{
+        type: "custom", clip: true, encode: { x: [1, 2], y: 0 },
+        data: bars.map((bar) => ({ value: [bar.row, clock.position(bar.from), clock.position(bar.to)], pick: bar.job ?? undefined })),
+        renderItem: (params, api) => draw(bars[params.dataIndex], params, api, colours, tall),
+        markLine: {
+          silent: true, symbol: "none", lineStyle: { color: colours.series[4], type: "solid", width: 1.4 },
+          data: [{ xAxis: clock.position(d.now), label: { formatter: "now", color: colours.series[4], fontSize: 11, position: "start", distance: 4, rotate: 0 } }],
+        },
+      }],
+    };
+  },
+  words(d, bar, chart) {
+    const { clock } = chart.page;
+    const moment = (slot) => (clock.mode === "slots" ? `slot ${Math.floor(slot * 10) / 10}` : clock.time(slot).slice(-8).replace(/^.* /, ""));
+    const widths = [bar.workers ? `${bar.workers} worker${bar.workers === 1 ? "" : "s"}` : "", bar.ps ? `${bar.ps} parameter server${bar.ps === 1 ? "" : "s"}` : ""].filter(Boolean).join(", ");
+    const rows = [[bar.colour, bar.tenant === null ? SAID[bar.what] : `${shown(bar.tenant)}: ${SAID[bar.what]}`, ""]];
+    if (bar.what === PROMISED) rows.push([null, "promised by", moment(bar.end)]);
+    else rows.push([null, widths, `${Math.round(bar.share * 100)} % of ${d.rows[bar.row]}`], [null, `${moment(bar.from)} to ${moment(bar.to)}`, ""]);
+    return [bar.name, rows];
+  },
+  count: (d, chart) => timeline.shownBars(d, chart).length,
+  data: (d, index, chart) => ({ pick: timeline.shownBars(d, chart)[index]?.job ?? undefined }),
+  point: (chart, index) => chart.drawing.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex: index }),
+  read(d, index, chart) {
+    const [heading, rows] = timeline.words(d, timeline.shownBars(d, chart)[index], chart);
+    return `${heading}: ${rows.map(([, name, value]) => `${name} ${value}`.trim()).join(", ")}`;
+  },
+  numbers: (d) => ({
+    columns: [{ heading: "where" }, { heading: "job" }, { heading: "" }, { heading: "workers", numeric: true }, { heading: "servers", numeric: true, minor: true }, { heading: "from slot", numeric: true }, { heading: "to slot", numeric: true }],
+    rows: d.bars.map((bar) => [bar.what === PROMISED ? "no place yet" : d.rows[bar.row], bar.name, SAID[bar.what], bar.workers, bar.ps, Math.round(bar.from * 100) / 100, Math.round(bar.to * 100) / 100]),
+  }),
+};
+
+function draw(bar, params, api, colours, tall) {
+  const [x0, y] = api.coord([api.value(1), bar.row]);
+  const [x1] = api.coord([api.value(2), bar.row]);
+  const { x, width } = params.coordSys;
+  const left = Math.max(x0, x - 2), right = Math.min(x1, x + width + 2);
+  if (right < left) return null;
+  const inner = tall - 6, top = y - tall / 2 + 3 + bar.y * inner;
+  const wide = Math.max(right - left - 0.5, 1.5), deep = Math.max(bar.h * inner - 1, 2);
+  const colour = colours.series[bar.colour];
+  const style = [
+    { fill: colour },
+    { fill: colour, opacity: 0.5 },
+    { fill: colour, fillOpacity: 0.14, stroke: colour, lineWidth: 1, lineDash: [4, 3], strokeOpacity: 0.8 },
+    { fill: "none", stroke: colour, lineWidth: 1.2, lineDash: [2, 3] },
+  ][bar.what];
+  const rect = { type: "rect", shape: { x: left, y: top, width: wide, height: deep, r: Math.min(3, deep / 3, wide / 3) }, style };
+  if (!bar.label || wide < 34 || deep < 11) return rect;
+  return {
+    type: "group",
+    children: [rect, {
+      type: "text", silent: true,
+      style: { text: bar.label, x: left + 5, y: top + deep / 2, fill: bar.what === RAN ? colours.on : colours.text, fontSize: 11, verticalAlign: "middle", width: wide - 9, overflow: "truncate", ellipsis: "…", truncateMinChar: 2 },
+    }],
+  };
+}
+
+KINDS.timeline = timeline;
+
+/** Return a heat map of all servers: a byte a cell, servers together where they are more than its rows. */
+export function heatOf(told, most = 120) {
+  const bytes = Uint8Array.from(atob(told.levels), (letter) => letter.charCodeAt(0));
+  const bins = told.last - told.first, count = told.servers.length;
+  const group = Math.max(1, Math.ceil(count / most)), rows = Math.ceil(count / group);
+  const levels = new Uint8Array(rows * bins);
+  for (let row = 0; row < rows; row += 1) {
+    const size = Math.min(group, count - row * group);
+    for (let bin = 0; bin < bins; bin += 1) {
+      let sum = 0;
+      for (let each = 0; each < size; each += 1) sum += bytes[(row * group + each) * bins + bin];
+      levels[row * bins + bin] = Math.ceil(sum / size);
+    }
+  }
+  return {
+    kind: "heat", rows, bins, bin: 1, slots: bins, first: told.first, group, levels, low: 0, high: 1, percent: true, log: false, ramp: "load",
+    what: "used share of a server", names: Array.from({ length: rows }, (_, row) => shown(told.servers[row * group])),
+  };
+}
+
+/** Return the used share of all servers in the slot that runs. */
+export function usedNow(told) {
+  const bins = told.last - told.first, at = Math.min(bins - 1, Math.floor(told.now) - told.first);
+  const letters = atob(told.levels);
+  const found = new Map();
+  told.servers.forEach((name, row) => found.set(name, letters.charCodeAt(row * bins + at) / 255));
+  return found;
+}

@@ -1,0 +1,69 @@
+// What was decided, the newest first, and by page.
+
+import { ask } from "./api.mjs";
+import { button, element, empty, jobLink, number, swap, table, when } from "./parts.mjs";
+
+const LIMIT = 50;
+const KINDS = { admitted: "b-c2", moved: "b-c1", broken: "b-c4", refused: "b-c4", "given-up": "b-c4", standby: "b-c1", paid: "b-c3" };
+
+export class ActivityView {
+  constructor(app, [job = ""]) {
+    this.app = app;
+    this.title = "Activity";
+    this.job = job;
+    this.before = [];
+    this.cursor = null;
+    this.list = element("div", {});
+    this.node = element("div", {}, element("p", { class: "soft" }, "What the policy decided, and why. A job's own page tells the whole of its story."), this.list);
+  }
+
+  async refresh() {
+    const told = await ask("decisions", { query: { limit: LIMIT, cursor: this.cursor, job: this.job } });
+    const columns = [
+      { head: "When", cell: (one) => when(one.at, { seconds: true }) },
+      { head: "What", cell: (one) => element("span", { class: `badge ${KINDS[one.kind] ?? "b-c7"}` }, one.kind) },
+      { head: "Job", cell: (one) => (one.job === null ? "" : jobLink(one.job)) },
+      { head: "Tenant", class: "minor", cell: (one) => one.tenant ?? "" },
+      { head: "Because", class: "why", cell: (one) => element("span", { class: "clip", title: said(one) }, said(one)) },
+    ];
+    swap(this.list, told.decisions.length || this.before.length ? table("Decisions, the newest first", columns, told.decisions, { key: (one) => String(one.id) }) : empty("Nothing was decided yet", "Decisions appear here as jobs are submitted and slots begin."),
+      element("div", { class: "pager end" },
+        this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
+        told.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], told.next), { focus: "older" }) : null));
+  }
+
+  async turn(before, cursor) {
+    this.before = before;
+    this.cursor = cursor;
+    await this.app.refresh();
+  }
+
+  close() {}
+}
+
+/** Return a decision in words. */
+export function said({ kind, data }) {
+  const reason = data.reason?.message ?? (typeof data.reason === "string" ? data.reason : "");
+  const [first] = String(reason).split("\n");
+  const worth = data.utility !== null && data.utility !== undefined && data.cost !== null && data.cost !== undefined ? `worth ${number(data.utility)} for ${number(data.cost)}` : "";
+  switch (kind) {
+    case "submitted": return "submitted";
+    case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by the end of slot ${number(data.promise)}` : "taken in, without a promise", worth].filter(Boolean).join(", ");
+    case "moved": return `promise moved from slot ${number(data.before)} to ${number(data.promise)}${first ? `: ${first}` : ""}`;
+    case "broken": return `promise for slot ${number(data.before)} taken back${first ? `: ${first}` : ""}`;
+    case "standby": return `waits: ${data.message ?? ""}`;
+    case "refused": case "given-up": return first;
+    case "paid": return `paid by ${data.payer ?? "nobody"} to ${data.payee ?? "nobody"} in slot ${number(data.slot)}`;
+    case "started": case "resized": return `generation ${data.generation}, from slot ${number(data.slot)}: ${data.placement.map(([server, workers, ps]) => `${server} (${workers}${ps ? `+${ps} ps` : ""})`).join(", ")}`;
+    case "running": return `generation ${data.generation} runs`;
+    case "stopped": return `generation ${data.generation} is stopped from slot ${number(data.slot)} on`;
+    case "finished": return `finished${data.kept === true ? ", as promised" : data.kept === false ? ", later than promised" : ""}; earned ${number(data.utility)}`;
+    case "failed": case "retrying": case "lost": case "start-failed": return `generation ${data.generation}${data.code !== undefined && data.code !== null ? `, exit status ${data.code}` : ""}${first ? `: ${first}` : ""}`;
+    case "revised": return `revised: ${Object.entries(data.changes ?? {}).map(([name, value]) => `${name} = ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ")}`;
+    case "rescheduled": return `the promise is at another time: ${data.why ?? ""}`;
+    case "displaced": return first;
+    default: return first || Object.entries(data).map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
+  }
+}
+
+

@@ -1,0 +1,217 @@
+// The cluster: what runs and is promised where, and the servers with what an operator does to them.
+
+import { Chart } from "./charts/charts.mjs";
+import { ask, part } from "./api.mjs";
+import { bar, button, chips, element, empty, jobLink, number, percent, shown, span, swap, table, tile, to, when } from "./parts.mjs";
+import { describe, heatOf, usedNow } from "./timeline.mjs";
+
+const SPANS = [12, 24, 72, 240];
+const ROWS = 16; // servers of one chart
+const LIST = 25; // servers of one page of the list
+let chosenSpan = 24;
+
+export class ClusterView {
+  constructor(app, [server = null]) {
+    this.app = app;
+    this.server = server;
+    this.title = server === null ? "Cluster" : `Server ${shown(server)}`;
+    this.at = 0;
+    this.page = 0;
+    this.words = "";
+    this.tiles = element("div", { class: "tiles" });
+    this.heatHost = element("div", { class: "chart" });
+    this.host = element("div", { class: "chart" });
+    this.heatFigure = element("figure", { hidden: true }, element("h2", {}, "Load"), this.heatHost,
+      element("figcaption", {}, "A row is a server (or a few, where there are many), a column a slot: the used share of its scarcest resource, past and planned. Press one to see what it runs."));
+    this.controls = element("div", { class: "row" });
+    this.remark = element("p", { class: "remark" });
+    this.figure = element("figure", {}, element("h2", {}, server === null ? "What runs, and is promised where" : "What it runs"), this.controls, this.host, this.remark,
+      element("figcaption", { class: "looks" }, look("full", "ran"), look("half", "planned"), look("dash", "goes on here if nothing moves"), look("open", "promised by then, no place yet")));
+    this.search = element("input", { type: "search", placeholder: "Find servers", "aria-label": "Find servers by name", oninput: () => { this.words = this.search.value.trim().toLowerCase(); this.page = this.at = 0; this.list(); this.draw(); } });
+    this.listed = element("div", {});
+    this.servers = element("section", {}, element("div", { class: "row" }, element("h2", {}, server === null ? "Servers" : "The server"), element("span", { class: "grow" }), server === null ? this.search : "",
+      app.operates && server === null ? button("Add servers", () => this.add(), { kind: "primary" }) : ""), this.listed);
+    this.node = element("div", {}, server === null ? this.tiles : element("p", {}, element("a", { href: to("") }, "← All servers")), this.heatFigure, this.figure, this.servers);
+    app.charts.pickServer = (row) => {
+      const name = this.told?.servers[row];
+      if (name !== undefined) location.hash = to("server", name).slice(1);
+    };
+  }
+
+  async refresh() {
+    const query = { back: chosenSpan, slots: chosenSpan, server: this.server };
+    const [told, listed, service, prices] = await Promise.all([ask("timeline", { query }), ask("servers"), ask("service"),
+      this.server === null ? ask("prices", { query: { slots: 1 } }).catch(() => null) : null]);
+    Object.assign(this.app.service, service);
+    this.told = told;
+    this.known = listed.servers;
+    this.used = usedNow(told);
+    if (this.server === null) this.sum(service, prices);
+    this.draw();
+    this.list();
+  }
+
+  sum(service, prices) {
+    const count = (states) => states.reduce((sum, state) => sum + (service.jobs[state] ?? 0), 0);
+    const up = this.known.filter((one) => one.state === "up").length;
+    const load = this.known.length ? [...this.used.values()].reduce((a, b) => a + b, 0) / this.known.length : 0;
+    const out = [["lost", "lost"], ["drained", "drained"]].map(([state, name]) => [this.known.filter((one) => one.state === state).length, name]).filter(([n]) => n).map(([n, name]) => `${n} ${name}`).join(", ");
+    const waiting = count(["pending", "admitted", "standby"]);
+    const price = prices?.priced ? prices.slots[0] : null;
+    const dearest = price ? Math.max(0, ...Object.values(price.kinds).map((kind) => Object.values(kind).reduce((sum, one) => sum + (one.price ?? 0), 0))) : null;
+    swap(this.tiles,
+      tile("Running", number(count(["running", "resizing"])), service.jobs.resizing ? `${service.jobs.resizing} of them moving` : "jobs now"),
+      tile("Waiting", number(waiting), waiting ? `${number(service.jobs.admitted ?? 0)} promised, ${number((service.jobs.standby ?? 0) + (service.jobs.pending ?? 0))} not` : "nobody waits"),
+      tile("Servers up", `${number(up)} of ${number(this.known.length)}`, out || "all of them"),
+      tile("In use now", percent(load), bar(load, `${percent(load)} of the cluster in use`, { wide: true })),
+      tile("A server costs", dearest === null ? "–" : number(dearest), dearest === null ? "the policy posts no prices" : "utility a slot, the dearest kind, next slot"),
+      tile("Next slot", when(service.coming_begins, { brief: true, seconds: service.slot_seconds < 120 }), element("small", { "data-moment": service.coming_begins }, "")),
+    );
+  }
+
+  shownServers() {
+    if (this.server !== null) return [this.server];
+    const words = this.words.split(/\s+/).filter(Boolean);
+    return this.told.servers.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
+  }
+
+  draw() {
+    if (!this.told) return;
+    const { charts } = this.app, { told } = this;
+    const names = this.shownServers();
+    this.at = Math.min(this.at, Math.max(0, Math.ceil(names.length / ROWS) - 1));
+    const few = names.slice(this.at * ROWS, (this.at + 1) * ROWS);
+    swap(this.controls,
+      chips("How far back and ahead", SPANS.map((count) => [count, `± ${span(count * told.slot_seconds)}`]), chosenSpan, (count) => { chosenSpan = count; this.app.refresh(); }),
+      element("span", { class: "grow" }),
+      names.length > ROWS ? element("span", { class: "pager" }, button("Previous", () => { this.at -= 1; this.draw(); }, { focus: "chart previous", disabled: this.at === 0 }),
+        element("span", {}, `servers ${this.at * ROWS + 1} to ${Math.min(names.length, (this.at + 1) * ROWS)} of ${number(names.length)}`),
+        button("Next", () => { this.at += 1; this.draw(); }, { focus: "chart next", disabled: (this.at + 1) * ROWS >= names.length })) : null);
+    const many = this.server === null && told.servers.length > ROWS;
+    this.heatFigure.hidden = !many;
+    if (many) {
+      const heat = heatOf(told);
+      if (this.heat) this.heat.update(heat);
+      else this.heat = new Chart(this.heatHost, heat, charts, { eager: true });
+    }
+    if (told.bars === null) {
+      this.chart?.dispose();
+      this.chart = null;
+      swap(this.host, empty("More than 4,000 blocks", "Press a server in the load above, or choose fewer slots."));
+      this.remark.textContent = "";
+      return;
+    }
+    const description = describe(told, { servers: few, promises: this.server === null && this.at === 0 && !this.words });
+    if (this.chart) this.chart.update(description);
+    else this.chart = new Chart(this.host, description, charts);
+    const remarks = [];
+    if (description.more) remarks.push(`${number(description.more)} more jobs are promised and have no place yet.`);
+    if (told.incomplete) remarks.push("Some of the past is left out: too much ran.");
+    if (!description.bars.length) remarks.push("Nothing ran in this time, and nothing is planned.");
+    this.remark.textContent = remarks.join(" ");
+  }
+
+  list() {
+    if (!this.known) return;
+    const wanted = new Set(this.shownServers());
+    const rows = this.known.filter((one) => wanted.has(one.name));
+    const pages = Math.max(1, Math.ceil(rows.length / LIST));
+    this.page = Math.min(this.page, pages - 1);
+    const columns = [
+      { head: "Server", cell: (one) => element("a", { href: to("server", one.name), class: "jobname", title: one.name, "data-focus": `server ${one.name}` }, one.name) },
+      { head: "State", cell: (one) => [element("span", { class: `badge ${{ up: "b-c2", drained: "b-c1", lost: "b-c4" }[one.state]}` }, one.state), one.role === "any" ? null : element("small", { class: "soft" }, ` ${one.role === "ps" ? "parameter servers" : "workers"} only`)].filter(Boolean) },
+      { head: "In use", cell: (one) => element("span", { class: "progress" }, bar(this.used.get(one.name) ?? 0, `${percent(this.used.get(one.name) ?? 0)} of ${shown(one.name)} in use`), element("span", { class: "num" }, percent(this.used.get(one.name) ?? 0))) },
+      { head: "Has", class: "minor", cell: (one) => element("span", { class: "soft" }, Object.entries(one.capacity).map(([name, amount]) => `${name} ${amount}`).join(" · ")) },
+      { head: "Runs", cell: (one) => jobsOf(one) },
+    ];
+    if (this.app.operates) columns.push({ head: "", class: "acts", cell: (one) => this.actions(one) });
+    swap(this.listed, table("Servers", columns, rows.slice(this.page * LIST, (this.page + 1) * LIST), { key: (one) => one.name, none: "No server is called so." }),
+      pages > 1 ? element("div", { class: "pager end" }, button("Previous", () => { this.page -= 1; this.list(); }, { focus: "list previous", disabled: this.page === 0 }), element("span", {}, `${this.page + 1} of ${pages}`), button("Next", () => { this.page += 1; this.list(); }, { focus: "list next", disabled: this.page >= pages - 1 })) : null);
+  }
+
+  actions(one) {
+    const act = (label, run, kind = "") => button(label, run, { kind, focus: `${label} ${one.name}`, "aria-label": `${label} ${one.name}` });
+    return element("span", { class: "acts" },
+      one.state === "drained" ? act("Uncordon", () => this.drain(one, false)) : act("Drain", () => this.drain(one, true)), act("Remove", () => this.remove(one), "quiet"));
+  }
+
+  async drain(one, drain) {
+    const { app } = this;
+    const done = await app.form({
+      title: drain ? `Drain ${shown(one.name)}?` : `Let ${shown(one.name)} take work again?`,
+      body: [element("p", {}, drain ? "It takes no more work from the next slot on. What runs there is stopped with its grace, and planned anew elsewhere." : "Jobs may be placed there from the next slot on."), drain ? affected(one) : ""],
+      action: drain ? "Drain it" : "Uncordon it", danger: drain,
+      send: () => ask(`servers/${part(one.name)}`, { method: "PATCH", body: { drain } }),
+    });
+    if (done) await app.did(drain ? `${shown(one.name)} is drained` : `${shown(one.name)} takes work again`);
+  }
+
+  async remove(one) {
+    const { app } = this;
+    const done = await app.form({
+      title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it",
+      body: [element("p", {}, "It leaves the cluster at the next slot. What runs there is stopped and planned anew elsewhere; promises that cannot be kept without it are moved or broken, and their owners told."), affected(one)],
+      fields: one.jobs.length ? [{ name: "name", label: `Jobs run there. Type its name to go on`, required: true }] : [],
+      send: async ({ name }) => {
+        if (one.jobs.length && name !== one.name) throw Object.assign(new Error("that is not its name"), { errors: [] });
+        await ask(`servers/${part(one.name)}`, { method: "DELETE" });
+      },
+    });
+    if (!done) return;
+    if (this.server !== null) location.hash = "/";
+    await app.did(`${shown(one.name)} is removed`);
+  }
+
+  async add() {
+    const { app } = this;
+    const like = this.known[0];
+    const done = await app.form({
+      title: "Add servers", action: "Add", body: [element("p", { class: "soft" }, "They take work from the next slot on.")],
+      fields: [
+        { name: "name", label: "Name", required: true, placeholder: "gpu-b", hint: "Several are numbered: gpu-b-0, gpu-b-1, …" },
+        { name: "count", label: "How many", type: "number", value: "1" },
+        { name: "capacity", label: "What each has", type: "area", required: true, rows: 4, hint: "An amount a line", value: like ? Object.entries(like.capacity).filter(([, amount]) => amount !== "unlimited").map(([name, amount]) => `${name}: ${amount}`).join("\n") : "gpu: 8\ncpu: 64" },
+        { name: "role", label: "For", options: [["any", "workers and parameter servers"], ["worker", "workers"], ["ps", "parameter servers"]], value: "any" },
+      ],
+      send: ({ name, count, capacity, role }) => ask("servers", { method: "POST", body: { name, ...(Number(count) > 1 ? { count: Number(count) } : {}), role, capacity: amounts(capacity) } }),
+    });
+    if (done) await app.did(`Added ${done.servers.length === 1 ? shown(done.servers[0].name) : `${done.servers.length} servers`}`);
+  }
+
+  close() {
+    this.app.charts.pickServer = null;
+  }
+}
+
+function look(kind, text) {
+  return element("span", { class: "look" }, element("i", { class: `look-${kind}`, "aria-hidden": "true" }), text);
+}
+
+function jobsOf(one) {
+  if (!one.jobs.length) return element("span", { class: "soft" }, "–");
+  const hidden = one.jobs.filter((job) => job.job === null).length;
+  const mine = one.jobs.filter((job) => job.job !== null);
+  const parts = mine.slice(0, 3).flatMap((job, at) => [at ? ", " : "", jobLink(job.job)]);
+  if (mine.length > 3) parts.push(` and ${mine.length - 3} more`);
+  if (hidden) parts.push(element("span", { class: "soft" }, `${mine.length ? ", " : ""}${hidden} of others`));
+  return element("span", { class: "joblist" }, ...parts);
+}
+
+function affected(one) {
+  if (!one.jobs.length) return element("p", { class: "soft" }, "Nothing runs there now.");
+  return element("p", {}, element("b", {}, `${one.jobs.length} job${one.jobs.length === 1 ? " runs" : "s run"} there: `), one.jobs.slice(0, 12).map((job) => shown(job.job ?? "another tenant's")).join(", ") + (one.jobs.length > 12 ? " and more" : ""));
+}
+
+/** Read `name: amount` lines; numbers stay numbers. */
+export function amounts(text) {
+  const found = {};
+  for (const line of text.split(/[\n,]+/)) {
+    if (!line.trim()) continue;
+    const [, name, amount] = line.match(/^\s*([^:=]+?)\s*[:=]\s*(.+?)\s*$/) ?? [];
+    if (name === undefined) throw Object.assign(new Error(`"${line.trim()}" is not like gpu: 8`), { errors: [] });
+    found[name] = /^\d+(\.\d+)?$/.test(amount) ? Number(amount) : amount;
+  }
+  return found;
+}
+
+

@@ -1,0 +1,345 @@
+// One job: its promise and progress, where it ran and will, what it measured, its story and its logs.
+
+import { Chart } from "./charts/charts.mjs";
+import { ask, part } from "./api.mjs";
+import { badge, bar, button, distance, element, isOpen, note, number, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
+import { describe, RAN } from "./timeline.mjs";
+import { said } from "./view_activity.mjs";
+
+const METRICS = 6;
+const KEPT = 400_000; // characters of a log that the page holds
+const PIECE = 65_536;
+
+export class JobView {
+  constructor(app, [name = ""]) {
+    this.app = app;
+    this.name = name;
+    this.title = shown(name);
+    this.state = element("span", {});
+    this.acts = element("span", { class: "acts" });
+    this.beside = [this.state, element("span", { class: "grow" }), this.acts];
+    this.place = element("div", {});
+    this.tiles = element("div", { class: "tiles" });
+    this.paceHost = element("div", { class: "chart" });
+    this.pace = element("figure", { hidden: true }, element("h2", {}, "Progress against the promise"), this.paceHost, element("figcaption", {}, "What the job reported, and the pace that keeps the promise."));
+    this.metrics = element("div", { class: "grid2" });
+    this.metricCharts = new Map();
+    this.whereHost = element("div", { class: "chart" });
+    this.where = element("figure", { hidden: true }, element("h2", {}, "Where it ran, and will"), this.whereHost);
+    this.story = element("section", {});
+    this.generations = element("section", {});
+    this.logs = new Logs(app, name);
+    this.spec = element("details", { class: "spec" });
+    this.node = element("div", {}, this.place, this.tiles, this.pace, this.metrics, this.where, this.logs.node, this.story, this.generations, this.spec);
+  }
+
+  async refresh() {
+    const of = `jobs/${part(this.name)}`;
+    const job = await ask(of);
+    const [told, curve] = await Promise.all([ask(`${of}/explain`), ask(`${of}/progress`, { query: { limit: 2000 } })]);
+    const far = [job.promise_slot, job.completion_slot].filter((slot) => slot !== null);
+    this.job = job;
+    const { slot_seconds: seconds, coming } = this.app.service;
+    const since = (Date.now() - new Date(job.started ?? job.submitted)) / 1000 / seconds;
+    const query = { job: this.name, back: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - coming + 3))) };
+    const where = await ask("timeline", { query });
+    this.draw(job, told, curve.points, where);
+  }
+
+  draw(job, told, points, where) {
+    const open = isOpen(job);
+    swap(this.state, badge(job.state));
+    swap(this.acts, open ? button("Revise", () => this.revise()) : null, open ? button("Cancel the job", () => this.cancel(), { kind: "danger" }) : null);
+    const reason = job.reason?.message ?? "";
+    const [first, ...rest] = reason.split("\n");
+    swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "of no tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
+      reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "It gave up: " }[job.state] ?? ""), first),
+        rest.length ? element("pre", { class: "tail" }, ...rest.flatMap((line) => [clean(line), element("br")])) : null) : null);
+    this.sum(job, where);
+    this.drawPace(job, points, where);
+    this.drawMetrics(points);
+    const description = describe(where, { servers: [...new Set(where.bars?.server ?? [])], promises: true });
+    this.where.hidden = !description.bars.length;
+    if (description.bars.length) this.whereChart = updated(this.whereChart, this.whereHost, description, this.app.charts);
+    this.drawStory(told.events);
+    this.drawGenerations(told.generations);
+    this.logs.know(told.generations, open);
+    if (!this.spec.childElementCount && job.spec) this.spec.replaceChildren(element("summary", {}, "What was submitted"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify(job.spec, null, 2).split("\n").flatMap((line) => [line, element("br")])));
+  }
+
+  sum(job, where) {
+    const share = job.required ? Math.min(1, job.state === "finished" ? 1 : job.progress / job.required) : 0;
+    const late = job.first_promise_slot !== null && job.completion_slot !== null && job.completion_slot > job.first_promise_slot;
+    const moved = job.first_promise_slot !== null && job.promise_slot !== null && job.first_promise_slot !== job.promise_slot;
+    const finished = job.state === "finished";
+    const promise = job.promise ?? null;
+    // Where the policy plans slot by slot, what runs is expected to end at the pace that it has there.
+    const ends = where.bars ? Math.max(...where.bars.to.filter((_, at) => where.bars.what[at] !== RAN), -Infinity) : -Infinity;
+    const paced = Number.isFinite(ends) && ends < where.last ? new Date(new Date(where.origin).getTime() + ends * where.slot_seconds * 1000).toISOString() : null;
+    const expected = isOpen(job) ? paced ?? job.completion : null;
+    swap(this.tiles,
+      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}`] : isOpen(job) ? "it is told when there is one" : ""),
+      finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
+        : tile("Expected", expected ? when(expected, { brief: true }) : "–", expected ? element("span", { "data-moment": expected }, distance(expected)) : ""),
+      tile("Done", percent(share), [bar(share, `${percent(share)} of the work done`, { wide: true, kind: late && !finished ? "late" : "" }), ` ${number(job.progress)} of ${number(job.required)} mini-batches`]),
+      tile("Runs on", job.servers.length ? `${number(job.workers)}${job.ps ? ` + ${number(job.ps)} ps` : ""}` : "–", job.servers.length ? job.servers.slice(0, 3).map(shown).join(", ") + (job.servers.length > 3 ? ` and ${job.servers.length - 3} more` : "") : "nothing of it runs"),
+      tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `for ${number(job.cost)} of what others could use`),
+      tile("Generation", number(job.generation), job.failures ? `${number(job.failures)} failed` : job.generation > 1 ? `moved ${job.generation - 1} time${job.generation === 2 ? "" : "s"}` : ""),
+    );
+  }
+
+  drawPace(job, points, where) {
+    const { charts } = this.app, { clock } = charts;
+    const slotOf = (moment) => (new Date(moment) - new Date(where.origin)) / 1000 / where.slot_seconds;
+    const began = slotOf(job.started ?? job.submitted);
+    const seen = points.map((point) => [slotOf(point.at), point.minibatches]);
+    if (!seen.length && !(job.started && job.progress)) {
+      this.pace.hidden = true;
+      return;
+    }
+    const over = job.closed ? slotOf(job.closed) : where.now;
+    const known = [[began, 0], ...seen.filter(([at]) => at >= began), [Math.max(over, seen.at(-1)?.[0] ?? 0), job.state === "finished" ? job.required : job.progress]];
+    let most = 0;
+    for (const one of known) {
+      most = Math.max(most, one[1]);
+      one[1] = most;
+    }
+    const by = job.promise_slot === null ? null : job.promise_slot + 1;
+    const pace = by === null ? [] : [[began, 0], [by, job.required]];
+    const xs = [...new Set([...known, ...pace].map(([at]) => at))].sort((a, b) => a - b);
+    const along = (line, x) => {
+      const after = line.findIndex(([at]) => at >= x);
+      if (after < 0 || x < line[0][0]) return null;
+      if (line[after][0] === x || after === 0) return line[after][1];
+      const [x0, y0] = line[after - 1], [x1, y1] = line[after];
+      return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
+    };
+    const series = [{ name: "done", colour: 2, values: xs.map((x) => along(known, x)) }];
+    if (pace.length) series.push({ name: "pace that keeps the promise", colour: 4, values: xs.map((x) => along(pace, x)) });
+    const marks = by === null ? [] : [{ x: by, name: "promised" }];
+    if (isOpen(job) && where.now - began > 0.12 * (xs.at(-1) - began)) marks.push({ x: where.now, name: "now" });
+    this.pace.hidden = false;
+    this.paceChart = updated(this.paceChart, this.paceHost, { kind: "slotLines", slots: true, x: xs, end: xs.at(-1), x_label: clock.title, y_label: "mini-batches", y_high: job.required, series, marks, legend: true }, charts);
+  }
+
+  drawMetrics(points) {
+    const names = [...new Set(points.flatMap((point) => Object.keys(point.metrics)))].slice(0, METRICS);
+    for (const [at, name] of names.entries()) {
+      if (!this.metricCharts.has(name)) {
+        const host = element("div", { class: "chart" });
+        this.metrics.append(element("figure", {}, element("h2", {}, name), host));
+        this.metricCharts.set(name, { host, chart: null, colour: at });
+      }
+      const one = this.metricCharts.get(name), mine = points.filter((point) => typeof point.metrics[name] === "number");
+      one.chart = updated(one.chart, one.host, { kind: "lines", x: mine.map((point) => point.minibatches), x_label: "mini-batches", y_label: shown(name), height: 220, series: [{ name: shown(name), colour: one.colour, values: mine.map((point) => point.metrics[name]) }] }, this.app.charts);
+    }
+  }
+
+  drawStory(events) {
+    const rows = events.slice(-200).reverse();
+    swap(this.story, element("h2", {}, "Story"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
+      when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one))))),
+    events.length > rows.length ? element("p", { class: "remark" }, `The ${rows.length} newest of ${number(events.length)} entries.`) : null);
+  }
+
+  drawGenerations(rows) {
+    const columns = [
+      { head: "Generation", class: "num", cell: (one) => number(one.generation) },
+      { head: "From slot", class: "num minor", cell: (one) => number(one.slot) },
+      { head: "Workers", class: "num", cell: (one) => `${number(one.workers)}${one.ps ? ` + ${number(one.ps)} ps` : ""}` },
+      { head: "On", cell: (one) => one.placement.slice(0, 6).map(({ server, workers, ps }) => `${server} (${workers}${ps ? `+${ps}` : ""})`).join(", ") + (one.placement.length > 6 ? ` and ${one.placement.length - 6} more` : "") },
+      { head: "Began", cell: (one) => when(one.started, { brief: true, seconds: true }) },
+      { head: "Ran", class: "num", cell: (one) => (one.started ? span(Math.max(1, Math.round((new Date(one.ended ?? Date.now()) - new Date(one.started)) / 1000))) : "–") },
+      { head: "Ended", class: "why", cell: (one) => (one.ended ? element("span", { class: "clip", title: one.reason ?? "" }, ended(one)) : one.started ? "runs" : "ordered") },
+    ];
+    swap(this.generations, element("h2", {}, "Generations"), table("Generations, the newest first", columns, rows, { key: (one) => String(one.generation), none: "It has not run yet." }));
+  }
+
+  // ---------------------------------------------------------------- actions
+
+  async cancel() {
+    const { app, job } = this;
+    const done = await app.form({
+      title: `Cancel ${shown(this.name)}?`, danger: true, action: "Cancel the job",
+      body: [element("p", {}, job.servers.length ? "What runs of it is stopped with its grace; its progress is not used any more." : "It leaves the queue, and its promise with it."), element("p", {}, "This cannot be taken back; the name stays taken.")],
+      send: () => ask(`jobs/${part(this.name)}`, { method: "DELETE" }),
+    });
+    if (done) await app.did(`${shown(this.name)} is cancelled`);
+  }
+
+  async revise() {
+    const { app, job } = this;
+    const { spec } = job, utility = spec.utility ?? {};
+    const fields = [
+      utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Since it was submitted, like 4h" } : null,
+      { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "What finishing is worth, as JSON" },
+      { name: "minibatches", label: "Mini-batches of a chunk", type: "number", value: String(spec.minibatches ?? 1) },
+      { name: "epochs", label: "Epochs", type: "number", value: String(spec.epochs ?? 1) },
+    ].filter(Boolean);
+    const done = await app.form({
+      title: `Revise ${shown(this.name)}`, action: "Revise it", fields,
+      body: [element("p", { class: "soft" }, "Its promise is worked out anew; what is said to be otherwise is used from the next slot on.")],
+      send: (values) => {
+        const changes = {};
+        if (values.deadline !== undefined && values.deadline !== String(utility.by ?? "")) changes.deadline = values.deadline;
+        const wanted = json(values.utility);
+        if (JSON.stringify(wanted) !== JSON.stringify(utility)) changes.utility = wanted;
+        for (const key of ["minibatches", "epochs"]) {
+          if (values[key] !== "" && Number(values[key]) !== (spec[key] ?? 1)) changes[key] = Number(values[key]);
+        }
+        if (!Object.keys(changes).length) throw Object.assign(new Error("nothing was changed"), { errors: [] });
+        return ask(`jobs/${part(this.name)}`, { method: "PATCH", body: changes });
+      },
+    });
+    if (done) {
+      this.spec.replaceChildren();
+      await app.did(`${shown(this.name)} is revised`);
+    }
+  }
+
+  close() {
+    this.logs.close();
+  }
+}
+
+const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: "b-c0", resized: "b-c0", moved: "b-c1", standby: "b-c1", retrying: "b-c1", lost: "b-c1", broken: "b-c4", refused: "b-c4", failed: "b-c4", "given-up": "b-c4" };
+
+function ended(one) {
+  const [first] = String(one.reason ?? "").split("\n");
+  return first || (one.exit === null ? "ended" : `exit status ${one.exit}`);
+}
+
+function updated(chart, host, description, page) {
+  if (chart && chart.host === host && page.charts.has(chart)) {
+    chart.update(description);
+    return chart;
+  }
+  return new Chart(host, description, page);
+}
+
+function json(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw Object.assign(new Error(`that is not JSON: ${error.message}`), { errors: [] });
+  }
+}
+
+/** Return a line of a log, without what a terminal would do with it. */
+function clean(line) {
+  const bare = line.replace(/\u001b\[[0-?]*[ -/]*[@-~]/g, "");
+  return bare.slice(bare.lastIndexOf("\r", bare.length - 2) + 1).replaceAll("\r", "").replaceAll("\t", "    ");
+}
+
+/** What the processes of a job wrote: its end, followed while it runs. */
+class Logs {
+  constructor(app, name) {
+    this.app = app;
+    this.name = name;
+    this.end = null;
+    this.start = null;
+    this.text = "";
+    this.follow = true;
+    this.which = element("select", { "aria-label": "Generation", onchange: () => this.choose() });
+    this.process = element("select", { "aria-label": "Process", onchange: () => this.choose() });
+    this.following = element("input", { type: "checkbox", id: "follow", onchange: () => { this.follow = this.following.checked; this.poll(); } });
+    this.following.checked = true;
+    this.earlier = button("Earlier", () => this.back());
+    this.pre = element("pre", { class: "log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Log" });
+    this.told = element("p", { class: "remark" });
+    this.node = element("section", { hidden: true }, element("div", { class: "row wrap" }, element("h2", {}, "Log"), element("span", { class: "grow" }), this.which, this.process, this.earlier,
+      element("label", { for: "follow", class: "inline" }, this.following, " follow")), this.pre, this.told);
+  }
+
+  know(generations, open) {
+    const started = generations.filter((one) => one.started);
+    this.open = open;
+    this.node.hidden = !started.length || this.app.service.observes;
+    if (this.node.hidden) return;
+    const numbers = started.map((one) => one.generation).join();
+    if (numbers !== this.numbers) {
+      const newest = this.numbers === undefined || this.which.selectedIndex <= 0;
+      const before = this.which.value;
+      this.numbers = numbers;
+      this.started = started;
+      this.which.replaceChildren(...started.map((one) => element("option", { value: String(one.generation) }, `generation ${one.generation}`)));
+      if (!newest) this.which.value = before;
+      if (newest || this.which.value !== before) this.choose();
+    }
+    if (!this.timer) this.poll();
+  }
+
+  choose() {
+    const one = this.started.find((each) => String(each.generation) === this.which.value) ?? this.started[0];
+    const before = this.process.value;
+    const names = [...Array.from({ length: Math.min(one.workers, 500) }, (_, at) => `worker-${at}`), ...Array.from({ length: Math.min(one.ps, 500) }, (_, at) => `ps-${at}`)];
+    this.process.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+    if (names.includes(before)) this.process.value = before;
+    this.end = this.start = null;
+    this.text = "";
+    this.pre.replaceChildren();
+    this.complete = false;
+    this.poll();
+  }
+
+  #ask(query) {
+    return ask(`jobs/${part(this.name)}/logs`, { query: { generation: this.which.value, process: this.process.value, most: PIECE, ...query } });
+  }
+
+  async poll() {
+    clearTimeout(this.timer);
+    this.timer = null;
+    if (this.closed || !this.process.value) return;
+    const of = `${this.which.value} ${this.process.value}`;
+    try {
+      if (!document.hidden && !this.complete) {
+        const piece = await this.#ask(this.end === null ? {} : { start: this.end });
+        if (this.closed || of !== `${this.which.value} ${this.process.value}`) return;
+        this.start ??= piece.start;
+        this.complete = piece.complete && piece.end === (this.end ?? piece.end);
+        if (piece.end !== this.end) this.#append(piece);
+        this.told.textContent = this.complete ? "The process is over; this is all of it." : "";
+      }
+    } catch (problem) {
+      if (this.closed) return;
+      this.told.textContent = problem.status === 404 ? "There are no logs of it (any more)." : problem.message;
+      if (problem.status === 404) this.complete = true;
+    }
+    this.earlier.disabled = !this.start;
+    if (this.follow && !this.complete) this.timer = setTimeout(() => this.poll(), 1000);
+  }
+
+  #append(piece) {
+    const atEnd = this.pre.scrollTop + this.pre.clientHeight >= this.pre.scrollHeight - 30;
+    this.end = piece.end;
+    this.text = (this.text + piece.text).slice(-KEPT);
+    this.#draw();
+    if (atEnd || this.pre.childNodes.length < 60) this.pre.scrollTop = this.pre.scrollHeight;
+  }
+
+  #draw() {
+    const lines = this.text.split("\n").slice(-4000);
+    this.pre.replaceChildren(...lines.flatMap((line, at) => (at ? [element("br"), shown(clean(line))] : [shown(clean(line))])));
+  }
+
+  async back() {
+    const from = Math.max(0, this.start - PIECE);
+    try {
+      const piece = await this.#ask({ start: from, most: Math.max(1, this.start - from) });
+      this.start = from;
+      this.text = piece.text + this.text;
+      this.#draw();
+      this.pre.scrollTop = 0;
+      this.earlier.disabled = !this.start;
+    } catch (problem) {
+      this.told.textContent = problem.message;
+    }
+  }
+
+  close() {
+    this.closed = true;
+    clearTimeout(this.timer);
+  }
+}
+
+

@@ -1,0 +1,89 @@
+// The jobs: those that are open with their promise and what they wait for, and all that ever were, by page.
+
+import { ask } from "./api.mjs";
+import { badge, button, chips, CLOSED, element, empty, jobLink, number, OPEN, progressCell, promiseCell, reasonOf, swap, table, to, when, whereCell } from "./parts.mjs";
+
+const SHOWS = [["open", "Open", OPEN], ["running", "Running", ["running", "resizing"]], ["waiting", "Waiting", ["pending", "admitted", "standby"]], ["finished", "Finished", ["finished"]], ["unsuccessful", "Refused, failed, cancelled", CLOSED.filter((state) => state !== "finished")], ["all", "All", []]];
+const LIMIT = 50;
+
+export class QueueView {
+  constructor(app, [show = "open", tenant = ""]) {
+    this.app = app;
+    this.title = "Jobs";
+    this.show = SHOWS.some(([key]) => key === show) ? show : "open";
+    this.tenant = tenant;
+    this.before = []; // cursors of the pages before this one
+    this.cursor = null;
+    const name = element("input", { type: "search", id: "find-job", placeholder: "A job's whole name", "aria-label": "Open a job by its name", autocomplete: "off", spellcheck: "false" });
+    this.find = element("form", { class: "find", role: "search" }, name, element("button", { type: "submit" }, "Open"));
+    this.find.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (name.value) location.hash = to("job", name.value).slice(1);
+    });
+    this.tools = element("div", { class: "row wrap" });
+    this.list = element("div", {});
+    this.node = element("div", {}, this.tools, this.list);
+    this.beside = [element("span", { class: "grow" }), this.find, element("a", { class: "act primary", href: to("quote") }, "Ask for a quote")];
+  }
+
+  async refresh() {
+    const [, , states] = SHOWS.find(([key]) => key === this.show);
+    const query = { state: states.join(","), tenant: this.tenant, cursor: this.cursor, limit: LIMIT };
+    const [told, service, tenants] = await Promise.all([ask("jobs", { query }), ask("service"), this.app.operates ? ask("tenants") : null]);
+    Object.assign(this.app.service, service);
+    this.draw(told, service, tenants?.tenants.map((one) => one.name) ?? []);
+  }
+
+  go(show, tenant) {
+    location.hash = (tenant ? to("queue", show, tenant) : to("queue", show)).slice(1);
+  }
+
+  draw(told, service, tenants) {
+    const count = (states) => states.reduce((sum, state) => sum + (service.jobs[state] ?? 0), 0);
+    const choices = SHOWS.map(([key, name, states]) => [key, name, states.length && states.every((state) => OPEN.includes(state)) && !this.tenant ? count(states) : null]);
+    const whose = tenants.length > 1 ? element("select", { "aria-label": "Whose jobs", "data-focus": "whose", onchange: (event) => this.go(this.show, event.currentTarget.value) },
+      element("option", { value: "" }, "all tenants"), ...tenants.map((name) => element("option", { value: name, selected: name === this.tenant }, name))) : null;
+    swap(this.tools, chips("Show jobs", choices, this.show, (show) => this.go(show, this.tenant)), element("span", { class: "grow" }), whose);
+    const closed = told.jobs.length && told.jobs.every((job) => CLOSED.includes(job.state));
+    const columns = [
+      { head: "Job", cell: (job) => jobLink(job.name) },
+      { head: "State", cell: (job) => badge(job.state) },
+      ...(this.app.operates ? [{ head: "Tenant", class: "minor", cell: (job) => (job.tenant === null ? element("span", { class: "soft" }, "–") : job.tenant) }] : []),
+      { head: closed ? "Ended" : "Promised finish", cell: (job) => (CLOSED.includes(job.state) && job.state !== "finished" ? when(job.closed) : promiseCell(job)) },
+      { head: "Progress", cell: progressCell },
+      { head: closed ? "Submitted" : "Runs", class: "minor", cell: (job) => (closed ? when(job.submitted, { brief: true }) : whereCell(job)) },
+      { head: "Why", class: "why", cell: (job) => why(job) },
+    ];
+    const none = { open: "No job is open.", running: "Nothing runs.", waiting: "Nobody waits." }[this.show] ?? "There is none.";
+    const nothing = !told.jobs.length && !this.before.length;
+    const from = this.before.length * LIMIT;
+    swap(this.list,
+      nothing ? empty(none, this.show === "open" ? "Submit one with shadowprice submit job.yaml, or see what it would be promised with a quote." : "")
+        : table("Jobs, the newest first", columns, told.jobs, { key: (job) => job.name, none: "There are no more." }),
+      element("div", { class: "pager end" },
+        told.jobs.length ? element("span", { class: "soft" }, `${number(from + 1)} to ${number(from + told.jobs.length)}, the newest first`) : null,
+        this.before.length ? button("Newest", () => this.turn([], null), { focus: "newest" }) : null,
+        this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
+        told.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], told.next), { focus: "older" }) : null));
+  }
+
+  async turn(before, cursor) {
+    this.before = before;
+    this.cursor = cursor;
+    await this.app.refresh();
+    this.app.say(`page ${this.before.length + 1}`);
+  }
+
+  close() {}
+}
+
+function why(job) {
+  const text = reasonOf(job);
+  if (text) return element("span", { class: "clip", title: text }, text);
+  if (job.state === "admitted") return element("span", { class: "soft" }, "its slot is still to come");
+  if (job.state === "pending") return element("span", { class: "soft" }, "is being decided on");
+  if (job.failures) return element("span", { class: "soft" }, `${job.failures} failure${job.failures === 1 ? "" : "s"} before`);
+  return element("span", { class: "soft" }, "");
+}
+
+

@@ -1,0 +1,118 @@
+// A quote: what would become of a job if it were submitted now; nothing is reserved by asking.
+
+import { ask } from "./api.mjs";
+import { row } from "./dialogs.mjs";
+import { badge, element, note, number, shown, swap, tile, to, trouble, when } from "./parts.mjs";
+
+const KINDS = {
+  deadline: { says: "all of it until a deadline, then nothing", fields: [["by", "Deadline", "4h", "from now, like 4h or 20min"]] },
+  sigmoid: { says: "much until about a target, little after", fields: [["target", "Target", "4h", "from now, like 4h"], ["decay", "Decay", "0.5", "how sharply it falls; 0 not at all", Number]] },
+  linear: { says: "less with every slot", fields: [["slope", "Slope", "-1", "change a slot, not above 0", Number]] },
+  constant: { says: "the same whenever", fields: [] },
+  reciprocal: { says: "value / (1 + slots)", fields: [] },
+};
+
+export class QuoteView {
+  constructor(app) {
+    this.app = app;
+    this.title = "Quote";
+    this.inputs = new Map();
+    this.result = element("div", { class: "result", "aria-live": "polite" });
+    this.place = element("div", {});
+    this.node = element("div", {}, element("p", { class: "soft" }, "What would a job be promised, and at what price, if it were submitted now? Asking reserves nothing and leaves no trace."), element("div", { class: "sides" }, this.place, this.result));
+  }
+
+  async refresh() {
+    if (this.made) return; // what is being typed stays
+    const [servers, tenants] = await Promise.all([ask("servers"), this.app.operates ? ask("tenants") : null]);
+    this.made = true;
+    const sizes = new Map();
+    for (const server of servers.servers) for (const [name, amount] of Object.entries(server.capacity)) if (!sizes.has(name)) sizes.set(name, amount);
+    this.resources = [...sizes.keys()];
+    this.draw(sizes, tenants?.tenants.map((one) => one.name) ?? []);
+  }
+
+  draw(sizes, tenants) {
+    const field = (options) => row(options, this.inputs);
+    const group = (legend, ...inside) => element("fieldset", {}, element("legend", {}, legend), element("div", { class: "pairs" }, ...inside));
+    const kind = field({ name: "kind", label: "Kind", options: Object.entries(KINDS).map(([name, one]) => [name, `${name}: ${one.says}`]), value: "deadline", wide: true });
+    this.parameters = element("div", { class: "pairs inner" });
+    const form = element("form", { class: "fields quote" },
+      group("One worker takes", ...[...sizes].slice(0, 6).map(([name, size], at) => field({ name: `worker ${name}`, label: shown(name), value: at === 0 ? "1" : "", placeholder: "0", hint: `servers have ${size}` }))),
+      group("Work", field({ name: "chunks", label: "Chunks", type: "number", value: "4", hint: "the most workers at once" }), field({ name: "minibatches", label: "Mini-batches of a chunk", type: "number", value: "100" }),
+        field({ name: "epochs", label: "Epochs", type: "number", value: "1" }), field({ name: "minibatch_time", label: "A mini-batch takes", value: "1s", hint: "on one worker" })),
+      group("What finishing is worth", kind, field({ name: "value", label: "Value", type: "number", value: "50" }), this.parameters),
+      tenants.length ? group("Whose", field({ name: "tenant", label: "Tenant", options: [["", "no tenant"], ...tenants.map((name) => [name, name])], value: tenants[0] })) : "",
+      element("details", {}, element("summary", {}, "More, as JSON"), field({ name: "more", label: "Other keys of a job file", type: "area", rows: 4, wide: true, placeholder: '{"workers": {"min": 2}}' })),
+      element("div", { class: "actions" }, element("button", { type: "submit", class: "primary" }, "Ask")));
+    this.inputs.get("kind").addEventListener("change", () => this.fill());
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.ask(form);
+    });
+    this.place.replaceChildren(form);
+    this.fill();
+    this.result.replaceChildren(note("info", element("p", {}, "The answer appears here.")));
+  }
+
+  /** Show the fields of the chosen kind of utility. */
+  fill() {
+    const { fields } = KINDS[this.inputs.get("kind").value];
+    for (const name of [...this.inputs.keys()]) if (name.startsWith("utility ")) this.inputs.delete(name);
+    this.parameters.replaceChildren(...fields.map(([name, label, value, hint]) => row({ name: `utility ${name}`, label, value, hint }, this.inputs)));
+  }
+
+  /** Return the job as it is described by the fields. */
+  job() {
+    const value = (name) => this.inputs.get(name)?.value.trim() ?? "";
+    const worker = {};
+    for (const name of this.resources) {
+      const amount = value(`worker ${name}`);
+      if (amount && amount !== "0") worker[name] = /^\d+(\.\d+)?$/.test(amount) ? Number(amount) : amount;
+    }
+    const kind = value("kind"), utility = { kind, value: Number(value("value")) };
+    for (const [name, , , , read] of KINDS[kind].fields) utility[name] = (read ?? String)(value(`utility ${name}`));
+    const job = { worker, chunks: Number(value("chunks")), minibatches: Number(value("minibatches")), epochs: Number(value("epochs")), minibatch_time: value("minibatch_time"), utility };
+    if (value("tenant")) job.tenant = value("tenant");
+    const more = value("more");
+    if (more) {
+      try {
+        Object.assign(job, JSON.parse(more));
+      } catch (error) {
+        throw Object.assign(new Error(`the other keys are not JSON: ${error.message}`), { errors: [] });
+      }
+    }
+    return job;
+  }
+
+  async ask(form) {
+    const go = form.querySelector("button[type=submit]");
+    go.disabled = true;
+    try {
+      const job = this.job();
+      this.show(await ask("quote", { method: "POST", body: job }), job);
+    } catch (problem) {
+      swap(this.result, trouble(problem));
+    } finally {
+      go.disabled = false;
+    }
+  }
+
+  show(quote, job) {
+    const verdict = { admitted: ["running", "It would be admitted"], queued: ["standby", "It would wait, without a promise"], refused: ["refused", "It would be refused"] }[quote.answer];
+    const displaced = Array.isArray(quote.displaced) ? quote.displaced.map(shown).join(", ") : quote.displaced ? `${quote.displaced} of others` : "";
+    const tiles = [
+      quote.promise ? tile(quote.admitted ? "Promised" : "At best done", when(quote.promise, { brief: true }), [element("span", { "data-moment": quote.promise }, ""), ` · slot ${number(quote.completion)}`]) : null,
+      quote.utility !== undefined ? tile("Worth", number(quote.utility), "if it is done then") : null,
+      quote.price !== undefined ? tile("Price", number(quote.price), quote.utility !== undefined ? `${number(quote.utility - quote.price)} ${quote.utility >= quote.price ? "to gain" : "short"}` : "") : null,
+    ].filter(Boolean);
+    swap(this.result, element("h2", {}, badge(verdict[0]), ` ${verdict[1]}`), tiles.length ? element("div", { class: "tiles" }, ...tiles) : null,
+      quote.refusal ? note("warn", element("p", {}, quote.refusal.message)) : null, quote.message ? note("info", element("p", {}, quote.message)) : null,
+      displaced ? note("warn", element("p", {}, `These would lose the promise they were given: ${displaced}.`)) : null,
+      element("details", {}, element("summary", {}, "As a job file"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify({ name: "my-job", ...job }, null, 2).split("\n").flatMap((line) => [line, element("br")]))),
+      element("p", { class: "remark" }, `Asked for slot ${number(quote.slot)}; prices change with what is submitted. `, element("a", { href: to("prices") }, "See prices")));
+    this.app.say(verdict[1]);
+  }
+
+  close() {}
+}

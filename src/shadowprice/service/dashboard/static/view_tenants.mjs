@@ -1,0 +1,107 @@
+// Tenants: what they own and have running, and the tokens that were handed out.
+
+import { ask, part } from "./api.mjs";
+import { button, element, empty, number, shown, STATES, swap, table, to, when } from "./parts.mjs";
+import { amounts } from "./view_cluster.mjs";
+
+export class TenantsView {
+  constructor(app) {
+    this.app = app;
+    this.title = "Tenants";
+    this.list = element("div", {});
+    this.tokens = element("section", { hidden: !app.operates });
+    this.node = element("div", {}, this.list, this.tokens);
+    this.beside = app.operates ? [element("span", { class: "grow" }), button("Add a tenant", () => this.put(null), { kind: "primary" })] : [];
+  }
+
+  async refresh() {
+    const [told, tokens] = await Promise.all([ask("tenants"), this.app.operates ? ask("tokens") : null]);
+    this.draw(told.tenants);
+    if (tokens) this.drawTokens(tokens.tokens, told.tenants.map((one) => one.name));
+  }
+
+  draw(tenants) {
+    const open = (one) => Object.values(one.jobs).reduce((a, b) => a + b, 0);
+    const columns = [
+      { head: "Tenant", cell: (one) => element("a", { href: to("queue", "open", one.name), class: "jobname", title: one.name, "data-focus": `tenant ${one.name}` }, one.name) },
+      { head: "Owns", cell: (one) => (Object.keys(one.share).length ? Object.entries(one.share).map(([name, amount]) => `${name} ${amount}`).join(" · ") : element("span", { class: "soft" }, "no share")) },
+      { head: "Open jobs", class: "num", cell: (one) => number(open(one)) },
+      { head: "Of them", cell: (one) => (open(one) ? element("span", { class: "states" }, ...Object.entries(one.jobs).map(([state, count]) => element("span", { class: `badge b-${STATES[state]?.colour ?? "c7"}` }, `${number(count)} ${state}`))) : element("span", { class: "soft" }, "–")) },
+    ];
+    if (this.app.operates) {
+      columns.push({ head: "", class: "acts", cell: (one) => element("span", { class: "acts" },
+        button("Share", () => this.put(one), { focus: `share ${one.name}`, "aria-label": `Change the share of ${one.name}` }),
+        button("Token", () => this.token(one.name), { focus: `token ${one.name}`, "aria-label": `Make a token for ${one.name}` }),
+        button("Remove", () => this.remove(one), { kind: "quiet", focus: `remove ${one.name}`, "aria-label": `Remove ${one.name}`, disabled: open(one) > 0, title: open(one) ? "it has open jobs" : "" })) });
+    }
+    swap(this.list, tenants.length ? table("Tenants", columns, tenants, { key: (one) => one.name }) : empty("No tenants", "The cluster is everybody's. Add one to give out tokens that see and do less than yours."));
+  }
+
+  drawTokens(tokens, tenants) {
+    const columns = [
+      { head: "Token", class: "num", cell: (one) => number(one.id) },
+      { head: "For", cell: (one) => (one.role === "operator" ? "an operator" : one.tenant) },
+      { head: "Note", cell: (one) => one.note || element("span", { class: "soft" }, "–") },
+      { head: "Made", class: "minor", cell: (one) => when(one.created, { brief: true }) },
+      { head: "Valid until", cell: (one) => (one.revoked ? ["revoked ", when(one.revoked, { brief: true })] : one.expires ? when(one.expires) : element("span", { class: "soft" }, "for ever, unless revoked")) },
+      { head: "", class: "acts", cell: (one) => (one.revoked ? "" : button("Revoke", () => this.revoke(one), { kind: "quiet", focus: `revoke ${one.id}`, "aria-label": `Revoke token ${one.id}` })) },
+    ];
+    swap(this.tokens, element("div", { class: "row" }, element("h2", {}, "Tokens"), element("span", { class: "grow" }), button("Make a token", () => this.token(null, tenants))),
+      table("Tokens", columns, tokens, { key: (one) => String(one.id) }), element("p", { class: "remark" }, "What a token is, is shown once, when it is made."));
+  }
+
+  async put(one) {
+    const { app } = this;
+    const done = await app.form({
+      title: one ? `The share of ${shown(one.name)}` : "Add a tenant", action: one ? "Change it" : "Add",
+      fields: [...(one ? [] : [{ name: "name", label: "Name", required: true }]),
+        { name: "share", label: "Owns", type: "area", rows: 3, value: one ? Object.entries(one.share).map(([name, amount]) => `${name}: ${amount}`).join("\n") : "", hint: "An amount a line, like gpu: 4; leave it empty for no share" }],
+      send: ({ name, share }) => ask(`tenants/${part(one ? one.name : name)}`, { method: "PUT", body: { share: amounts(share) } }),
+    });
+    if (done) await app.did(one ? "The share is changed" : "The tenant is added");
+  }
+
+  async remove(one) {
+    const { app } = this;
+    const done = await app.form({ title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it", body: [element("p", {}, "Its share goes with it. Its tokens stay valid until they are revoked.")], send: () => ask(`tenants/${part(one.name)}`, { method: "DELETE" }) });
+    if (done) await app.did(`${shown(one.name)} is removed`);
+  }
+
+  async token(tenant, tenants = []) {
+    const { app } = this;
+    const made = await app.form({
+      title: tenant === null ? "Make a token" : `A token for ${shown(tenant)}`, action: "Make it",
+      fields: [...(tenant === null ? [{ name: "tenant", label: "For", options: [["", "an operator"], ...tenants.map((name) => [name, name])], value: tenants[0] ?? "" }] : []),
+        { name: "expires", label: "Valid for", value: "90d", hint: "Like 90d or 12h; leave it empty for a token that does not expire" }, { name: "note", label: "Note", placeholder: "whose it is" }],
+      send: (values) => {
+        const owner = tenant ?? values.tenant;
+        return ask("tokens", { method: "POST", body: { ...(owner ? { tenant: owner } : { role: "operator" }), ...(values.expires ? { expires: values.expires } : {}), note: values.note } });
+      },
+    });
+    if (!made) return;
+    const field = element("input", { type: "text", readonly: "", value: made.token, "aria-label": "The token", class: "tokenfield" });
+    await app.form({
+      title: "The token", action: "I have it", body: [element("p", {}, "Copy it now: it is not shown again."), field, button("Copy", async () => {
+        field.select();
+        try {
+          await navigator.clipboard.writeText(made.token);
+          app.say("copied");
+        } catch {
+          app.say("select it and copy it by hand");
+        }
+      })],
+      send: async () => true,
+    });
+    await app.refresh();
+  }
+
+  async revoke(one) {
+    const { app } = this;
+    const done = await app.form({ title: `Revoke token ${one.id}?`, danger: true, action: "Revoke it", body: [element("p", {}, `Whoever uses it (${one.role === "operator" ? "an operator" : shown(one.tenant)}${one.note ? `, “${shown(one.note)}”` : ""}) is signed out at once.`)], send: () => ask(`tokens/${one.id}`, { method: "DELETE" }) });
+    if (done) await app.did(`Token ${one.id} is revoked`);
+  }
+
+  close() {}
+}
+
+
