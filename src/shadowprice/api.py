@@ -17,6 +17,7 @@ from typing import Any
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.difference import Difference, difference
 from shadowprice.results.directory import PendingDirectory
@@ -421,6 +422,7 @@ def _variants(policies: Policies) -> list[Variant]:
         name, parameters = (entry, {}) if isinstance(entry, str) else entry
         pairs = (f"{key}={value}" for key, value in parameters.items())
         variants.append(Variant(" ".join((name, *pairs)), name, parameters))
+        bounds.POLICIES.check(len(variants), "policies")
     labels = [variant.label for variant in variants]
     if not labels:
         raise InputError(Fault("policies", "names no policy", "write ['oasis', 'fifo']"))

@@ -12,7 +12,8 @@ A file's content is text, or one of these mappings, so that a table of large inp
 
 Actions on a file of a run: ``cut AT``, ``flip AT`` (one byte; negative from the end), ``empty``,
 ``remove``, ``text TEXT``, ``copy OTHER``, ``link TARGET``, ``folder``, ``append TEXT``, and for
-JSON ``set PATH VALUE`` and ``drop PATH`` (``PATH`` with dots).
+JSON ``set PATH VALUE`` and ``drop PATH`` (``PATH`` with dots); for a line of JSON Lines
+``edit LINE PATH [VALUE]``, which drops it without a value, and ``move LINE LINE``.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def lay_out(case: Case, folder: Path, runs: Path) -> None:
 def content_bytes(content: Content) -> bytes:
     """Return the bytes of a file's content."""
     if isinstance(content, str):
-        return content.encode("utf-8", "surrogateescape")
+        return content.encode("utf-8", "surrogatepass")
     if "repeat" in content:
         unit, times = content["repeat"]
         middle = unit.encode() * times
@@ -108,7 +109,17 @@ def content_bytes(content: Content) -> bytes:
 def _damage(run: Path, target: str, action: str, values: Sequence[Any]) -> None:
     path = run / target
     if action in {"set", "drop"}:
-        _edit_json(path, action, values)
+        _edit_json(path, values)
+        return
+    if action in {"edit", "move"}:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if action == "move":
+            lines.insert(values[1], lines.pop(values[0]))
+        else:
+            record = json.loads(lines[values[0]])
+            _edit(record, values[1], *values[2:])
+            lines[values[0]] = json.dumps(record) + "\n"
+        path.write_text("".join(lines), encoding="utf-8")
         return
     data = path.read_bytes() if path.is_file() else b""
     if action == "cut":
@@ -136,22 +147,26 @@ def _damage(run: Path, target: str, action: str, values: Sequence[Any]) -> None:
         raise ValueError(f"no action {action!r}")
 
 
-def _edit_json(path: Path, action: str, values: Sequence[Any]) -> None:
+def _edit_json(path: Path, values: Sequence[Any]) -> None:
     """Change one value of a JSON file, or of the first line of a JSON Lines file."""
     first, _, rest = path.read_text(encoding="utf-8").partition("\n")
     whole = path.suffix != ".jsonl"
     document = json.loads(path.read_text(encoding="utf-8") if whole else first)
-    *parents, last = values[0].split(".")
-    target = document
-    for part in parents:
-        target = target[int(part)] if isinstance(target, list) else target[part]
-    key = int(last) if isinstance(target, list) else last
-    if action == "set":
-        target[key] = values[1]
-    else:
-        del target[key]
+    _edit(document, *values)
     text = json.dumps(document)
     path.write_text(text if whole else f"{text}\n{rest}", encoding="utf-8")
+
+
+def _edit(document: Any, place: str, *value: Any) -> None:
+    """Set a value inside a document, or drop it where there is none to set."""
+    *parents, last = place.split(".")
+    for part in parents:
+        document = document[int(part)] if isinstance(document, list) else document[part]
+    key = int(last) if isinstance(document, list) else last
+    if value:
+        document[key] = value[0]
+    else:
+        del document[key]
 
 
 def snapshot(folder: Path) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -128,24 +128,58 @@ CLONING: Document = {
         },
     ],
 }
-PARAMS = 'prices = "online"\n[dorm]\nwindow = 2\n'
-TRACES: dict[str, str] = {
-    "philly": "timestamp,duration,num_gpus,gpu_time,cluster\n"
-    "2017-10-03 00:00:00,3600,2,7200,6214e9\n2017-10-03 00:10:00,600,1,600,11cb48\n",
-    "gavel": "ResNet-18 (batch size 32)\tpython3 main.py\timage\t--num\t0\t1000\t1\t1\t-1\t0.0\n",
-    "swf": "; MaxNodes: 10\n1 0 5 100 4 -1 -1 4 100 -1 1 3 1 1 1 1 -1 -1\n"
-    "2 60 0 50 1 -1 -1 1 100 -1 1 3 1 1 1 1 -1 -1\n",
-    "helios": "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,"
-    "duration,queue\n1,u,v,2,8,1,COMPLETED,2020-04-01 00:00:00,2020-04-01 00:01:00,"
-    "2020-04-01 01:01:00,3600,60\n",
-    "itp": "job_id,submission_time,duration,num_gpus\n0,0,100,2\n",
-    "acme": "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,"
-    "duration,queue,gpu_time,fail_time,stop_time\n",
-    "openb": "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,"
-    "deletion_time,scheduled_time\np0,1000,1024,1,500,,LS,Succeeded,0,1000,0\n",
-    "pai": "job_name,inst_id,user,status,start_time,end_time\n",
+MONEY: Document = {
+    **CLUSTER,
+    "servers": [
+        {"name": "old", "count": 2, "capacity": {"gpu/k80": 4, "cpu": 8}, "cost": 3.6},
+        {"name": "new", "capacity": {"gpu/v100": 8, "cpu": 8}, "cost": 24.48},
+    ],
 }
-
+TYPED: Document = {
+    "jobs": [
+        {
+            "name": name,
+            "chunks": 4,
+            "minibatches": 40,
+            "worker": {kind: 1},
+            "throughput": {1: 0.1, 2: 0.19, 4: 0.3},
+            "utility": {"kind": "deadline", "value": 9, "by": "6h"},
+            "priority": 2,
+            "walltime": "8h",
+            "restart": "45s",
+        }
+        for name, kind in (("one", "gpu/k80"), ("two", "gpu/v100"), ("three", "gpu/v100"))
+    ]
+}
+EMPIRICAL: Document = {
+    **CLONING,
+    "tasks": [
+        {
+            "count": 2,
+            "duration": {"kind": "empirical", "file": "d.csv", "column": "s", "tail": "pareto"},
+        }
+    ],
+}
+DURATIONS = "s,other\n" + "".join(f"{n}.5,x\n" for n in range(1, 60))
+PRICES: Document = {
+    "format": "shadowprice-prices",
+    "version": 1,
+    "slot_seconds": "600",
+    "resources": ["gpu", "memory", "cpu"],
+    "pools": [
+        [
+            {"resource": name, "parts": parts, "reference": reference, "total": total}
+            for name, reference in pair
+            for parts in range(5)
+        ]
+        for pair, total in (
+            ((("gpu", 4000), ("memory", 68719476736)), "2"),
+            ((("memory", 68719476736), ("cpu", 8000)), "1"),
+        )
+    ],
+    "prices": [[0, 0, 0, 0.25], [1, 0, 1, 0.5]],
+}
+PARAMS = 'prices = "online"\n[dorm]\nwindow = 2\n'
 NUMBERS: tuple[Any, ...] = (
     0, -1, 1, 3, 1000, 10**6, 10**7, 10**9, 2**31, 10**12, 2**53 + 1, 2**62, 2**63, 2**64, 10**30,
     10**300, -(10**18), 0.5, 1e-9, 5e-324, 1e15, 1e18, 1e100, 1e308, -1e308, float("inf"),
@@ -159,8 +193,8 @@ TEXTS = (
     "\x1b[31mred\x1b[0m", "\x07bell", "tab\tnew\nline", "\x7f", "\x9b31m", "\u202eevil", "\u2028",
     "\uff46ull", "💥", "a" * 300, "b" * 100_000, "../../etc/passwd", "/dev/null", "%s%n{}{0}",
     "[bold]x[/",
-    "[/]", "<script>alert(1)</script>", "'; drop", "oasis", "fifo", "gpu-0", "gpu", "one", "null",
-    "~",
+    "\ud800", "half\udcff", "[/]", "<script>alert(1)</script>", "'; drop", "oasis", "fifo", "gpu-0",
+    "gpu", "one", "null", "~",
 )  # fmt: skip
 SHAPES: tuple[Any, ...] = (
     None, [], {}, [[]], [None], {"": None}, {"a": {"b": {"c": 1}}}, [1, 2, 3], {"gpu": 1},
@@ -276,27 +310,14 @@ def file_of(document: Document, rng: random.Random, form: str = "yaml") -> Conte
     chance = rng.random()
     if chance > 0.15:
         document = mutated(document, rng, rng.choice((1, 1, 1, 2, 3, 8)))
-    text = text_of(document) if form == "yaml" else _lines_of(document)
+    text = text_of(document) if form == "yaml" else lines_of(document)
     return damaged_text(text, rng) if rng.random() < 0.2 else text
 
 
-def _lines_of(document: Document) -> str:
+def lines_of(document: Document) -> str:
+    """Write the records of a document as JSON Lines."""
     rows = document
     if isinstance(document, dict) and len(document) == 1:
         rows = next(iter(document.values()))
     rows = rows if isinstance(rows, list) else [rows]
     return "".join(json.dumps(row, default=str) + "\n" for row in rows)
-
-
-def trace_text(name: str, rng: random.Random) -> Content:
-    """Return a trace file of a format, some of its fields changed."""
-    rows = [line.split("," if name != "swf" else " ") for line in TRACES[name].splitlines()]
-    for _ in range(rng.randrange(4)):
-        row = rng.choice(rows)
-        if row:
-            row[rng.randrange(len(row))] = str(nasty(rng))
-    text = "\n".join(("," if name != "swf" else " ").join(row) for row in rows) + "\n"
-    return damaged_text(text, rng) if rng.random() < 0.25 else text
-
-
-Maker = Callable[[random.Random], Content]

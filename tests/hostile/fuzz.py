@@ -14,11 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.hostile.case import Case
-from tests.hostile.commands import Drawer
-from tests.hostile.pool import Worker, good_runs, judge
-
-POLICIES = ("fifo", "oasis")
-"""Whose run directories are damaged: one without prices and one with them."""
+from tests.hostile.drawing import Drawer
+from tests.hostile.pool import RUNS, Worker, good_runs, journal_lines, judge
 
 
 def main() -> int:
@@ -30,7 +27,7 @@ def main() -> int:
     parser.add_argument("--replay", type=Path, help="run the cases of this file instead")
     chosen = parser.parse_args()
     seed = time.time_ns() % 10**9 if chosen.seed is None else chosen.seed
-    with good_runs(POLICIES) as runs, Worker(runs) as worker:
+    with good_runs() as runs, Worker(runs) as worker:
         # Before the clock starts: imports, and kernels that the small workload needs.
         for words in (("policies",), ("trace", "formats"), ("warm",)):
             worker.ask(Case(words), 900.0)
@@ -39,7 +36,7 @@ def main() -> int:
             calls = (Case.of(json.loads(line)) for line in lines if line.strip())
             end = float("inf")
         else:
-            drawer = Drawer(seed, POLICIES)
+            drawer = Drawer(seed, [*RUNS], journal_lines(runs))
             calls = iter(drawer.draw, None)
             end = time.monotonic() + chosen.seconds
         tried, found = Counter[object](), 0
@@ -49,7 +46,7 @@ def main() -> int:
             answer = worker.ask(case)
             tried[answer["status"]] += 1
             # Kernels that `warm` leaves out may be compiled on the way.
-            faults = judge(answer, seconds=50.0)
+            faults = judge(answer, seconds=50.0, refusing=5.0)
             if faults:
                 found += 1
                 record = {"faults": faults, **case.record(), "err": answer["err"][-400:]}

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile.case import Case
-from tests.hostile.commands import Drawer
-from tests.hostile.fuzz import POLICIES
-from tests.hostile.pool import Worker, good_runs, judge
+from tests.hostile.drawing import Drawer
+from tests.hostile.pool import RUNS, Worker, good_runs, journal_lines, judge
 
 TABLE = Path(__file__).with_name("inputs.jsonl.gz")
 """A line a case: ``words``, ``files``, and what it ``gets``: exit status and first line."""
@@ -46,10 +45,10 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    drawer = Drawer(chosen.seed, POLICIES, quick=True)
     kept: dict[str, dict[str, Any]] = {}
     kinds: Counter[str] = Counter()
-    with good_runs(POLICIES) as runs, Worker(runs) as worker:
+    with good_runs() as runs, Worker(runs) as worker:
+        drawer = Drawer(chosen.seed, [*RUNS], journal_lines(runs), quick=True)
         worker.ask(Case(("policies",)), 300.0)
         tried = 0
         while len(kept) < chosen.cases and tried < 100 * chosen.cases:

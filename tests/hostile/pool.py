@@ -9,15 +9,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from shadowprice.core.wording import escaped
+from tests.hostile import documents
 from tests.hostile.case import Case
-from tests.hostile.documents import CLUSTER, JOBS, text_of
+from tests.hostile.documents import text_of
 
 ROOT = Path(__file__).parents[2]
 CALL = "from shadowprice.cli.main import run; run()"
@@ -103,8 +104,24 @@ def _dead(what: str, why: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def judge(answer: dict[str, Any], *, seconds: float = 20.0, mebibytes: int = 500) -> list[str]:
-    """Return what no input may lead to, and this one did."""
+def judge(
+    answer: dict[str, Any],
+    *,
+    seconds: float = 20.0,
+    refusing: float = float("inf"),
+    mebibytes: int = 500,
+) -> list[str]:
+    """Return what no input may lead to, and this one did.
+
+    Parameters
+    ----------
+    answer : dict
+        As a worker gives it.
+    seconds, refusing : float
+        CPU time that any call may take, and one whose input is refused.
+    mebibytes : int
+        Memory that a call that fails may take.
+    """
     status, out, err = answer["status"], answer["out"], answer["err"]
     faults = [] if status in {0, 1, 2} else [f"ends with {status}"]
     alarms = ("this is a bug", "Traceback", "Warning", "Exception ignored", "escaped:")
@@ -122,6 +139,8 @@ def judge(answer: dict[str, Any], *, seconds: float = 20.0, mebibytes: int = 500
         faults.append("stderr holds more than 120 lines")
     if answer["seconds"] > seconds:
         faults.append(f"takes {answer['seconds']:.1f} s of CPU")
+    elif status == 2 and answer["seconds"] > refusing:
+        faults.append(f"takes {answer['seconds']:.1f} s of CPU to refuse")
     if status and answer["mebibytes"] > mebibytes:
         faults.append(f"takes {answer['mebibytes']} MiB to refuse")
     hidden = (name for name in answer["made"] if name.rsplit("/", 1)[-1].startswith("."))
@@ -134,22 +153,44 @@ def judge(answer: dict[str, Any], *, seconds: float = 20.0, mebibytes: int = 500
 
 def _replaceable(name: str) -> bool:
     """Whether a file laid out for a case is a result that a command may write again."""
-    return name.split("/", maxsplit=1)[0] in {"run", "run2", "compared"}
+    return name.split("/", maxsplit=1)[0] in {"run", "run2", "p.json"}
+
+
+RUNS: Mapping[str, tuple[documents.Document, documents.Document, tuple[str, ...]]] = {
+    "fifo": (documents.CLUSTER, documents.JOBS, ("-p", "fifo")),
+    "oasis": (documents.CLUSTER, documents.JOBS, ("-p", "oasis")),
+    "eventful": (
+        documents.CLUSTER,
+        documents.JOBS,
+        ("-p", "backfill", "--incidents", "i.yaml", "--journal"),
+    ),
+    "money": (documents.MONEY, documents.TYPED, ("-p", "srtf")),
+    "places": (documents.TENANTS, documents.PLACES, ("-p", "astraea", "--until", "9 slots")),
+    "bags": (documents.CLUSTER, documents.BAGS, ("-p", "oasis")),
+}
+"""Runs that cases name: of what cluster and jobs, and with which options."""
 
 
 @contextmanager
-def good_runs(policies: tuple[str, ...]) -> Iterator[Path]:
-    """Give a folder with a run directory of the small workload under each of some policies."""
+def good_runs(names: Iterable[str] = RUNS) -> Iterator[Path]:
+    """Give a folder with a run directory for each of some names of `RUNS`."""
     with tempfile.TemporaryDirectory(prefix="hostile-runs-") as name:
         folder = Path(name)
-        (folder / "c.yaml").write_text(text_of(CLUSTER), encoding="utf-8")
-        (folder / "j.yaml").write_text(text_of(JOBS), encoding="utf-8")
-        for policy in policies:
-            words = ["simulate", "-c", "c.yaml", "-j", "j.yaml", "-q", "-o", "json", "-p", policy]
+        (folder / "i.yaml").write_text(text_of(documents.INCIDENTS), encoding="utf-8")
+        for run in names:
+            cluster, jobs, options = RUNS[run]
+            (folder / "c.yaml").write_text(text_of(cluster), encoding="utf-8")
+            (folder / "j.yaml").write_text(text_of(jobs), encoding="utf-8")
+            words = ["simulate", "-c", "c.yaml", "-j", "j.yaml", "-q", "-o", "json", *options]
             subprocess.run(
-                [sys.executable, "-c", CALL, *words, "--out", policy],
+                [sys.executable, "-c", CALL, *words, "--out", run],
                 cwd=folder,
                 check=True,
                 stdout=subprocess.DEVNULL,
             )
         yield folder
+
+
+def journal_lines(runs: Path) -> list[str]:
+    """Return the lines of the journal that the run ``eventful`` holds."""
+    return (runs / "eventful" / "journal.jsonl").read_text(encoding="utf-8").splitlines()

@@ -74,5 +74,5 @@ def test_it_replaces_no_foreign_file(
     letter = tmp_path / "letter.json"
     letter.write_text("{}", encoding="utf-8")
     assert main(["bound", *files, "--prices", str(letter)]) == 2
-    assert "no file of prices" in capsys.readouterr().err
+    assert "was not written by this" in capsys.readouterr().err
     assert letter.read_text(encoding="utf-8") == "{}"

@@ -174,30 +174,20 @@ def check_place(path: Path) -> None:
     Raises
     ------
     InputError
-        If the folder is missing, or something is there that is no file of prices.
+        If it cannot be written, or something is there that is no file of prices.
     """
     from shadowprice.policies.pricing.posted import FORMAT
+    from shadowprice.results.target import check_file
 
-    if not path.parent.is_dir():
-        raise InputError(Fault(str(path), f"the folder {path.parent} does not exist", "make it"))
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise InputError(Fault(str(path), "is no plain file", "give another name"))
-    if path.exists():
-        with path.open("rb") as file:
-            ours = FORMAT.encode() in file.read(200)
-        if not ours:
-            mend = "give another name, or remove it"
-            raise InputError(Fault(str(path), "is there already and is no file of prices", mend))
+    check_file(path, lambda head: FORMAT in head[:200])
 
 
 def write_prices(found: Certificate, cluster: Cluster, path: Path) -> None:
     """Write the prices of a certificate, whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    try:
+    from shadowprice.results.target import whole_file
+
+    with whole_file(path) as part:
         part.write_text(json.dumps(found.prices.document(cluster)) + "\n", encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _table(found: Certificate, gap: float) -> Table:

@@ -87,7 +87,8 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
 
     run = ctx.params.get("run")
     with suppress(OSError, ValueError, TypeError, pl.exceptions.PolarsError):
-        table = pl.read_parquet(Path(run) / "jobs.parquet", columns=["job"])  # type: ignore[arg-type]
+        with (Path(str(run)) / "jobs.parquet").open("rb") as file:
+            table = pl.read_parquet(file, columns=["job"])
         return _starting(table["job"].to_list(), incomplete)
     return []
 

@@ -104,7 +104,8 @@ def jobs(
         completed=span("--completed", completed),
         late=late,
     ).apply(table)
-    names = columns_of(table, _listed(columns) or [c for c in SHOWN if c in table.columns])
+    asked = [*dict.fromkeys(_listed(columns))]  # once each, however often they are named
+    names = columns_of(table, asked or [c for c in SHOWN if c in table.columns])
     rows = ordered(chosen, _listed(sort))
     if limit is None and output is Listing.TABLE:
         limit = MOST

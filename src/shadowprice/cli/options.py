@@ -220,6 +220,7 @@ def policy_settings(
         }
         for name in names
     }
+    bounds.SETTINGS.check(len(settings or ()), "--set")
     result: dict[str, dict[str, Any]] = {name: {} for name in names}
     layers = [] if params is None else [(str(params), read_parameters(params))]
     layers += [("--set", setting(text)) for text in settings or ()]
@@ -315,10 +316,12 @@ def variants(text: str) -> list[NamedVariant]:
     from shadowprice.policies.registry import policy_info
 
     found: list[NamedVariant] = []
+    bounds.POLICIES.check(text.count(",") + 1, "--policy")
     for part in (part.strip() for part in text.split(",")):
         name, _, pairs = part.partition("?")
         if part:
             policy_info(name)
+            bounds.SETTINGS.check(pairs.count("&") + 1, f"--policy {shown(name)}")
             found.append(NamedVariant(name, tuple(pair for pair in pairs.split("&") if pair)))
     if not found:
         raise InputError(Fault("--policy", "names no policy", "write --policy oasis,fifo"))

@@ -167,7 +167,7 @@ def generate(
 ) -> None:
     """Generate a workload and its cluster, from the ranges of a paper's evaluation."""
     from shadowprice.core.errors import InputError
-    from shadowprice.results.target import check_file, is_marked_yaml
+    from shadowprice.results.target import check_file, check_writable, is_marked_yaml
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
     from shadowprice.traces.testbed import oasis_testbed_cluster
@@ -180,6 +180,7 @@ def generate(
             raise InputError(f"{out}: is a file; give --out a directory")
         check_file(out / "cluster.yaml", is_marked_yaml)
         check_job_file(out / "jobs.jsonl")
+    check_writable(out, str(out))
     options = GeneratorOptions(
         preset=preset,  # type: ignore[arg-type]  # checked by the options
         jobs=jobs,

@@ -96,7 +96,7 @@ LINE = _bound("line", 1 << 20, "bytes of a line")
 JOURNAL_LINE = _bound("journal_line", 1 << 27, "bytes of a line of a journal")
 TABLE_BYTES = _bound("table", 4 << 30, "bytes of a trace or a job file, decompressed")
 EXPANSION = _bound("expansion", 200, "times its size that a gzip file over 64 MiB unpacks to")
-VALUES = _bound("values", 1_000_000, "values of a YAML file, counted at every alias")
+VALUES = _bound("values", 250_000, "values of a YAML file, counted at every alias")
 NESTING = _bound("nesting", 50, "levels of nesting")
 FAULTS = _bound("faults", 50, "faults listed")
 NAME = _bound("name", 200, "characters of a name")
@@ -145,7 +145,7 @@ MEASURED = _bound("measured", 1_000_000, "measured durations of a law")
 
 # Results
 RUN_FILE = _bound("run_file", 256 << 20, "bytes of run.json")
-ROWS = _bound("rows", 100_000_000, "rows of what ran (a row a slot, job and server)")
+ROWS = _bound("rows", 20_000_000, "rows of what ran (a row a slot, job and server)")
 
 # Options
 SEED = _bound("seed", 2**63 - 1, "(the largest seed)")
@@ -161,4 +161,4 @@ MACHINES = _bound("machines", 1_000_000, "machines of a cloning file")
 COPIES = _bound("copies", 1_000, "copies of a task")
 LOAD = _bound("load", 1_000, "times the work that fits")
 POLICIES = _bound("policies", 50, "policies compared")
-SETTINGS = _bound("settings", 1_000, "parameters set")
+SETTINGS = _bound("settings", 1_000, "parameters set (by options, a file, or a variant)")

@@ -74,6 +74,20 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def is_text(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: it holds no half of a surrogate pair.
+
+    JSON and bytes on the command line can give such halves; tables and files take none.
+    """
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def json_safe(text: str) -> str:
     """Return JSON in which no character is one that a terminal would obey; it reads the same."""
 

@@ -46,7 +46,19 @@ DIGEST_EVERY: Final = 1000
 """Events between two digests."""
 
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_WRONG: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+_WRONG: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+)
+"""What values that no engine wrote lead to, wherever they are used first."""
+
+_MOST_ASKED: Final = 1000
+"""Consultations of one event without a decision; an engine asks once or twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +153,7 @@ class Header:
                 )
             )
         try:
-            return cls(
+            header = cls(
                 cluster_of(record["cluster"]),
                 record["policy"],
                 capabilities_of(record["capabilities"]),
@@ -150,8 +162,20 @@ class Header:
                 record["versions"],
                 record["acknowledges"],
             )
+            header._check_types()
         except _WRONG as error:
             raise _damaged(place, "is no header of a journal") from error
+        return header
+
+    def _check_types(self) -> None:
+        """Refuse what readers would stumble over later."""
+        texts = [self.policy, *self.cluster.names, *self.cluster.resources, *self.versions.keys()]
+        numbers = [self.cluster.horizon, *(() if self.until is None else (self.until,))]
+        if not all(isinstance(text, str) for text in (*texts, *self.versions.values())):
+            raise TypeError("a name is no text")
+        if not all(type(number) is int for number in numbers):
+            raise TypeError("a number of slots is none")
+        self.parameters.keys()
 
     def engine(self, policy: Policy | None = None) -> Engine:
         """Return an engine to replay the journal into.
@@ -230,7 +254,8 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="\n")
+        # Bytes of a path that are no text are written as the escapes that JSON has for them.
+        self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
         self._file.write(header.line() + "\n")
         self._since = 0
 
@@ -365,14 +390,43 @@ def replay(journal: JournalReader, engine: Engine) -> Engine:
         If an event does not fit the state, or the state has not the digest that it had.
     """
     for item in journal:
+        take(engine, item, journal.path)
+    return engine
+
+
+def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
+    """Let an engine take in the next item of a journal: an event, or a digest to compare with.
+
+    Parameters
+    ----------
+    engine : Engine
+        In the state before the item.
+    item : Entry or Mark
+        The item.
+    path : Path
+        What errors call the journal.
+
+    Raises
+    ------
+    ShadowpriceError
+        If the event does not fit the state, or the state has not the digest that it had.
+    """
+    try:
         if isinstance(item, Entry):
             engine.apply(item)
-        elif item.digest != engine.state_digest():
-            raise ShadowpriceError(
-                f"{journal.path}: after event {item.sequence} the state is not the one that was "
-                "written down: the journal was changed, or was written by another version"
-            )
-    return engine
+            return
+        same = item.digest == engine.state_digest()
+    except _WRONG as error:
+        raise ShadowpriceError(
+            f"{path}: event {item.sequence} does not fit the state "
+            f"({type(error).__name__}: {error}); the journal was changed, or was written by "
+            "another version"
+        ) from error
+    if not same:
+        raise ShadowpriceError(
+            f"{path}: after event {item.sequence} the state is not the one that was "
+            "written down; the journal was changed, or was written by another version"
+        )
 
 
 def entry_of(line: str, cluster: Cluster, place: str = "journal") -> Entry:
@@ -404,8 +458,12 @@ def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
         if "digest" in record:
             return Mark(record["n"], record["digest"])
         sequence, asked = record.pop("n"), record.pop("asked", 0)
+        if not 0 <= asked <= _MOST_ASKED:
+            raise ValueError("was asked too often")
         decided = record.pop("decided", [[]] * asked)
         event = event_of(record)
+        if type(event.slot) is not int or not 0 <= event.slot <= bounds.SLOT.most:
+            raise ValueError("is in no slot")
         if isinstance(event, CapacityChanged):
             cluster = changed_cluster(cluster, event).cluster
         consultations = tuple(

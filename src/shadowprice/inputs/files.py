@@ -111,7 +111,8 @@ def resolve_records(
     """
     specs: list[tuple[str, JobSpec]] = []
     faults: list[Fault] = []
-    for where, record in records:
+    for count, (where, record) in enumerate(records, start=1):
+        bounds.JOBS.check(count, place)
         if isinstance(record, InputError):
             faults += record.faults
         else:
@@ -119,9 +120,10 @@ def resolve_records(
             faults += wrong
             if spec is not None:
                 specs.append((where, spec))
-                bounds.JOBS.check(len(specs), place)
-        if len(faults) > MOST_FAULTS and not skip_invalid:
-            raise InputError([*faults[:MOST_FAULTS], Fault(place, "and more; these come first")])
+        if len(faults) > MOST_FAULTS:
+            del faults[MOST_FAULTS:]
+            if not skip_invalid:
+                raise InputError([*faults, Fault(place, "and more; these come first")])
     jobs, wrong = resolve_jobs(specs, cluster, measured_in(folder))
     faults += wrong
     places = {spec.name: where for where, spec in reversed(specs)}

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.core.specs import Bounded, validate
@@ -117,10 +118,25 @@ def policy_parameters(name: str, settings: Mapping[str, Any]) -> Parameters:
     InputError
         If the policy or a parameter is unknown, or a value is out of range.
     """
-    parameters, faults = validate(policy_info(name).parameters, dict(settings), f"policy {name}")
+    model = policy_info(name).parameters
+    bounds.SETTINGS.check(_leaves(settings), f"policy {name}")
+    parameters, faults = validate(model, dict(settings), f"policy {name}")
     if parameters is None:
         raise InputError(faults)
     return parameters
+
+
+def _leaves(settings: Mapping[str, Any]) -> int:
+    """Return how many values nested settings hold."""
+    waiting: list[Any] = [settings]
+    count = 0
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            waiting.extend(part.values())
+        else:
+            count += 1
+    return count
 
 
 def make_policy(name: str, context: PolicyContext, settings: Mapping[str, Any]) -> Policy:

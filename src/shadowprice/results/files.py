@@ -31,6 +31,9 @@ FILES: Final = frozenset(
 FORMAT: Final = 3
 """Version of the run directory's format; 1 is read as well (see `_upgraded`)."""
 
+_ESCAPES: Final = "backslashreplace"
+"""Bytes of a path that are no text are written as the escapes that JSON has for them."""
+
 Record = dict[str, Any]
 
 
@@ -126,7 +129,7 @@ def write_run(run: Run, folder: Path) -> None:
 def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
     """Write records as JSON Lines."""
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    with path.open("w", encoding="utf-8", newline="\n") as file:
+    with path.open("w", encoding="utf-8", errors=_ESCAPES, newline="\n") as file:
         for record in records:
             file.write(encode(record) + "\n")
 
@@ -134,7 +137,7 @@ def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
 def write_json(path: Path, record: Mapping[str, object]) -> None:
     """Write a record as indented JSON."""
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    path.write_text(text + "\n", encoding="utf-8", errors=_ESCAPES)
 
 
 def read_run(folder: Path) -> Run:
@@ -303,7 +306,8 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
     """
     path = folder / f"{name}.parquet"
     try:
-        table = pl.read_parquet(path)
+        with path.open("rb") as file:  # polars takes no path that is no text
+            table = pl.read_parquet(file)
         return _upgraded(table) if name == "jobs" and "jct" not in table.columns else table
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(

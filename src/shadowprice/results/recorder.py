@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
     Charge,
@@ -38,6 +39,8 @@ from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
 from shadowprice.engine.state import JobRecord
 from shadowprice.results.observer import Observer
+
+_FEWER_ROWS: Final = "give --until, or make slots longer"
 
 HEAT_BINS: Final = 2000
 """Most columns of a heat map; longer runs average neighbouring slots."""
@@ -219,6 +222,7 @@ class Recorder(Observer):
         )
         self._refusals: dict[int, Refusal] = {}
         self._next_slot = 0
+        self._standing = self._rows = 0
         self.engine: Engine | None = None
 
     # ------------------------------------------------------------ hooks
@@ -232,6 +236,9 @@ class Recorder(Observer):
         match event:
             case SlotEnded(slot):
                 self._next_slot = slot + 1
+                # Tables hold a row for each of them: what is too much is told while it runs.
+                self._rows += self._standing
+                bounds.ROWS.check(self._rows, f"the run, slot {slot}", _FEWER_ROWS)
             case JobsArrived():
                 self.arrived.update(job.name for job in event.jobs)
             case ServerLost() | ServerBack() | JobCancelled():
@@ -331,10 +338,12 @@ class Recorder(Observer):
         self._starts.extend((slot,) * count)
         self._ends.extend((-1,) * count)
         self._open[job] = (first, first + count)
+        self._standing += count
 
     def _close(self, job: str, slot: int) -> None:
         rows = self._open.pop(job, None)
         if rows is not None:
+            self._standing -= rows[1] - rows[0]
             for row in range(*rows):
                 self._ends[row] = slot
 

@@ -21,6 +21,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import is_text
 from shadowprice.traces.registry import Reading
 
 HEAD_BYTES: Final = 1 << 16
@@ -350,6 +351,8 @@ def _parse(
     header: bool,
     quoted: bool,
 ) -> pl.DataFrame:
+    if isinstance(source, Path) and not is_text(str(source)):
+        source = source.read_bytes()  # polars takes no path that is no text
     return pl.read_csv(
         source,
         has_header=header,

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
-from shadowprice.cli.options import policy_settings
+from shadowprice.cli.options import policy_settings, variants
 from shadowprice.cli.policies import parameter_rows
 from shadowprice.cli.tables import best_of
 from shadowprice.core.errors import InputError
@@ -73,6 +73,17 @@ def test_wrong_pairs_are_told(pair: str, said: str) -> None:
 def test_a_setting_of_a_policy_that_does_not_run_is_a_mistake() -> None:
     with pytest.raises(InputError, match="'rich' is not among the policies"):
         policy_settings(None, ["rich.mode=fast"], ["flat-rate"])
+
+
+def test_policies_and_settings_are_bounded() -> None:
+    with pytest.raises(InputError, match="51 is above the bound of 50 policies compared"):
+        variants(",".join(["rich"] * 51))
+    with pytest.raises(InputError, match="1,001 is above the bound of 1,000 parameters set"):
+        variants("rich?" + "&".join(["a=1"] * 1001))
+    with pytest.raises(InputError, match="--set: 1,001 is above the bound"):
+        policy_settings(None, ["a=1"] * 1001, ["rich"])
+    with pytest.raises(InputError, match="policy rich: 1,001 is above the bound"):
+        registry.policy_parameters("rich", {"table": {f"k{n}": 1 for n in range(1001)}})
 
 
 def test_parameters_are_listed_by_dotted_name() -> None:

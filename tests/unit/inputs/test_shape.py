@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import json
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.inputs import read_parameters
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.inputs import read_jobs, read_parameters
 from shadowprice.inputs.text import load_json_line, load_yaml, read_text
 
 
@@ -22,7 +24,7 @@ def bomb(levels: int) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (bomb(12), " is above the bound of 1,000,000 values of a YAML file"),
+        (bomb(12), " is above the bound of 250,000 values of a YAML file"),
         ("[" * 100_000, "line 1: 51 is above the bound of 50 levels of nesting"),
         ("- " * 100_000, "levels of nesting"),
         ("{a: " * 100_000, "levels of nesting"),
@@ -108,3 +110,48 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         read_text(path)
     with pytest.raises(InputError, match="is no regular file"):
         read_text(Path("/dev/zero"))
+
+
+JOB = {
+    "name": "j",
+    "minibatch_time": "1s",
+    "worker": {"gpu": 1},
+    "utility": {"kind": "constant", "value": 1},
+}
+CLUSTER = ClusterSpec.model_validate(
+    {"slot": "1min", "servers": [{"name": "s", "capacity": {"gpu": 8}}]}
+).resolve()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": "a{}"}, {"labels": {"a{}": "x"}}, {"labels": {"a": "{}"}}, {"worker": {"g{}": 1}}],
+    ids=str,
+)
+def test_half_of_a_surrogate_pair_is_no_text(tmp_path: Path, changes: dict[str, object]) -> None:
+    path = tmp_path / "jobs.jsonl"
+    text = json.dumps({**JOB, **changes}) + "\n"
+    for half in (r"\ud800", r"\udfff"):
+        path.write_text(text.replace("{}", half))
+        with pytest.raises(InputError, match="holds half of a surrogate pair; write whole char"):
+            read_jobs(path, CLUSTER)
+    if "worker" not in changes:
+        path.write_text(text.replace("{}", r"\ud83d\ude00"))
+        assert len(read_jobs(path, CLUSTER)) == 1
+
+
+def test_yaml_cannot_write_halves_of_pairs(tmp_path: Path) -> None:
+    path = tmp_path / "h.yaml"
+    path.write_text('a: "\\ud800"\n')
+    with pytest.raises(InputError, match="not YAML"):
+        load_yaml(path)
+
+
+def test_faulty_lines_that_are_left_out_are_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.jsonl"
+    path.write_text("{}\n" * 3_000 + json.dumps(JOB))
+    tracemalloc.start()
+    assert [job.name for job in read_jobs(path, CLUSTER, skip_invalid=True)] == ["j"]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20

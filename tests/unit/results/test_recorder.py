@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
+from shadowprice.core.bounds import Bound
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
 from shadowprice.core.events import Commit, Completed, Decided, DriverEvent, Reject, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.engine import Engine
@@ -165,6 +168,18 @@ def test_a_run_of_nothing_has_empty_tables() -> None:
     assert len(run.slots) == len(run.jobs) == len(run.allocations) == 0
     assert run.summary["jct"]["mean"] is None
     assert run.summary["makespan"] is None
+
+
+def test_rows_of_what_ran_are_bounded_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = recorded(5, "wanderer")[3].allocations.height
+    assert rows > 10
+    for most in (rows, rows - 1):
+        monkeypatch.setattr(bounds, "ROWS", Bound("rows", most, "rows of what ran"))
+        if most == rows:
+            assert recorded(5, "wanderer")[3].allocations.height == rows
+        else:
+            with pytest.raises(InputError, match=r"the run, slot .* is above the bound of"):
+                recorded(5, "wanderer")
 
 
 def test_bins_average_neighbours_once_there_are_too_many() -> None:

@@ -57,7 +57,7 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
         if part not in _TAGS.get(str(before), ())
     ]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
-    joint = "" if place.endswith(("]", ":")) or not path else ": "
+    joint = "" if place.endswith("]") or not path else " " if place.endswith(":") else ": "
     path = path if place.endswith("]") else path.removeprefix(".")
     where = f"{place}{joint}{path}"
     if issue["type"] == "extra_forbidden":
@@ -69,6 +69,8 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
         return Fault(where, "is missing")
     if issue["type"] in {"union_tag_invalid", "union_tag_not_found"}:
         return _kind_fault(where, issue)
+    if issue["type"] == "string_unicode":
+        return Fault(where, "holds half of a surrogate pair", "write whole characters")
     return Fault(where, issue["msg"].removeprefix("Value error, "))
 
 

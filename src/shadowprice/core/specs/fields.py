@@ -26,6 +26,7 @@ from shadowprice.core.amounts import (
 )
 from shadowprice.core.bounds import Bound
 from shadowprice.core.errors import InputError
+from shadowprice.core.wording import is_text
 
 Value = TypeVar("Value")
 
@@ -133,8 +134,10 @@ def _takes(annotation: Any, *kinds: type) -> bool:
 def _bounded(value: Any) -> None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         bounds.NUMBER.checked(abs(value))
-    elif isinstance(value, str) and len(value) > bounds.TEXT.most:
-        raise InputError(bounds.TEXT.message(len(value)))
+    elif isinstance(value, str):
+        bounds.TEXT.checked(len(value))
+        if not is_text(value):
+            raise InputError("holds half of a surrogate pair; write whole characters")
     elif isinstance(value, dict):
         for key, inner in value.items():
             _bounded(key)
