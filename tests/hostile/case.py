@@ -93,8 +93,8 @@ def content_bytes(content: Content) -> bytes:
         return content.encode("utf-8", "surrogatepass")
     if "repeat" in content:
         unit, times = content["repeat"]
-        middle = unit.encode() * times
-        return content.get("before", "").encode() + middle + content.get("after", "").encode()
+        parts = (content.get("before", ""), unit * times, content.get("after", ""))
+        return content_bytes("".join(parts))
     if "base64" in content:
         return base64.b64decode(content["base64"])
     if "gzip" in content:

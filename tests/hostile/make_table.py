@@ -1,8 +1,10 @@
-"""Write the table of hostile inputs: ``python -m tests.hostile.make_table --cases 1000``.
+"""Write the table of hostile inputs: ``python -m tests.hostile.make_table --least 25``.
 
-Distinct inputs are drawn as the fuzzer draws them, and those that are refused in a way not seen
-before come first, so that the table holds many kinds of refusal rather than many of one. Each is
-kept with what it gets; a test calls every one of them again.
+Cases of the table are kept, and asked again for what they get now. Distinct ones are added, drawn
+as the fuzzer draws them, until every command has so many: those that are refused in a way not seen
+before come first, so that the table holds many kinds of refusal rather than many of one. What the
+fuzzer found and was mended comes in by ``--found FILE``, as its ``--keep`` wrote it. A test calls
+every case of the table.
 """
 
 from __future__ import annotations
@@ -12,16 +14,22 @@ import gzip
 import json
 import re
 import sys
+import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.hostile.case import Case
+from tests.hostile.commands import commands
 from tests.hostile.drawing import Drawer
 from tests.hostile.pool import RUNS, Worker, good_runs, journal_lines, judge
 
 TABLE = Path(__file__).with_name("inputs.jsonl.gz")
 """A line a case: ``words``, ``files``, and what it ``gets``: exit status and first line."""
+
+PATIENCE = 30.0
+"""Seconds that may pass until a command has enough cases."""
 
 LARGEST = 4_000
 """Characters of a case in the table, as JSON."""
@@ -39,42 +47,83 @@ def kind_of(line: str) -> str:
     return re.sub(r"'[^']*'|\"[^\"]*\"|[\d,.]+|\S*\.(yaml|jsonl|csv|toml)\S*", "", line)[:160]
 
 
+def records(path: Path) -> list[dict[str, Any]]:
+    """Return the cases of a file of JSON Lines, without what they got."""
+    data = path.read_bytes()
+    lines = (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines()
+    return [Case.of(json.loads(line)).record() for line in lines]
+
+
+class Table:
+    """Cases by their text, and how many there are of each kind of answer.
+
+    Parameters
+    ----------
+    worker : Worker
+        Who is asked.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.kinds: Counter[tuple[str, str]] = Counter()
+        self.commands: Counter[str] = Counter()
+
+    def add(self, record: dict[str, Any], *, anyway: bool) -> None:
+        """Ask a case and keep it: ``anyway``, or if there are few like it and it is quick."""
+        text = json.dumps(record)
+        if text in self.kept or (len(text) > LARGEST and not anyway):
+            return
+        answer = self.worker.ask(Case.of(record), 60.0)
+        faults = judge(answer)
+        if faults:
+            print(json.dumps({"faults": faults, **record}), flush=True)
+            return
+        command = command_of(record["words"])
+        kind = command, kind_of(gets(answer)[1])
+        # Of one kind no more than a few; of calls that succeed, not many either.
+        if not anyway and (self.kinds[kind] >= 4 or answer["seconds"] > 0.3):
+            return
+        self.kinds[kind] += 1
+        self.commands[command] += 1
+        self.kept[text] = {**record, "gets": gets(answer)}
+
+
+def command_of(words: Sequence[str]) -> str:
+    """Return the command of a call, empty where it names none."""
+    known = [" ".join(one.words) for one in commands()]
+    return next((name for name in known if list(words[: len(name.split())]) == name.split()), "")
+
+
 def main() -> int:
-    """Draw cases until the table is full."""
+    """Ask what is there again, and draw cases until every command has enough."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--least", type=int, default=25, help="cases of every command")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--found", type=Path, help="cases that the fuzzer found")
     chosen = parser.parse_args()
-    kept: dict[str, dict[str, Any]] = {}
-    kinds: Counter[str] = Counter()
+    # Some commands take nothing that could be wrong in so many ways.
+    wanted = {" ".join(one.words): min(chosen.least, 8 * len(one.options)) for one in commands()}
     with good_runs() as runs, Worker(runs) as worker:
         drawer = Drawer(chosen.seed, [*RUNS], journal_lines(runs), quick=True)
         worker.ask(Case(("policies",)), 300.0)
-        tried = 0
-        while len(kept) < chosen.cases and tried < 100 * chosen.cases:
-            tried += 1
-            case = drawer.draw()
-            text = json.dumps(case.record())
-            if len(text) > LARGEST or text in kept:
-                continue
-            answer = worker.ask(case, 20.0)
-            faults = judge(answer)
-            if faults:
-                print(json.dumps({"faults": faults, **case.record()}), flush=True)
-                continue
-            kind = kind_of(gets(answer)[1])
-            # Of one kind no more than a few; of calls that succeed, not many either.
-            if kinds[kind] >= (40 if not kind else 8) or answer["seconds"] > 0.3:
-                continue
-            kinds[kind] += 1
-            kept[text] = {**case.record(), "gets": gets(answer)}
-            if len(kept) % 50 == 0:
-                print(f"{len(kept)} of {tried}", file=sys.stderr, flush=True)
-    lines = "".join(json.dumps(record) + "\n" for record in kept.values())
+        table = Table(worker)
+        for record in records(TABLE):
+            table.add(record, anyway=True)
+        for record in records(chosen.found) if chosen.found else ():
+            table.add(record, anyway=True)
+        print(f"{len(table.kept)} cases kept", file=sys.stderr, flush=True)
+        for name, least in wanted.items():
+            end = time.monotonic() + PATIENCE
+            while table.commands[name] < least and time.monotonic() < end:
+                case = drawer.draw()
+                if command_of(case.words) == name:
+                    table.add(case.record(), anyway=False)
+            print(f"{name}: {table.commands[name]}", file=sys.stderr, flush=True)
+    lines = "".join(json.dumps(record) + "\n" for record in table.kept.values())
     TABLE.write_bytes(gzip.compress(lines.encode(), 9, mtime=0))
-    told = f"{len(kept)} of {tried} cases kept, {len(kinds)} kinds of answers"
-    print(told, file=sys.stderr)
-    return 0 if len(kept) >= chosen.cases else 1
+    print(f"{len(table.kept)} cases, {len(table.kinds)} kinds of answers", file=sys.stderr)
+    return 0 if len(table.kept) >= 1000 else 1
 
 
 if __name__ == "__main__":
