@@ -132,6 +132,52 @@ def servers(rng: np.random.Generator, horizon: int = 10) -> Cluster:
     return ClusterSpec.model_validate(document).resolve()
 
 
+def tight_servers(rng: np.random.Generator) -> Cluster:
+    """Return two or three unequal servers that few jobs of `tight_entry` fit on together."""
+    document = {
+        "slot": "20min",
+        "horizon": 10,
+        "servers": [
+            {
+                "name": f"server-{at}",
+                "capacity": {
+                    "gpu": int(rng.integers(1, 5)),
+                    "cpu": int(rng.integers(2, 9)),
+                    "memory": f"{int(rng.integers(8, 33))}GiB",
+                },
+            }
+            for at in range(int(rng.integers(2, 4)))
+        ],
+    }
+    return ClusterSpec.model_validate(document).resolve()
+
+
+def tight_entry(rng: np.random.Generator, name: str) -> dict[str, Any]:
+    """Return a job whose workers and parameter server leave each other little room."""
+    chunks = int(rng.integers(1, 5))
+    return {
+        "name": name,
+        "arrival": f"{int(rng.integers(0, 5))} slots",
+        "chunks": chunks,
+        "minibatches": int(rng.integers(1, 60)),
+        "minibatch_time": "40s",
+        "gradient": "10MB",
+        "worker": {
+            "gpu": int(rng.integers(1, 3)),
+            "cpu": int(rng.integers(1, 4)),
+            "memory": f"{int(rng.integers(1, 16))}GiB",
+            "bandwidth": "1Gbps",
+        },
+        "ps": {
+            "cpu": int(rng.integers(1, 5)),
+            "memory": f"{int(rng.integers(4, 20))}GiB",
+            "bandwidth": f"{int(rng.integers(1, 3))}Gbps",
+        },
+        "workers": {"min": int(rng.integers(1, chunks + 1)), "max": chunks},
+        "utility": utility(rng),
+    }
+
+
 def utility(rng: np.random.Generator) -> dict[str, Any]:
     value = round(float(10 ** rng.uniform(-2, 2)), 3)
     return [

@@ -115,11 +115,12 @@ class Drawer:
             "job": self._job,
         }
 
-    def draw(self) -> Case:
-        """Return a call that nothing like may have been tried."""
+    def draw(self, name: str = "") -> Case:
+        """Return a call that nothing like may have been tried: of a command, or of any."""
         rng = self.rng
-        weights = [WEIGHTS.get(one.words[0], 2) for one in self._commands]
-        command: Command = rng.choices(self._commands, weights)[0]
+        among = [one for one in self._commands if name in {"", " ".join(one.words)}]
+        weights = [WEIGHTS.get(one.words[0], 2) for one in among]
+        command: Command = rng.choices(among, weights)[0]
         files: Files = {}
         words = [*command.words]
         world = rng.choice(("training", "training", *WORLDS))

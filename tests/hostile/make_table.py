@@ -14,7 +14,6 @@ import gzip
 import json
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +27,8 @@ from tests.hostile.pool import RUNS, Worker, good_runs, journal_lines, judge
 TABLE = Path(__file__).with_name("inputs.jsonl.gz")
 """A line a case: ``words``, ``files``, and what it ``gets``: exit status and first line."""
 
-PATIENCE = 30.0
-"""Seconds that may pass until a command has enough cases."""
+PATIENCE = 300
+"""Cases drawn of a command that has too few."""
 
 LARGEST = 4_000
 """Characters of a case in the table, as JSON."""
@@ -82,7 +81,7 @@ class Table:
         command = command_of(record["words"])
         kind = command, kind_of(gets(answer)[1])
         # Of one kind no more than a few; of calls that succeed, not many either.
-        if not anyway and (self.kinds[kind] >= 4 or answer["seconds"] > 0.3):
+        if not anyway and (self.kinds[kind] >= 4 or answer["seconds"] > 1.0):
             return
         self.kinds[kind] += 1
         self.commands[command] += 1
@@ -114,11 +113,10 @@ def main() -> int:
             table.add(record, anyway=True)
         print(f"{len(table.kept)} cases kept", file=sys.stderr, flush=True)
         for name, least in wanted.items():
-            end = time.monotonic() + PATIENCE
-            while table.commands[name] < least and time.monotonic() < end:
-                case = drawer.draw()
-                if command_of(case.words) == name:
-                    table.add(case.record(), anyway=False)
+            for _ in range(PATIENCE):
+                if table.commands[name] >= least:
+                    break
+                table.add(drawer.draw(name).record(), anyway=False)
             print(f"{name}: {table.commands[name]}", file=sys.stderr, flush=True)
     lines = "".join(json.dumps(record) + "\n" for record in table.kept.values())
     TABLE.write_bytes(gzip.compress(lines.encode(), 9, mtime=0))

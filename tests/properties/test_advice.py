@@ -14,9 +14,19 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
 from shadowprice.engine.validation import never_fits
+from shadowprice.policies.registry import policies
 from shadowprice.results.advice import Advice
 from shadowprice.simulator.advice import advise
-from tests.advice_cases import Case, check, entry, refused, resolved, servers
+from tests.advice_cases import (
+    Case,
+    check,
+    entry,
+    refused,
+    resolved,
+    servers,
+    tight_entry,
+    tight_servers,
+)
 from tests.astraea_cases import shared_cluster
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -95,6 +105,54 @@ def test_advice_where_places_are_shared(policy: str, seed: int) -> None:
     entries = [one for one in entries if never_fits(resolved(on, [one])[0], on) is None]
     until = 20 if policy in ("astraea", "batchsche") else None
     hold(Case(policy, {}, on, entries, until=until), most=1)
+
+
+def tight_case(policy: str, seed: int) -> Case:
+    """Return jobs that empty servers carry only just, or not together with their servers."""
+    rng = np.random.default_rng(seed)
+    on = tight_servers(rng)
+    drawn = [tight_entry(rng, f"job-{at}") for at in range(8)]
+    entries = [
+        one for one in drawn if never_fits(resolved(on, [one])[0], on, local_free=True) is None
+    ]
+    return Case(policy, {}, on, entries, seed=seed)
+
+
+def awkward_case(policy: str, seed: int) -> Case:
+    """Return jobs of two tenants of whom some ask for gangs that no places make."""
+    rng = np.random.default_rng(seed)
+    on = shared_cluster(3, TENANTS, horizon=8)
+    entries = []
+    for at in range(7):
+        one = shared_entry(rng, f"job-{at}")
+        kind = int(rng.integers(4))
+        if kind < 2:
+            one["worker"]["worker"] = 2  # a worker takes one place
+        entries.append(one)
+    entries = [one for one in entries if never_fits(resolved(on, [one])[0], on) is None]
+    return Case(policy, {}, on, entries, until=20 if policy in TENANTS_PRICED else None)
+
+
+TENANTS_PRICED = ("astraea", "batchsche")
+TENANTS_SHARING = ("gandiva_fair", "hived")
+
+
+@pytest.mark.parametrize("policy", [name for name in policies() if name != "optimum"])
+def test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would(policy: str) -> None:
+    kinds = {"oasis": lambda name, seed: case_of(name, {}, seed)}
+    kinds |= dict.fromkeys((*TENANTS_PRICED, *TENANTS_SHARING), awkward_case)
+    told = given_ = 0
+    for seed in range(20):
+        case = kinds.get(policy, tight_case)(policy, seed)
+        for position in refused(case.run(), case.entries)[:1]:
+            counsel = case.counsel(position)
+            assert counsel.held
+            assert counsel.advice or counsel.hopeless, (seed, position)
+            told += 1
+        given_ += len(hold(case, most=1))
+        if told >= 2 and given_:
+            return
+    pytest.fail(f"{told} refused, {given_} changes advised: the jobs are too easy, or too hard")
 
 
 @pytest.mark.parametrize("prices", ["online", "offline"])

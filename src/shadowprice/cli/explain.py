@@ -100,9 +100,13 @@ def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None
     from shadowprice.cli.advising import PATIENCE, counsel_on, expected_seconds, wanted
     from shadowprice.core.amounts import format_seconds
     from shadowprice.core.errors import InputError
+    from shadowprice.results.files import read_advice
 
     if asked is False or not wanted(story):
         return None, ""
+    kept = read_advice(run).get(story.job["job"])
+    if kept is not None:
+        return kept, ""
     seconds = expected_seconds(story)
     if asked is None and seconds > PATIENCE:
         return None, f"--advice works it out by running again, in about {format_seconds(seconds)}"

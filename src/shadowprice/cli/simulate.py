@@ -46,6 +46,19 @@ def simulate(
             rich_help_panel=o.OUTPUT,
         ),
     ] = False,
+    advice: Annotated[
+        bool,
+        typer.Option(
+            "--advice",
+            help="Also work out what would have had refused jobs admitted, those worth most "
+            "first, and keep it with --out: the page tells it.",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = False,
+    advice_time: Annotated[
+        str,
+        typer.Option("--advice-time", help="Time for that, at most.", rich_help_panel=o.OUTPUT),
+    ] = "1min",
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
@@ -60,7 +73,10 @@ def simulate(
     shadowprice simulate --trace 'philly:philly.csv.gz?limit=2000' --policy fifo
 
     shadowprice simulate -c cluster.yaml -j jobs.yaml --until '300 slots' --set prices=online
+
+    shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """
+    from shadowprice.cli.bound import duration
     from shadowprice.cli.tables import summary_table
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.policies.registry import policy_parameters
@@ -70,8 +86,10 @@ def simulate(
     from shadowprice.simulator.journaling import JournalObserver
     from shadowprice.simulator.scenario import build_policy, record_run
 
-    if journal and out is None:
-        raise InputError(Fault("--journal", "needs a directory to write to", "give --out DIR"))
+    for flag, given in (("--journal", journal), ("--advice", advice)):
+        if given and out is None:
+            raise InputError(Fault(flag, "needs a directory to write to", "give --out DIR"))
+    advising = duration("--advice-time", advice_time)
     settings = o.policy_settings(params, set_, [policy])[policy]
     scenario, remarks = o.load_scenario(
         cluster=cluster,
@@ -108,6 +126,14 @@ def simulate(
                 stop=stop,
             )
         if pending is not None:
+            if advice and not run.info["partial"]:
+                from shadowprice.simulator.advice import with_advice
+
+                with progress_bar("advice on refused", quiet) as progress:
+                    run = with_advice(
+                        run, scenario, policy, settings, seconds=advising, progress=progress,
+                        stop=stop,
+                    )  # fmt: skip
             _keep(run, pending)
     if output is Output.JSON:
         print_json(run.info)

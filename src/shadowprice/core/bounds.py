@@ -145,6 +145,7 @@ MEASURED = _bound("measured", 1_000_000, "measured durations of a law")
 
 # Results
 RUN_FILE = _bound("run_file", 256 << 20, "bytes of run.json")
+ADVISED = _bound("advised", 1_000, "refused jobs that a run keeps advice on")
 ROWS = _bound("rows", 20_000_000, "rows of what ran (a row a slot, job and server)")
 
 # Options

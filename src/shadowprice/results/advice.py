@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -114,3 +114,15 @@ class Counsel:
             "hopeless": [way.record() for way in self.hopeless],
             "left_out": list(self.left_out),
         }
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Counsel:
+        """Return the counsel that `record` told."""
+        return cls(
+            record["job"],
+            record["slot"],
+            record["held"],
+            [Advice(**one) for one in record["advice"]],
+            [Hopeless(**one) for one in record["hopeless"]],
+            record["left_out"],
+        )

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,18 +15,20 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
+from shadowprice.results.advice import Counsel
 from shadowprice.results.metrics import summarise
 
-RUN, DECISIONS, PAYMENTS, REPORT, JOURNAL = (
+RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL = (
     "run.json",
     "decisions.jsonl",
     "payments.jsonl",
+    "advice.jsonl",
     "report.html",
     "journal.jsonl",
 )
 TABLES: Final = ("jobs", "slots", "allocations", "heat")
 FILES: Final = frozenset(
-    {RUN, DECISIONS, PAYMENTS, REPORT, JOURNAL, *(f"{table}.parquet" for table in TABLES)}
+    {RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL, *(f"{table}.parquet" for table in TABLES)}
 )
 FORMAT: Final = 3
 """Version of the run directory's format; 1 is read as well (see `_upgraded`)."""
@@ -51,6 +53,8 @@ class Run:
         Called with whether committed plans are wanted; yields the decision records in order.
     payments : callable or None
         Yields the payment records; None where the policy does not charge.
+    advice : mapping of str to Counsel
+        What would have had refused jobs admitted, by job, where it was asked for.
     """
 
     info: Record
@@ -60,6 +64,7 @@ class Run:
     heat: pl.DataFrame
     decisions: Callable[[bool], Iterator[Record]]
     payments: Callable[[], Iterator[Record]] | None
+    advice: Mapping[str, Counsel] = field(default_factory=dict)
 
     @property
     def summary(self) -> Record:
@@ -111,6 +116,8 @@ def write_run(run: Run, folder: Path) -> None:
     write_lines(folder / DECISIONS, run.decisions(True))
     if run.payments is not None:
         write_lines(folder / PAYMENTS, run.payments())
+    if run.advice:
+        write_lines(folder / ADVICE, (counsel.record() for counsel in run.advice.values()))
     for name in TABLES:
         frame: pl.DataFrame = getattr(run, name)
         # By way of memory: polars reports a full disk as a damaged file.
@@ -168,7 +175,22 @@ def read_run(folder: Path) -> Run:
         heat=frames["heat"],
         decisions=decisions,
         payments=(lambda: read_lines(payments)) if payments.exists() else None,
+        advice=read_advice(folder),
     )
+
+
+def read_advice(folder: Path) -> dict[str, Counsel]:
+    """Return the advice that a run directory keeps, by job; none where none was asked for.
+
+    Raises
+    ------
+    InputError
+        If a line is damaged.
+    """
+    path = folder / ADVICE
+    if not path.exists():
+        return {}
+    return {record["job"]: Counsel.of(record) for record in read_lines(path)}
 
 
 def read_info(folder: Path) -> Record:
@@ -245,6 +267,12 @@ def _verify(folder: Path, info: Record) -> None:
     if info.get("digest") != _digest_of(record) or not isinstance(files, dict):
         message = "is damaged: it is not as it was written"
         raise InputError(Fault(str(folder / RUN), message, _AGAIN))
+    # A file that belongs to a run, but was not there when this one was written.
+    added = sorted(
+        name for name in FILES - {RUN, REPORT} - files.keys() if (folder / name).exists()
+    )
+    if added:
+        raise InputError(Fault(str(folder / added[0]), "is none of this run", "remove it"))
     for name, digest in files.items():
         path = folder / name
         if path.is_symlink() or not path.is_file():

@@ -15,7 +15,7 @@ from shadowprice.results.report.embed import data_script, rounded
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.sections import section
 from shadowprice.results.story import Stay, Story
-from shadowprice.results.telling import story_lines
+from shadowprice.results.telling import counsel_lines, story_lines
 
 BUDGET: Final = 700_000
 """Characters that the stories may take of a page; those of the jobs worth most are kept."""
@@ -57,6 +57,13 @@ def jobs(run: Run) -> str | None:
         remark = (
             f'<p class="remark">{kept:,} of {total:,} jobs are in this page: those worth most. '
             "<code>shadowprice explain RUN JOB</code> tells the story of any.</p>"
+        )
+    told = run.info.get("advice")
+    if told is not None:
+        those = "" if told["told"] == told["refused"] else ", those worth most"
+        remark += (
+            f'<p class="remark">What would have had them admitted is in the stories of '
+            f"{told['told']:,} of {told['refused']:,} refused jobs{those}.</p>"
         )
     return f'{remark}<div id="job-list"></div>{block}'
 
@@ -112,6 +119,7 @@ def stories(
     for key in (*numbers, "value", "cost", "utility"):
         columns[key] = rounded(frame[key].cast(pl.Float64).fill_null(float("nan")).to_numpy(), 6)
     columns["planned"] = planned.tolist()
+    columns["advised"] = [int(name in run.advice) for name in names]
     end = run.slots.item(-1, "slot") + 1 if len(run.slots) else 1
     begin = run.slots.item(0, "slot") if len(run.slots) else 0
     return {
@@ -140,7 +148,11 @@ def _facts(run: Run, row: Record, decided: Sequence[Record]) -> list[list[str]]:
     """Return the story as ``explain`` tells it; where it stood is drawn."""
     job = row | {part: json.loads(row[part]) for part in ("worth", "shape")}
     ran = [] if job["start"] is None else [Stay(job["start"], job["start"], ())]
-    return [list(line) for line in story_lines(Story(run.info, job, list(decided), ran), 0)]
+    lines = [*story_lines(Story(run.info, job, list(decided), ran), 0)]
+    counsel = run.advice.get(job["job"])
+    if counsel is not None:
+        lines += [("", ""), *counsel_lines(counsel)]
+    return [list(line) for line in lines]
 
 
 def _ran(run: Run, names: Sequence[str]) -> Places:

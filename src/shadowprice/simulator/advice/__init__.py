@@ -1,5 +1,6 @@
 """What would have had a refused job admitted, each answer verified before it is given."""
 
 from shadowprice.simulator.advice.advisor import advise
+from shadowprice.simulator.advice.many import with_advice
 
-__all__ = ["advise"]
+__all__ = ["advise", "with_advice"]

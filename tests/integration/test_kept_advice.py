@@ -1,0 +1,114 @@
+"""Advice that a run keeps: what `explain` would work out, in the folder and on the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.results.files import read_advice, read_run
+from shadowprice.results.report.embed import unpack
+from shadowprice.results.telling import counsel_lines
+from shadowprice.simulator.advice import with_advice
+from shadowprice.simulator.interrupt import StopSign
+from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.source import Source
+from tests.integration.test_command_line import CLUSTER, JOBS
+
+CALL = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "oasis", "-q")
+WORTHLESS = (
+    "  - {name: fourth, chunks: 4, minibatches: 10, minibatch_time: 60s, worker: {gpu: 1}, "
+    "utility: {kind: deadline, value: 1, by: 1 slots}, arrival: 0 slots}\n"
+)
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CLUSTER)
+    Path("j.yaml").write_text(JOBS + WORTHLESS)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main(list(words))
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def told_by_explain(call: Callable[..., tuple[int, str, str]], run: str, job: str) -> object:
+    status, out, err = call("explain", run, job, "--advice", "-o", "json")
+    assert status == 0, err
+    return json.loads(out)["advice"]
+
+
+def test_kept_advice_is_what_explain_works_out(call: Callable[..., tuple[int, str, str]]) -> None:
+    assert call(*CALL, "--out", "plain")[0] == 0
+    assert call(*CALL, "--advice", "--out", "run")[0] == 0
+    kept = read_advice(Path("run"))
+    jobs = read_run(Path("plain")).jobs
+    refused = jobs.filter(jobs["outcome"] == "refused").sort("value", descending=True)
+    assert [*kept] == refused["job"].to_list()
+    assert kept
+    assert any(counsel.advice for counsel in kept.values())
+    for job, counsel in kept.items():
+        assert told_by_explain(call, "plain", job) == counsel.record()
+    info = read_run(Path("run")).info
+    assert info["advice"] == {"refused": len(kept), "told": len(kept), "seconds": 60.0}
+    # What is kept needs no file of the run's any more.
+    Path("j.yaml").unlink()
+    for job, counsel in kept.items():
+        assert told_by_explain(call, "run", job) == counsel.record()
+
+
+def test_the_page_tells_it_beside_the_refusal(call: Callable[..., tuple[int, str, str]]) -> None:
+    assert call(*CALL, "--advice", "--out", "run")[0] == 0
+    written = Path("run/report.html").read_text()
+    block = re.search(r'<script [^>]*id="stories".*?</script>', written, re.DOTALL)
+    assert block is not None
+    stories: Any = unpack(block[0])
+    kept = read_advice(Path("run"))
+    for at, job in enumerate(stories["jobs"]["job"]):
+        lines = [tuple(line) for line in stories["facts"][at]]
+        assert stories["jobs"]["advised"][at] == (job in kept)
+        if job in kept:
+            told = [*counsel_lines(kept[job])]
+            assert lines[-len(told) :] == told
+        else:
+            assert not {"would do", "would not"} & {label for label, _ in lines}
+    assert f"of {len(kept)} of {len(kept)} refused jobs." in written
+    # The page written again from the folder is the same one.
+    assert call("report", "run")[0] == 0
+    assert Path("run/report.html").read_text() == written
+
+
+@pytest.mark.parametrize("words", [("--advice",), ("--advice-time", "0s"), ("--advice-time", "5")])
+def test_it_needs_a_folder_and_a_time(
+    call: Callable[..., tuple[int, str, str]], words: tuple[str, ...]
+) -> None:
+    status, _, err = call(*CALL, *words)
+    assert status == 2
+    assert words[0] in err
+
+
+def test_it_ends_when_its_time_is_over_or_somebody_asks(
+    call: Callable[..., tuple[int, str, str]],
+) -> None:
+    scenario, _ = Source(cluster=Path("c.yaml"), jobs=Path("j.yaml")).scenario(0)
+    run = record_run(scenario, "oasis", build_policy(scenario, "oasis", {}), settings={})
+    assert not with_advice(run, scenario, "oasis", {}, seconds=0.0).advice
+    stop = StopSign()
+    some = with_advice(
+        run, scenario, "oasis", {}, seconds=60.0, stop=stop,
+        progress=lambda done, total: setattr(stop, "asked", 0.0),
+    )  # fmt: skip
+    assert len(some.advice) == 1
+    assert some.info["advice"]["told"] == 1
+    assert some.info["advice"]["refused"] > 1
