@@ -77,7 +77,13 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd=ROOT,
-                env={**os.environ, "COLUMNS": "120", "PYTHONHASHSEED": "0"},
+                env={
+                    **os.environ,
+                    "COLUMNS": "120",
+                    "PYTHONHASHSEED": "0",
+                    "HOME": str(self._runs),
+                    "XDG_CONFIG_HOME": str(self._runs),
+                },
             )
         return self._process
 

@@ -274,7 +274,7 @@ def read_table(
     head = read_head(path)
     names = list(columns)
     if header:
-        found = next(csv.reader([head.splitlines()[0]], delimiter=separator))
+        found = _cells(head.splitlines()[0], separator)
         names = [name.strip() for name in found]
         missing = [name for name in columns if name not in names and name not in optional]
         if missing:
@@ -339,7 +339,7 @@ def read_lines(path: Path, reading: Reading) -> Table:
 
 
 def _check_width(path: Path, head: str, width: int, separator: str) -> None:
-    found = len(next(csv.reader([head.splitlines()[0]], delimiter=separator)))
+    found = len(_cells(head.splitlines()[0], separator))
     if found != width:
         raise InputError(Fault(f"{path}: line 1", f"has {found} fields", f"{width} are expected"))
 
@@ -408,9 +408,17 @@ def _lines(
                 raise _encoding_fault(path, line) from error
             row = text.rstrip("\r\n")
             if quoted:
-                yield line, next(csv.reader([row], delimiter=separator), [])
+                yield line, _cells(row, separator)
             else:
                 yield line, row.split(separator) if row else []
+
+
+def _cells(row: str, separator: str) -> list[str]:
+    """Return the fields of a line; one that is no CSV is taken apart at its separators."""
+    try:
+        return next(csv.reader([row], delimiter=separator), [])
+    except csv.Error:  # such as a carriage return inside
+        return row.split(separator)
 
 
 def _row_fault(

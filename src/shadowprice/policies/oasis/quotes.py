@@ -68,7 +68,7 @@ class OasisQuote:
         job, view = self.job, self.view
         slots = view.end - view.slot
         boards = [(self.planner.workers, False)]
-        if job.ps is not None:
+        if job.ps is not None and job.ps.any():
             boards.append((self.planner.servers, True))
         rooms = [
             (*board.scarcest(job, ps=ps, ledger=view.ledger, slots=slots), ps)
