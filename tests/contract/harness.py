@@ -65,6 +65,23 @@ def python(script: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-c", script)
 
 
+# Waits for SIGTERM and answers it as the contract asks.
+POLITE = "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+STUBBORN = "trap 'echo no' TERM; echo ready; while :; do sleep 0.05; done"
+
+
+async def ready(executor: Executor, job: str, generation: int = 1, word: str = "ready") -> None:
+    """Wait until a job has set itself up and says so."""
+    for _ in range(3000):
+        try:
+            if word in (await executor.logs(job, generation, start=0)).text:
+                return
+        except KeyError:
+            pass
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{job} never said {word}")
+
+
 class Told:
     """Every report of one executor, in order."""
 

@@ -28,8 +28,7 @@ from shadowprice.executors.local.generation import Generation
 from shadowprice.executors.local.settings import read_settings
 from shadowprice.executors.local.store import Store, key_of
 from shadowprice.executors.registry import create
-from tests.contract.harness import LocalHarness, Told, eventually, python, spec
-from tests.contract.test_contract import POLITE, ready
+from tests.contract.harness import POLITE, LocalHarness, Told, eventually, python, ready, spec
 
 
 @pytest.fixture
@@ -153,25 +152,26 @@ def test_another_process_of_the_same_number_is_left_alone(
 
 def test_damaged_records_are_a_loss_and_no_more(local: LocalHarness) -> None:
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
-        await executor.start(spec("damaged", 1, "true"))
+        await executor.start(spec("damaged", 1, "(setsid sleep 600 &); echo ready; sleep 600"))
         await executor.start(spec("sound", 1, POLITE))
-        await told.one(Ended, "damaged")
+        await ready(executor, "damaged")
         await ready(executor, "sound")
-        await executor.close()
-        await told.end()
         state = Store(own.path).generation("damaged", 1).path / "state"
+        supervisor = Store(own.path).generation("damaged", 1).state()["supervisor"]
         state.write_bytes(b"\0" * state.stat().st_size)
-        executor = await own.open()
-        told = Told(executor)
+        await asyncio.sleep(1.5)
+        assert not told.of(Ended, "damaged")  # its supervisor lives: nothing is over
+        os.kill(supervisor, 9)
         ended = await told.one(Ended, "damaged")
         assert ended.ending is Ending.LOST
-        assert "records cannot be read" in ended.reason
+        assert "records were damaged" in ended.reason
+        assert not [one for one in own.leftovers() if "sleep\x00600" in one]
+        stop = Store(own.path).generation("sound", 1).path / "stop"
+        stop.write_bytes(b"\0" * stop.stat().st_size)
         await executor.stop(5, "sound", 1)
         assert (await told.one(Ended, "sound")).code == 143
-        await executor.close()
-        await told.end()
-        state.parent.joinpath("state").unlink()
-        subprocess.run(["rm", "-r", state.parent], check=True)
+        assert await executor.start(spec("damaged", 2, "true")) == "accepted"
+        assert (await told.one(Ended, "damaged", 2)).ending is Ending.DONE
 
     local.run(scenario)
 
@@ -223,8 +223,7 @@ def test_a_job_outlives_the_process_of_the_service(local: LocalHarness) -> None:
     """The service is killed, not closed: another one finds what it began."""
     service = (
         "import asyncio, os, sys\nfrom pathlib import Path\n"
-        "from tests.contract.harness import LocalHarness, spec\n"
-        "from tests.contract.test_contract import POLITE, ready\n"
+        "from tests.contract.harness import POLITE, LocalHarness, ready, spec\n"
         "async def main():\n"
         f" executor = await LocalHarness(Path({str(local.path)!r}), {local.settings!r}).open()\n"
         " await executor.start(spec('job', 1, POLITE))\n"

@@ -23,6 +23,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.local.generation import (
     ACCEPTED,
+    DAMAGED,
     ENDED,
     LAUNCHING,
     OVER,
@@ -98,9 +99,8 @@ class Entry:
                 self.take_plan(self.generation.plan())
         except FileNotFoundError:  # it is being taken, or was removed
             return
-        except (OSError, ValueError) as error:
-            reason = f"its records cannot be read: {error}"
-            self.state = {**self.state, "phase": ENDED, "ending": "lost", "reason": reason}
+        except (OSError, ValueError):
+            self.state = {**self.state, "phase": DAMAGED}
         self.stop_ordered = bool(self._stop_command)
         self.placement = tuple(Share(*share) for share in self.state.get("placement", ()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ from shadowprice.executors.local.disk import Lock
 from shadowprice.executors.local.entry import Entry
 from shadowprice.executors.local.generation import (
     ACCEPTED,
+    DAMAGED,
     LAUNCHING,
     OVER,
     RUNNING,
@@ -41,6 +43,8 @@ from shadowprice.executors.local.machine import Machine, NoPlaceError
 from shadowprice.executors.local.observing import observed
 from shadowprice.executors.local.settings import read_settings
 from shadowprice.executors.local.store import Store, key_of
+
+log = logging.getLogger("shadowprice.executors")
 
 PATROL: Final = 1.0
 """Seconds between looks at everything, for what no bell tells: supervisors that were killed."""
@@ -317,8 +321,7 @@ class LocalExecutor:
     async def _patrol_forever(self) -> None:
         while True:
             await asyncio.sleep(PATROL)
-            with contextlib.suppress(OSError):
-                await self._patrol()
+            await self._patrol()
 
     async def _patrol(self) -> None:
         for process in tuple(self._launched):
@@ -327,12 +330,17 @@ class LocalExecutor:
                     continue
             del self._launched[process]
         for entry in tuple(self._entries.values()):
-            if not entry.over:
+            if entry.over:
+                continue
+            try:
                 await asyncio.to_thread(self._care, entry)
                 await self._look(entry)
                 progress = await asyncio.to_thread(entry.new_progress)
-                if progress is not None:
-                    self._reports.put_nowait(progress)
+            except (OSError, ValueError) as error:  # one that is broken stops no other
+                log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+                continue
+            if progress is not None:
+                self._reports.put_nowait(progress)
 
     def _care(self, entry: Entry) -> None:
         """See to a generation whose supervisor is not there: send one, or end what it left."""
@@ -341,7 +349,10 @@ class LocalExecutor:
         if lock is None:
             return
         lock.release()
-        phase = generation.state()["phase"]
+        try:
+            phase = generation.state()["phase"]
+        except ValueError:
+            phase = DAMAGED
         if phase == ACCEPTED:
             if time.monotonic() - entry.launched > PATIENCE:
                 self._launch(entry)
@@ -354,7 +365,7 @@ class LocalExecutor:
     def _cleared(generation: Generation, entry: Entry) -> bool:
         """End what an abandoned generation left; whether nothing of it is there any more."""
         plan = generation.plan()
-        if entry.state.get("boot") != boot():
+        if entry.state.get("boot", boot()) != boot():
             return True
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
         for _ in range(50):

@@ -27,6 +27,8 @@ RUNNING: Final = "running"
 ENDED: Final = "ended"
 REFUSED: Final = "refused"
 OVER: Final = frozenset({ENDED, REFUSED})
+DAMAGED: Final = "damaged"
+"""What is said of one whose state cannot be read."""
 
 STATE_BYTES: Final = 8192
 """Bytes of a slot of ``state``: enough for the last lines of a log."""
@@ -106,7 +108,11 @@ class Generation:
 
     def order_stop(self, command: int, grace: float, now: float) -> bool:
         """Keep an order to stop; whether it is new. What was ordered earlier never gets longer."""
-        before = self._stop.read()
+        try:
+            before = self._stop.read()
+        except ValueError:  # damaged: what is ordered now counts
+            Record.create(self._stop.path, {"command": 0}, STOP_BYTES)
+            before = {"command": 0}
         if before["command"] == command:
             return False
         until = min(now + grace, before.get("until", now + grace))
@@ -154,14 +160,18 @@ class Generation:
         if lock is None:
             return False
         with lock:
-            state = self.state()
+            over = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
+            try:
+                state = self.state()
+            except ValueError:
+                over |= {"command": 0, "reason": f"its records were damaged; {reason}"}
+                Record.create(self._state.path, over, STATE_BYTES)
+                return True
             if state["phase"] in OVER:
                 return True
             if state["phase"] == ACCEPTED:
                 return False
-            self.write_state(
-                {**state, "phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
-            )
+            self.write_state({**state, **over})
             return True
 
 

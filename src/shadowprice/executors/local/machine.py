@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,10 @@ class Dealt:
 
 
 def real_devices() -> tuple[str, ...]:
-    """Return the GPUs that this machine's driver lists, by their numbers."""
+    """Return the GPUs that the service was given, or else those that the driver lists."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if given:
+        return tuple(dict.fromkeys(filter(None, (one.strip() for one in given.split(",")))))
     try:
         return tuple(str(number) for number in range(len(names(_NVIDIA))))
     except OSError:

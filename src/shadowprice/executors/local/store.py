@@ -192,7 +192,7 @@ class Store:
     def discard(self, job: str) -> bool:
         """Remove everything of a job that is over but its fence; whether it was over."""
         numbers = self.generations(job)
-        if any(self.generation(job, one).state()["phase"] not in OVER for one in numbers):
+        if any(self._runs(job, one) for one in numbers):
             return False
         directory = self.job(job)
         if not directory.is_dir():

@@ -1,0 +1,218 @@
+"""The executors' one suite: the faults that the contract is for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    Receipt,
+    Refused,
+    Share,
+    Started,
+)
+from shadowprice.executors.local.generation import start_time
+from tests.contract.harness import POLITE, Told, python, ready, spec
+from tests.contract.harness import LocalHarness as Harness
+
+# ------------------------------------------------------------------ faults
+
+
+def test_a_killed_agent_takes_its_generation_with_it_and_nothing_else(harness: Harness) -> None:
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        command = "setsid sleep 600 & (sleep 600 &) ; echo ready; exec sleep 600"
+        await executor.start(spec("victim", 1, command, Share("one", 2)))
+        await executor.start(spec("other", 1, POLITE))
+        await ready(executor, "victim")
+        await ready(executor, "other")
+        own.kill_agent("victim", 1)
+        ended = await told.one(Ended, "victim")
+        assert (ended.ending, ended.code) == (Ending.LOST, None)
+        assert "supervisor was killed" in ended.reason
+        assert not [one for one in own.leftovers() if "sleep\x00600" in one]
+        assert not told.of(Ended, "other")
+        assert await executor.start(spec("victim", 2, "true")) == Receipt.ACCEPTED
+        assert (await told.one(Ended, "victim", 2)).ending is Ending.DONE
+
+    harness.run(scenario)
+
+
+def test_an_agent_killed_while_the_service_is_away_is_found_out(harness: Harness) -> None:
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, "echo ready; exec sleep 600"))
+        await ready(executor, "job")
+        await executor.close()
+        await told.end()
+        own.kill_agent("job", 1)
+        executor = await own.open()
+        told = Told(executor)
+        assert (await told.one(Ended, "job")).ending is Ending.LOST
+        await executor.close()
+        await told.end()
+
+    harness.run(scenario)
+
+
+def test_a_lost_server_ends_what_ran_there(harness: Harness) -> None:
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        both = (Share("one", 1), Share("two", 1))
+        await executor.start(spec("across", 1, "echo ready; exec sleep 600", *both))
+        await executor.start(spec("aside", 1, POLITE, Share("one", 1)))
+        await ready(executor, "across")
+        await ready(executor, "aside")
+        own.lose_server("two")
+        assert (await told.one(Ended, "across")).ending is Ending.LOST
+        assert not told.of(Ended, "aside")
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("placement", "more", "reason"),
+    [
+        ((Share("nowhere", 1),), {}, "nowhere"),
+        ((Share("one", 0, 1),), {}, "no worker"),
+        ((), {}, "no worker"),
+        ((Share("two", 2),), {"worker": {"gpu": 1000}}, "two has 1 GPUs"),
+        ((Share("one", 1),), {"env": {"A": "b\0c"}}, "null character"),
+    ],
+)
+def test_what_cannot_start_is_refused_with_a_reason(
+    harness: Harness, placement: tuple[Share, ...], more: dict[str, object], reason: str
+) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        order = spec("job", 1, "true", Share("one", 1), **more)  # type: ignore[arg-type]  # by name
+        order = type(order)(**{**_fields(order), "placement": placement})
+        assert await executor.start(order) == Receipt.ACCEPTED
+        refused = await told.one(Refused, "job")
+        assert reason in refused.reason
+        assert await executor.start(order) == Receipt.DUPLICATE
+        assert not told.of(Started, "job")
+        assert await executor.start(spec("job", 2, "true")) == Receipt.ACCEPTED
+        await told.one(Ended, "job", 2)
+
+    harness.run(scenario)
+
+
+def _fields(order: object) -> dict[str, object]:
+    return {name: getattr(order, name) for name in order.__dataclass_fields__}  # type: ignore[attr-defined]  # a dataclass
+
+
+@pytest.mark.parametrize("way", ["setsid", "daemon", "no environment"])
+def test_what_forks_away_ends_with_its_job(harness: Harness, tmp_path: Path, way: str) -> None:
+    away = {
+        "setsid": "setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $! >",
+        "daemon": "(setsid sh -c 'sleep 600 & echo $!' </dev/null 2>&1 &) >",
+        "no environment": "env -i setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $! >",
+    }[way]
+    pid = tmp_path / "pid"
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, f"{away} {pid}; sleep 0.3; exit 0"))
+        ended = await told.one(Ended, "job")
+        assert ended.ending is Ending.DONE
+        assert start_time(int(pid.read_text())) is None
+
+    harness.run(scenario)
+
+
+def test_a_fork_storm_is_ended(harness: Harness) -> None:
+    # Without control groups processes are looked for one by one: who forks faster gets away, until
+    # it ends by itself; and the generation is not over before that.
+    pause = 0.0 if harness.settings["cgroup"] == "auto" else 0.02
+    storm = "import os,signal,time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    storm += "print('ready', flush=True)\nend = time.time() + 40\nwhile time.time() < end:\n"
+    storm += f" time.sleep({pause})\n if os.fork():\n  os._exit(0)\n os.setsid()\n"
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(
+            spec("job", 1, python(f"import os\nif os.fork():\n os.wait()\n{storm}"))
+        )
+        await ready(executor, "job")
+        await executor.stop(77, "job", 1, 0.3)
+        await told.one(Ended, "job")
+
+    harness.run(scenario)
+
+
+def test_a_flood_of_output_is_bounded_and_keeps_its_end(harness: Harness) -> None:
+    flood = "import sys\nline = b'x' * 99 + b'\\n'\n"
+    flood += "for _ in range(200000): sys.stdout.buffer.write(line)\nprint('the end')"
+
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, python(flood)))
+        ended = await told.one(Ended, "job")
+        assert ended.ending is Ending.DONE
+        assert ended.tail[-1] == "the end"
+        assert len(own.files()) <= 100_000
+        last = await executor.logs("job", most=8)
+        assert (last.text, last.end, last.complete) == ("the end\n", 20_000_008, True)
+        first = await executor.logs("job", start=0, most=1000)
+        assert first.start >= 20_000_008 - 100_000
+        assert first.text
+        text, place = "", 0
+        while True:
+            piece = await executor.logs("job", start=place, most=30_000)
+            text, place = text + piece.text, piece.end
+            if piece.complete:
+                break
+        assert len(text) == 20_000_008 - first.start
+        assert text.endswith("x\nthe end\n")
+
+    harness.run(scenario)
+
+
+def test_secrets_are_in_no_log_and_in_no_report(harness: Harness) -> None:
+    command = (
+        "env; echo $SHADOWPRICE_PROGRESS_TOKEN >&2;"
+        ' printf "%s" "${SHADOWPRICE_PROGRESS_TOKEN%????}"; sleep 0.3;'
+        ' printf "%s\\n" "${SHADOWPRICE_PROGRESS_TOKEN#????????}"; exit 5'
+    )
+
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        secret = "s3cr3t-token"
+        assert len(secret) == 12
+        await executor.start(spec("job", 1, command, progress_token=secret))
+        ended = await told.one(Ended, "job")
+        assert secret not in repr(told.reports) + repr(await executor.list())
+        assert secret.encode() not in own.files()
+        assert "SHADOWPRICE_PROGRESS_TOKEN=***" in (await executor.logs("job")).text
+        assert ended.tail[-1] == "***"
+        # What the service itself was started with is not for jobs.
+        os.environ["SHADOWPRICE_TOKEN"] = "operator"
+        try:
+            await executor.start(spec("two", 1, "env"))
+        finally:
+            del os.environ["SHADOWPRICE_TOKEN"]
+        await told.one(Ended, "two")
+        assert "operator" not in (await executor.logs("two")).text
+        await executor.forget("job", 1)
+        left = b"".join(one.read_bytes() for one in own.path.rglob("*") if one.is_file())
+        assert secret.encode() not in left
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "/", "..", "a\nb", "-rf", "é" * 200, "\udcff", "a b;'\"$(id)"]
+)
+def test_names_are_never_paths(harness: Harness, tmp_path: Path, name: str) -> None:
+    before = sorted(tmp_path.iterdir())
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec(name, 1, 'printf %s "$SHADOWPRICE_JOB"'))
+        assert (await told.one(Ended, name)).ending is Ending.DONE
+        said = (await executor.logs(name)).text
+        assert said == name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        with pytest.raises(KeyError):
+            await executor.logs(name, 1, "../../lock")
+        with pytest.raises(KeyError):
+            await executor.logs("another")
+
+    harness.run(scenario)
+    assert sorted(tmp_path.iterdir()) == sorted({*before, tmp_path / "executor"})

@@ -1,0 +1,212 @@
+"""The executors' one suite: how generations live and end, by themselves or told to."""
+
+from __future__ import annotations
+
+import pytest
+
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    Phase,
+    Receipt,
+    Share,
+    Started,
+)
+from tests.contract.harness import POLITE, STUBBORN, Told, eventually, python, ready, spec
+from tests.contract.harness import LocalHarness as Harness
+
+# ------------------------------------------------------------------ plain lives
+
+
+def test_a_job_that_exits_0_is_done(harness: Harness) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        assert await executor.start(spec("job", 1, "echo hello; echo err >&2")) == "accepted"
+        started = await told.one(Started, "job")
+        ended = await told.one(Ended, "job")
+        assert (started.command, started.generation) == (10, 1)
+        assert (ended.ending, ended.code, ended.forced) == (Ending.DONE, 0, False)
+        assert ended.tail == ("hello", "err")
+        assert started.at <= ended.at
+        chunk = await executor.logs("job")
+        assert (chunk.text, chunk.start, chunk.end) == ("hello\nerr\n", 0, 10)
+        assert chunk.complete
+        (held,) = await executor.list()
+        assert (held.phase, held.end) == (Phase.ENDED, ended)
+        await executor.forget("job", 1)
+        assert await executor.list() == ()
+        assert (await executor.logs("job")).text == "hello\nerr\n"
+
+    harness.run(scenario)
+
+
+def test_a_job_that_exits_otherwise_failed_and_its_last_lines_say_why(harness: Harness) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, "echo line one; echo 'no such file' >&2; exit 3"))
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code) == (Ending.FAILED, 3)
+        assert ended.tail[-1] == "no such file"
+        assert ended.reason == "worker-0 exited 3"
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "word"),
+    [("kill -SEGV $$", 139, "SIGSEGV"), ("kill -TERM $$", 143, "SIGTERM"), ("exit 143", 143, "")],
+)
+def test_death_by_a_signal_that_nobody_here_sent_is_a_failure(
+    harness: Harness, command: str, code: int, word: str
+) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, command))
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code, ended.command) == (Ending.FAILED, code, 0)
+        assert word in ended.reason
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("words", "directory", "reason"),
+    [
+        (("/no/such/program",), "", "cannot run /no/such/program: No such file"),
+        (("/",), "", "cannot run /: Permission denied"),
+        (("true",), "/no/such/place", "cannot run its directory /no/such/place: No such file"),
+    ],
+)
+def test_a_program_that_cannot_be_run_failed_and_says_why(
+    harness: Harness, words: tuple[str, ...], directory: str, reason: str
+) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, words, directory=directory))
+        ended = await told.one(Ended, "job")
+        assert ended.ending is Ending.FAILED
+        assert reason in ended.reason
+        assert len(told.of(Started, "job")) == 1
+
+    harness.run(scenario)
+
+
+def test_all_workers_run_and_parameter_servers_end_with_them(harness: Harness) -> None:
+    command = (
+        'echo "$SHADOWPRICE_ROLE $SHADOWPRICE_RANK of $SHADOWPRICE_WORKERS+$SHADOWPRICE_PS,'
+        ' $RANK of $WORLD_SIZE"; [ $SHADOWPRICE_ROLE = ps ] && exec sleep 600; exit 0'
+    )
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, command, Share("one", 1, 1), Share("two", 1, 0)))
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code) == (Ending.DONE, 0)
+        (held,) = await executor.list()
+        assert held.processes == ("worker-0", "worker-1", "ps-0")
+        said = [(await executor.logs("job", 1, name)).text for name in held.processes]
+        assert said == [
+            "worker 0 of 2+1, 0 of 3\n",
+            "worker 1 of 2+1, 1 of 3\n",
+            "ps 0 of 2+1, 2 of 3\n",
+        ]
+
+    harness.run(scenario)
+
+
+def test_one_worker_that_fails_ends_the_generation(harness: Harness) -> None:
+    command = "[ $RANK = 1 ] && { echo broken; exit 9; }; exec sleep 600"
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, command, Share("one", 3)))
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code, ended.tail) == (Ending.FAILED, 9, ("broken",))
+        assert "worker-1" in ended.reason
+
+    harness.run(scenario)
+
+
+# ------------------------------------------------------------------ stopping
+
+
+def test_a_stop_lets_a_job_save_and_is_acknowledged_by_its_end(harness: Harness) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, POLITE))
+        await ready(executor, "job")
+        assert await executor.stop(77, "job", 1) == Receipt.ACCEPTED
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code, ended.command) == (Ending.STOPPED, 143, 77)
+        assert not ended.forced
+        assert ended.tail[-1] == "saved"
+
+    harness.run(scenario)
+
+
+def test_a_shell_that_dies_of_the_signal_leaves_its_child_the_grace(harness: Harness) -> None:
+    child = (
+        "import signal,sys,time\ndef save(*_):\n time.sleep(0.6); print('saved'); sys.exit(143)\n"
+    )
+    child += "signal.signal(signal.SIGTERM, save)\nprint('ready', flush=True)\ntime.sleep(600)"
+    words = " ".join(f"'{word}'" for word in python(child.replace("'", '"')))
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, f"{words} & wait"))
+        await ready(executor, "job")
+        await executor.stop(77, "job", 1)
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.forced) == (Ending.STOPPED, False)
+        assert "saved" in (await executor.logs("job")).text
+
+    harness.run(scenario)
+
+
+def test_what_hangs_past_its_grace_is_killed(harness: Harness) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, STUBBORN, grace=0.5))
+        await ready(executor, "job")
+        await executor.stop(77, "job", 1)
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code, ended.forced) == (Ending.STOPPED, 137, True)
+        assert "after its grace" in ended.reason
+
+    harness.run(scenario)
+
+
+def test_a_later_order_may_shorten_the_grace_and_never_lengthen_it(harness: Harness) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, STUBBORN, grace=3000.0))
+        await ready(executor, "job")
+        assert await executor.stop(77, "job", 1) == Receipt.ACCEPTED
+        assert await executor.stop(77, "job", 1, 0.0) == Receipt.DUPLICATE
+        await ready(executor, "job", word="no")
+        (held,) = await executor.list()
+        assert held.phase is Phase.STOPPING
+        assert await executor.stop(78, "job", 1, 0.2) == Receipt.ACCEPTED
+        assert await executor.stop(79, "job", 1, 3000.0) == Receipt.ACCEPTED
+        ended = await told.one(Ended, "job")
+        assert (ended.command, ended.forced) == (79, True)
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize(("code", "ending"), [(0, Ending.DONE), (1, Ending.FAILED)])
+def test_the_answer_to_a_stop_counts(harness: Harness, code: int, ending: Ending) -> None:
+    command = f"trap 'exit {code}' TERM; echo ready; while :; do sleep 0.05; done"
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, command))
+        await ready(executor, "job")
+        await executor.stop(77, "job", 1)
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code, ended.command) == (ending, code, 77)
+
+    harness.run(scenario)
+
+
+def test_a_stop_of_what_is_over_is_answered_by_its_end(harness: Harness) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, "true"))
+        await told.one(Ended, "job")
+        assert await executor.stop(77, "job", 1) == Receipt.ACCEPTED
+        await eventually(lambda: len(told.of(Ended, "job")) == 2)
+        again = told.of(Ended, "job")[1]
+        assert (again.ending, again.command) == (Ending.DONE, 77)
+        assert len(told.of(Started, "job")) == 1
+
+    harness.run(scenario)

@@ -1,0 +1,162 @@
+"""The executors' one suite: orders again, late or too early; services that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    ExecutorError,
+    Phase,
+    Receipt,
+    Refused,
+    Share,
+    Started,
+)
+from tests.contract.harness import POLITE, Told, eventually, ready, spec
+from tests.contract.harness import LocalHarness as Harness
+
+# ------------------------------------------------------------------ fencing
+
+
+def test_a_start_that_comes_again_starts_nothing(harness: Harness, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        order = spec("job", 1, f"echo x >> {ran}; sleep 0.3")
+        receipts = await asyncio.gather(*(executor.start(order) for _ in range(5)))
+        assert sorted(receipts) == ["accepted", *["duplicate"] * 4]
+        await told.one(Ended, "job")
+        assert await executor.start(order) == Receipt.DUPLICATE
+        await executor.forget("job", 1)
+        assert await executor.start(order) == Receipt.DUPLICATE
+        await executor.discard("job")
+        assert await executor.start(order) == Receipt.DUPLICATE
+        await executor.close()
+        again = await own.open()
+        assert await again.start(order) == Receipt.DUPLICATE
+        assert await again.list() == ()
+        await again.close()
+
+    harness.run(scenario)
+    assert ran.read_text() == "x\n"
+
+
+def test_older_generations_are_stale_and_newer_ones_wait(harness: Harness) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 2, POLITE))
+        assert await executor.start(spec("job", 1, POLITE)) == Receipt.STALE
+        assert await executor.start(spec("job", 3, POLITE)) == Receipt.BUSY
+        assert await executor.stop(5, "job", 1) == Receipt.STALE
+        assert await executor.start(spec("other", 1, "true")) == Receipt.ACCEPTED
+        await ready(executor, "job", 2)
+        await executor.stop(25, "job", 2)
+        await told.one(Ended, "job", 2)
+        assert await executor.start(spec("job", 3, "true")) == Receipt.ACCEPTED
+        await told.one(Ended, "job", 3)
+        assert await executor.start(spec("job", 2, "true")) == Receipt.STALE
+        kinds = [(type(one), one.generation) for one in told.reports if one.job == "job"]  # type: ignore[union-attr]  # no servers here
+        assert kinds == [(Started, 2), (Ended, 2), (Started, 3), (Ended, 3)]
+
+    harness.run(scenario)
+
+
+def test_a_stop_that_overtakes_its_start_bars_it(harness: Harness, tmp_path: Path) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, POLITE))
+        await ready(executor, "job")
+        assert await executor.stop(30, "job", 2) == Receipt.ACCEPTED
+        assert (await told.one(Refused, "job", 2)).command == 30
+        assert await executor.start(spec("job", 2, f"touch {tmp_path}/no")) == Receipt.DUPLICATE
+        assert await executor.start(spec("job", 3, "true")) == Receipt.BUSY  # 1 runs on
+        assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
+        assert (await told.one(Ended, "job", 1)).ending is Ending.STOPPED
+        assert await executor.start(spec("job", 3, "true")) == Receipt.ACCEPTED
+        await told.one(Ended, "job", 3)
+
+    harness.run(scenario)
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_stop_right_after_a_start_never_loses_the_job(harness: Harness) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        for number in range(8):
+            job = f"job {number}"
+            await executor.start(spec(job, 1, "sleep 600"))
+            await asyncio.sleep(number * 0.02)
+            await executor.stop(5, job, 1)
+        ends = [f"job {number}" for number in range(8)]
+        await eventually(
+            lambda: all(told.of(Ended, job) or told.of(Refused, job) for job in ends),
+            lambda: told.reports,
+        )
+        for job in ends:
+            assert all(one.ending is Ending.STOPPED for one in told.of(Ended, job))
+
+    harness.run(scenario)
+
+
+# ------------------------------------------------------------------ the service comes and goes
+
+
+def test_running_jobs_are_found_again_and_not_killed(harness: Harness) -> None:
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, POLITE))
+        await ready(executor, "job")
+        started = await told.one(Started, "job")
+        await executor.close()
+        await told.end()
+        for _ in range(2):
+            executor = await own.open()
+            (held,) = await executor.list()
+            assert (held.job, held.phase, held.started) == ("job", Phase.RUNNING, started.at)
+            assert held.placement == (Share("one", 1),)
+            again = Told(executor)
+            assert await again.one(Started, "job") == started
+            if not again.of(Ended, "job") and _ == 1:
+                await executor.stop(77, "job", 1)
+                assert (await again.one(Ended, "job")).code == 143
+            await executor.close()
+            await again.end()
+
+    harness.run(scenario)
+
+
+def test_an_end_that_nobody_saw_is_told_until_it_is_forgotten(harness: Harness) -> None:
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, "sleep 0.5; echo bye; exit 4"))
+        await told.one(Started, "job")
+        await executor.close()
+        await told.end()
+        await asyncio.sleep(1.0)
+        for _ in range(2):
+            executor = await own.open()
+            told = Told(executor)
+            ended = await told.one(Ended, "job")
+            assert (ended.code, ended.tail) == (4, ("bye",))
+            await executor.close()
+            await told.end()
+        executor = await own.open()
+        await executor.forget("job", 1)
+        await executor.close()
+        executor = await own.open()
+        assert await executor.list() == ()
+        await executor.close()
+
+    harness.run(scenario)
+
+
+def test_only_one_service_uses_it_at_a_time(harness: Harness) -> None:
+    async def scenario(own: Harness, executor: Executor, _: Told) -> None:
+        with pytest.raises(ExecutorError, match="used by another service"):
+            await own.open()
+        await executor.close()
+        again = await own.open()
+        await again.close()
+
+    harness.run(scenario)

@@ -1,0 +1,154 @@
+"""The executors' one suite: what jobs are told, dealt and asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from shadowprice.executors.contract import (
+    Ended,
+    Executor,
+    ExecutorOptions,
+    Progressed,
+    Refused,
+    Share,
+)
+from shadowprice.executors.registry import create
+from tests.contract.harness import POLITE, Told, python, ready, spec
+from tests.contract.harness import LocalHarness as Harness
+
+# ------------------------------------------------------------------ what jobs are told
+
+
+def test_the_environment_is_the_contracts_and_no_more(harness: Harness) -> None:
+    show = "import os,json,sys\njson.dump(dict(os.environ), sys.stdout)"
+
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        order = spec(
+            "job",
+            7,
+            python(show),
+            Share("one", 2),
+            worker={"gpu": 1000},
+            env={"KEY": "value"},
+            progress_url="http://here",
+            slot_end=12.0,
+        )
+        await executor.start(order)
+        await told.one(Ended, "job", 7)
+        text = [(await executor.logs("job", 7, f"worker-{n}")).text for n in (0, 1)]
+        one, two = (json.loads(each) for each in text)
+        assert {one["CUDA_VISIBLE_DEVICES"], two["CUDA_VISIBLE_DEVICES"]} == {"0", "1"}
+        assert one["MASTER_PORT"] == two["MASTER_PORT"] == one["PET_MASTER_PORT"]
+        assert int(one["MASTER_PORT"]) > 1024
+        assert Path(one["SHADOWPRICE_CHECKPOINT_DIR"]).is_dir()
+        assert one["SHADOWPRICE_CHECKPOINT_DIR"].startswith(str(own.path))
+        told_ = {name for name in one if name.startswith(("SHADOWPRICE_", "PET_"))}
+        assert told_ - {"SHADOWPRICE_PROGRESS_FILE", "SHADOWPRICE_EXECUTION"} == {
+            *(f"SHADOWPRICE_{name}" for name in ("JOB", "GENERATION", "RANK", "ROLE", "WORKERS")),
+            *(f"SHADOWPRICE_{name}" for name in ("PS", "CHECKPOINT_DIR", "PROGRESS_URL")),
+            *(f"SHADOWPRICE_{name}" for name in ("PROGRESS_TOKEN", "SLOT_END")),
+            *(f"PET_{name}" for name in ("NNODES", "NODE_RANK", "NPROC_PER_NODE", "RDZV_ID")),
+            *(f"PET_{name}" for name in ("MASTER_ADDR", "MASTER_PORT")),
+        }
+        wanted = {"KEY": "value", "RANK": "0", "WORLD_SIZE": "2", "SHADOWPRICE_GENERATION": "7"}
+        assert wanted.items() <= one.items()
+
+    harness.run(scenario)
+
+
+def test_checkpoints_outlive_generations(harness: Harness) -> None:
+    command = "cd $SHADOWPRICE_CHECKPOINT_DIR; cat c 2>/dev/null; echo $SHADOWPRICE_GENERATION > c"
+
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        for generation in (1, 2):
+            await executor.start(spec("job", generation, command))
+            await told.one(Ended, "job", generation)
+        assert (await executor.logs("job", 2)).text == "1\n"
+        await executor.discard("job")
+        assert await executor.list() == ()
+        with pytest.raises(KeyError):
+            await executor.logs("job", 2)
+        assert "checkpoints" not in {path.name for path in own.path.rglob("*")}
+
+    harness.run(scenario)
+
+
+def test_devices_are_dealt_once(harness: Harness) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        command = f"echo [$CUDA_VISIBLE_DEVICES]; {POLITE}"
+        for job in ("a", "b"):
+            await executor.start(spec(job, 1, command, worker={"gpu": 1000}))
+            await ready(executor, job)
+        said = {(await executor.logs(job)).text.split()[0] for job in ("a", "b")}
+        assert said == {"[0]", "[1]"}
+        await executor.start(spec("c", 1, command, worker={"gpu": 500}))
+        assert "no GPU with 0.5" in (await told.one(Refused, "c")).reason
+        await executor.stop(50, "a", 1)
+        await told.one(Ended, "a")
+        await executor.start(spec("d", 1, command, worker={"gpu": 1000}))
+        await ready(executor, "d")
+        assert (await executor.logs("d")).text.split()[0] == "[0]"
+        await executor.start(spec("e", 1, command))
+        await ready(executor, "e")
+        assert (await executor.logs("e")).text.split()[0] == "[]"
+
+    harness.run(scenario)
+
+
+def test_progress_may_be_told_by_file(harness: Harness) -> None:
+    command = (
+        'cd "$(dirname "$SHADOWPRICE_PROGRESS_FILE")"; for n in 10 20; do '
+        'echo "{\\"generation\\": 1, \\"minibatches\\": $n, '
+        '\\"metrics\\": {\\"loss\\": 0.5}}" > t; '
+        'mv t "$SHADOWPRICE_PROGRESS_FILE"; sleep 1.5; done; '
+        'echo nonsense > "$SHADOWPRICE_PROGRESS_FILE"; sleep 1.2; exit 0'
+    )
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        if not executor.capabilities.progress_files:
+            pytest.skip("this executor reads no files")
+        await executor.start(spec("job", 1, command))
+        await told.one(Ended, "job")
+        reports = told.of(Progressed, "job")
+        assert [one.progress for one in reports] == [10_000_000, 20_000_000]
+        assert reports[0].metrics == {"loss": 0.5}
+
+    harness.run(scenario)
+
+
+def test_what_others_run_is_observed(harness: Harness) -> None:
+    async def scenario(own: Harness, executor: Executor, _: Told) -> None:
+        if not executor.capabilities.observes:
+            pytest.skip("this executor sees its own only")
+        await executor.start(spec("ours", 1, POLITE))
+        await ready(executor, "ours")
+        told = {"SHADOWPRICE_JOB": f"theirs {own.path}", "SHADOWPRICE_TENANT": "vision"}
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            "sleep 600 & sleep 600",
+            env={**os.environ, **told},
+            start_new_session=True,
+        )
+        try:
+            found = {one.job: one for one in await executor.observe()}
+            assert found["ours"].placement == (Share("one", 1),)
+            theirs = found[f"theirs {own.path}"]
+            assert theirs.tenant == "vision"
+            assert sum(share.workers for share in theirs.placement) == 1
+        finally:
+            os.killpg(process.pid, 9)
+            await process.wait()
+
+    harness.run(scenario)
+
+
+def test_an_executor_that_was_never_opened_can_be_closed(harness: Harness) -> None:
+    executor = create("local", ExecutorOptions(str(harness.path)))
+    assert isinstance(executor, Executor)
+    asyncio.run(executor.close())
