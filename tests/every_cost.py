@@ -56,8 +56,8 @@ def every_cost(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats,
     for t in range(slots):
         if lower[t] == np.inf:
             continue
-        found, _ = solve_prefix(
-            t, required, previous, lower[t], lower[t], multiplier[t], class_of, option_gain,
+        found, _, _ = solve_prefix(
+            t, required, previous, 0.0, lower[t], lower[t], multiplier[t], class_of, option_gain,
             option_cost, option_count, hull, slope, hull_count,
         )  # fmt: skip
         previous = min(previous, found)

@@ -76,3 +76,31 @@ def test_the_unit_of_progress_does_not_matter(instance, unit):
     other = best_schedule(cost, gain * unit, required * unit, utility)
     assert one.choice.tolist() == other.choice.tolist()
     assert one.payoff == other.payoff
+
+
+@EXAMPLES
+@given(instances(), st.sampled_from([1e-3, 0.05, 0.3]))
+def test_within_a_gap_of_the_table_and_the_bound_proves_it(instance, gap):
+    cost, gain, required, utility = instance
+    largest, _ = best_payoff(table_costs(cost, gain, required), utility)
+    answer = best_schedule(cost, gain, required, utility, gap=gap)
+    exact = best_schedule(cost, gain, required, utility)
+    assert answer.feasible == exact.feasible
+    assert exact.bound == exact.payoff
+    if not answer.feasible:
+        return
+    error = 1e-9 * 60.0
+    assert (answer.payoff > error) >= (largest > error)  # whether it pays is never left open
+    if largest > error:
+        assert answer.payoff >= (1.0 - gap) * largest - error
+        assert largest - error <= answer.bound
+        assert answer.bound - answer.payoff <= gap * answer.bound + error
+    else:
+        assert answer.payoff <= error
+        assert answer.bound <= error
+    on = answer.choice >= 0
+    assert gain[answer.choice[on]].sum() >= required
+    spent = cost[np.flatnonzero(on), answer.choice[on]].sum()
+    assert close(answer.cost, spent, 60.0)
+    assert close(answer.payoff, utility[answer.completion] - spent, spent)
+    assert np.flatnonzero(on).max(initial=0) == answer.completion

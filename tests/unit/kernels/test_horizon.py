@@ -166,3 +166,27 @@ def test_residue_costs_are_shortest_paths_on_the_circle():
                 least = np.minimum(least, np.roll(least, step) + reduced)
         found = residue_costs(modulus, gap, multiplier, copies, base, gain, cost, count)
         np.testing.assert_allclose(found, least, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("gap", [-1e-3, np.nan, np.inf])
+def test_a_gap_that_is_no_number_of_at_least_0_is_refused(gap):
+    with pytest.raises(ValueError, match="the gap must be a number >= 0"):
+        best_schedule(np.ones((2, 1)), np.ones(1, np.int64), 1, np.ones(2), gap=gap)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_gap_holds_on_measured_curves_over_long_horizons(seed):
+    """Slots whose costs are nearly, but not, equal: the hardest for the exact search."""
+    rng = np.random.default_rng(seed)
+    slots, gap = 400, 1e-3
+    workers = np.array([1, 2, 4, 8, 16])
+    gain = np.ceil(1e6 * workers ** rng.uniform(0.7, 0.98)).astype(np.int64)
+    cost = workers * (1.0 + 0.01 * rng.random((slots, 1)))
+    required = int(rng.uniform(0.05, 0.5) * gain.max() * slots)
+    utility = required / 1e6 * rng.uniform(4, 12) / (1.0 + np.arange(slots) / slots)
+    quick = best_schedule(cost, gain, required, utility, gap=gap)
+    exact = best_schedule(cost, gain, required, utility)
+    assert exact.payoff > 0
+    assert exact.payoff * (1 - gap) <= quick.payoff <= exact.payoff * (1 + 1e-9)
+    assert exact.payoff <= quick.bound * (1 + 1e-9)
+    assert quick.bound - quick.payoff <= gap * quick.bound * (1 + 1e-9)

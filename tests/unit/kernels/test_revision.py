@@ -12,6 +12,8 @@ from shadowprice.kernels.revision.timeline import (
     WORKERS,
     Timeline,
     clear,
+    entitled,
+    hold,
     new_timeline,
     put,
     split,
@@ -19,6 +21,11 @@ from shadowprice.kernels.revision.timeline import (
 )
 from shadowprice.policies.milp import Program
 from shadowprice.policies.rolling.book import upper_hull
+
+
+def unshared(resources: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shares of a cluster in which no tenant has one."""
+    return np.zeros((0, resources), np.int64), np.full(resources, -1)
 
 
 def contents(line: Timeline, interval: int) -> list[tuple[int, ...]]:
@@ -38,7 +45,7 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
     count = rng.integers(1, 5, kinds)
     role = rng.integers(1, 4, kinds)
     capacity = rng.integers(2, 12, (kinds, resources))
-    line = new_timeline(8, int(count.sum()), resources)
+    line = new_timeline(8, int(count.sum()), *unshared(resources))
     clear(line, 5, count, role, capacity)
     free = np.repeat(capacity, count, axis=0)
     roles = np.repeat(role, count)
@@ -62,7 +69,7 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
 
 def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:
     rng = np.random.default_rng(3)
-    line = new_timeline(4, 3, 1)
+    line = new_timeline(4, 3, *unshared(1))
     clear(line, 0, np.array([40]), np.array([WORKERS]), np.array([[60]]))
     real = np.full((40, 1), 60)
     hosts = np.ones(40, np.bool_)
@@ -79,7 +86,7 @@ def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:
 
 
 def test_splits_keep_what_is_there_and_are_found_again() -> None:
-    line = new_timeline(16, 4, 1)
+    line = new_timeline(16, 4, *unshared(1))
     clear(line, 3, np.array([2]), np.array([WORKERS]), np.array([[4]]))
     assert split(line, 10) == 1
     assert put(line, int(line.state[0]), WORKERS, np.array([3]), 1)
@@ -93,6 +100,21 @@ def test_splits_keep_what_is_there_and_are_found_again() -> None:
         split(line, slot)
     assert split(line, 99) == -1  # no interval is left, and nothing is lost
     assert contents(line, 0) == [(1, 1), (1, 4)]
+
+
+def test_what_a_tenant_may_hold_is_its_share_and_what_nobody_owns() -> None:
+    share = np.array([[4, 0], [2, 0], [0, 0]])
+    line = new_timeline(4, 2, share, np.array([3, -1]))
+    clear(line, 0, np.array([1]), np.array([WORKERS]), np.array([[9, 9]]))
+    none = np.zeros(2, np.int64)
+    assert [entitled(line, 0, tenant, 0) for tenant in range(3)] == [7, 5, 3]
+    hold(line, 0, 0, np.array([5, 1]), 1, none, 0)  # its 4, and one of the 3 that nobody owns
+    assert [entitled(line, 0, tenant, 0) for tenant in range(3)] == [2, 4, 2]
+    hold(line, 0, 2, np.array([1, 1]), 2, none, 0)
+    assert [entitled(line, 0, tenant, 0) for tenant in range(3)] == [0, 2, 0]
+    assert entitled(line, 0, 2, 1) > 10**9  # a resource without shares
+    split(line, 6)
+    assert entitled(line, int(line.state[1]), 1, 0) == 2
 
 
 def dual_value(value: np.ndarray, use: np.ndarray, weight: np.ndarray, budget: np.ndarray) -> float:

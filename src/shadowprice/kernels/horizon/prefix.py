@@ -143,6 +143,7 @@ def solve_prefix(
     slot: int,
     required: int,
     limit: float,
+    accept: float,
     lower: float,
     proven: float,
     multiplier: float,
@@ -153,15 +154,18 @@ def solve_prefix(
     hull: Ints,
     slope: Floats,
     hull_count: Ints,
-) -> tuple[float, Ints]:
+) -> tuple[float, float, Ints]:
     """Cheapest way to gather ``required`` units over slots 0..slot, if at most ``limit``.
 
-    ``lower`` is the cost of the relaxation, ``proven`` the best lower bound known.
+    ``lower`` is the cost of the relaxation, ``proven`` the best lower bound known. A solution that
+    costs at most ``accept`` more than need be is good enough.
 
     Returns
     -------
     cost : float
-        Least cost (to `TOLERANCE`), ``inf`` if it is above ``limit``.
+        What the solution costs, ``inf`` if every one costs more than ``limit``.
+    proven : float
+        No solution costs less: within ``accept`` (and `TOLERANCE`) of ``cost``, or of ``limit``.
     option : int64[slot + 1]
         Option of each slot (0 is nothing); empty if the cost is ``inf``.
     """
@@ -175,7 +179,12 @@ def solve_prefix(
         if cost <= limit:
             best = cost
             limit = cost
+            if accept > 0.0:
+                limit = cost - accept  # only what is better by more is looked for
+                if limit <= max(lower, proven):
+                    return best, max(lower, proven), option
     gap = limit - lower
+    proof = max(proven, limit)
     if limit - proven > TOLERANCE * limit and gap > TOLERANCE * limit:
         copies = np.zeros(len(option_count), np.int64)
         need = required
@@ -199,9 +208,10 @@ def solve_prefix(
                 over += option_gain[k, i]
             shrink(found, over, class_of, option_gain, option_cost)
             cost = total_cost(found, class_of, option_cost)
-            if cost < limit:
+            proof = min(proof, cost)
+            if cost < best:
                 best = cost
                 option = found
     if best == np.inf:
         option = np.empty(0, np.int64)
-    return best, option
+    return best, proof, option

@@ -5,7 +5,8 @@ every choice costs in every slot, gather ``required`` units with at most one cho
 utility(completion slot) - cost is largest. `best_schedule` answers it exactly for any costs and any
 gains: neither need be convex or monotone. Completion slots are visited by decreasing bound on their
 payoff (`horizon.bounds`), and solved exactly (`horizon.core`) only while the bound beats the best
-schedule found.
+schedule found. With a gap, only while it beats it by more than that: what is left of the bounds
+then proves how good the schedule is.
 """
 
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from shadowprice.kernels.horizon.bounds import (
     relaxations,
     slot_options,
 )
-from shadowprice.kernels.horizon.prefix import TOLERANCE, solve_prefix
+from shadowprice.kernels.horizon.prefix import TOLERANCE, round_up, solve_prefix, total_cost
 from shadowprice.kernels.jit import kernel
 
 Floats = NDArray[np.float64]
@@ -41,6 +42,8 @@ class Schedule(NamedTuple):
         Cost of the choices, summed from slot 0 on; ``inf`` if infeasible.
     choice : int64[T]
         Choice in each slot, -1 for none.
+    bound : float
+        No schedule has a larger payoff, to 1e-9 relative; equal to ``payoff`` without a gap.
     """
 
     feasible: bool
@@ -48,20 +51,21 @@ class Schedule(NamedTuple):
     payoff: float
     cost: float
     choice: Ints
+    bound: float
 
 
 @kernel
 def _search(
-    cost: Floats, gain: Ints, required: int, utility: Floats
-) -> tuple[int, float, float, Ints]:
-    """Best completion slot (-1: none), payoff, cost and choices; see `best_schedule`."""
+    cost: Floats, gain: Ints, required: int, utility: Floats, gap: float
+) -> tuple[int, float, float, Ints, float]:
+    """Best completion slot (-1: none), payoff, cost, choices, bound; see `best_schedule`."""
     slots = cost.shape[0]
     choice = np.full(slots, -1, np.int64)
     if required <= 0:
-        return 0, utility[0], 0.0, choice
+        return 0, utility[0], 0.0, choice, utility[0]
     divisor = greatest_common_divisor(gain)
     if divisor == 0:
-        return -1, -np.inf, np.inf, choice
+        return -1, -np.inf, np.inf, choice, -np.inf
     required = (required + divisor - 1) // divisor
     gain = gain // divisor
     class_of, first = equal_slots(cost)
@@ -72,19 +76,41 @@ def _search(
         class_of, required, option_gain, option_cost, hull, slope, hull_count
     )
     known = -np.inf  # payoff of some schedule, not necessarily kept
+    rounded = -1
     for t in range(slots):
-        if upper[t] < np.inf:
-            known = max(known, utility[t] - upper[t])
+        if upper[t] < np.inf and utility[t] - upper[t] > known:
+            known = utility[t] - upper[t]
+            rounded = t
     if known == -np.inf:
-        return -1, -np.inf, np.inf, choice
+        return -1, -np.inf, np.inf, choice, -np.inf
 
     relaxed = lower.copy()
     best = -np.inf
     best_slot = slots
     best_cost = np.inf
     best_option = np.empty(0, np.int64)
+    settled = -np.inf  # no schedule that completes in a slot which is done with pays more
+    if gap > 0.0:  # then the schedule of `known`, or one as good that is done before it, is kept
+        for t in range(rounded):
+            if utility[t] - upper[t] >= known - TOLERANCE * (abs(utility[t]) + abs(known)):
+                rounded = t
+                break
+        _, _, option = round_up(
+            rounded, required, multiplier[rounded], class_of, option_gain, option_cost,
+            option_count, hull, slope, hull_count,
+        )  # fmt: skip
+        if len(option) > 0:
+            best_option = option
+            best_slot = _last_used(option)
+            best_cost = total_cost(option, class_of, option_cost)
+            best = utility[best_slot] - best_cost
+            known = best
     widen = True
     while True:
+        # Relative to the payoff itself, so that whether it is positive is never left open; what is
+        # not positive need not be told apart.
+        accept = gap * max(0.0, best)
+        enough = max(known + accept, 0.0) if gap > 0.0 else known
         # The completion slot of the largest bound that may still beat the best, or tie earlier.
         target = -1
         target_bound = -np.inf
@@ -92,12 +118,9 @@ def _search(
             if lower[t] == np.inf:
                 continue
             bound = utility[t] - lower[t]
-            margin = 2.0 * TOLERANCE * (abs(utility[t]) + abs(known))
-            if t < best_slot:
-                is_open = bound >= known - 0.5 * margin
-            else:
-                is_open = bound > known + margin
-            if is_open and bound > target_bound:
+            if bound > target_bound and _is_open(
+                bound, utility[t], known, enough, t < best_slot, gap
+            ):
                 target = t
                 target_bound = bound
         if target < 0:
@@ -109,31 +132,30 @@ def _search(
                 if lower[t] < lower[target] * (1.0 - TOLERANCE):
                     break
                 bound = utility[t] - lower[t]
-                margin = 2.0 * TOLERANCE * (abs(utility[t]) + abs(known))
-                if (t < best_slot and bound >= known - 0.5 * margin) or bound > known + margin:
+                if _is_open(bound, utility[t], known, enough, t < best_slot, gap):
                     last = t
-        margin = 2.0 * TOLERANCE * (abs(utility[target]) + abs(known))
-        limit = utility[target] - known + margin
-        found, option = solve_prefix(
-            last, required, limit, relaxed[last], lower[last], multiplier[last], class_of,
+        limit = utility[target] - enough
+        if gap == 0.0:
+            limit += 2.0 * TOLERANCE * (abs(utility[target]) + abs(known))
+        found, proven, option = solve_prefix(
+            last, required, limit, accept, relaxed[last], lower[last], multiplier[last], class_of,
             option_gain, option_cost, option_count, hull, slope, hull_count,
         )  # fmt: skip
-        proven = min(found, limit)
         for t in range(last + 1):
             if lower[t] < proven:
                 lower[t] = proven
         if found == np.inf:
             widen = True
             if last == target:
+                settled = max(settled, utility[target] - proven)
                 lower[target] = np.inf
             continue
         widen = last == target
-        used = len(option) - 1
-        while option[used] == 0:
-            used -= 1
+        used = _last_used(option)
         payoff = utility[used] - found
         margin = 2.0 * TOLERANCE * (abs(utility[used]) + abs(payoff))
         if last == target:
+            settled = max(settled, utility[target] - proven)
             lower[target] = np.inf
         known = max(known, payoff)
         if best < known - margin:
@@ -147,6 +169,12 @@ def _search(
             best_slot = used
             best_cost = found
             best_option = option
+    bound = best
+    if gap > 0.0:
+        bound = max(bound, settled)
+        for t in range(slots):
+            if lower[t] < np.inf:
+                bound = max(bound, utility[t] - lower[t])
     over = -required
     for s in range(len(best_option)):
         choice[s] = option_choice[class_of[s], best_option[s]]
@@ -161,7 +189,27 @@ def _search(
                 if cost[s, j] <= cost[s, had] and gain[had] - over <= gain[j] < gain[choice[s]]:
                     choice[s] = j
             over -= gain[had] - gain[choice[s]]
-    return best_slot, best, best_cost, choice
+    return best_slot, best, best_cost, choice, bound
+
+
+@kernel
+def _is_open(
+    bound: float, utility: float, known: float, enough: float, earlier: bool, gap: float
+) -> bool:
+    """Whether a slot's bound leaves a schedule that matters: better, or as good and earlier."""
+    margin = 2.0 * TOLERANCE * (abs(utility) + abs(known))
+    if gap > 0.0:
+        return bound > enough + margin
+    return bound >= known - 0.5 * margin if earlier else bound > known + margin
+
+
+@kernel
+def _last_used(option: Ints) -> int:
+    """Return the last slot that takes an option."""
+    used = len(option) - 1
+    while used > 0 and option[used] == 0:
+        used -= 1
+    return used
 
 
 def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
@@ -181,8 +229,10 @@ def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
     return cost, gain
 
 
-def best_schedule(cost: Floats, gain: Ints, required: int, utility: Floats) -> Schedule:
-    """Schedule of largest payoff, exactly (to 1e-9 relative).
+def best_schedule(
+    cost: Floats, gain: Ints, required: int, utility: Floats, *, gap: float = 0.0
+) -> Schedule:
+    """Schedule of largest payoff: exactly (to 1e-9 relative), or to within a gap.
 
     Parameters
     ----------
@@ -195,16 +245,22 @@ def best_schedule(cost: Floats, gain: Ints, required: int, utility: Floats) -> S
         Progress units to gather.
     utility : float64[T]
         Value of completing in each slot, non-increasing.
+    gap : float
+        Relative gap >= 0: where the largest payoff is positive, ``bound - payoff`` is at most this
+        part of ``bound``. Where none is, and the gap is not 0, some schedule without a positive
+        payoff is returned, and a bound that is not positive either.
 
     Returns
     -------
     Schedule
-        On equal payoffs the earliest completion. The same input always gives the same choices.
+        On equal payoffs the earliest completion; with a gap, of rounded schedules only. The same
+        input always gives the same choices.
 
     Raises
     ------
     ValueError
-        If shapes disagree, a cost is negative or not a number, or a gain is below 1.
+        If shapes disagree, a cost is negative or not a number, a gain is below 1, or the gap is
+        not a number of at least 0.
 
     Notes
     -----
@@ -214,5 +270,7 @@ def best_schedule(cost: Floats, gain: Ints, required: int, utility: Floats) -> S
     utility = np.ascontiguousarray(utility, dtype=np.float64)
     if utility.shape != (cost.shape[0],):
         raise ValueError(f"utility must have one entry a slot ({cost.shape[0]})")
-    slot, payoff, total, choice = _search(cost, gain, required, utility)
-    return Schedule(slot >= 0, int(slot), float(payoff), float(total), choice)
+    if not 0.0 <= gap < np.inf:
+        raise ValueError(f"the gap must be a number >= 0, not {gap}: 0 for the optimum")
+    slot, payoff, total, choice, bound = _search(cost, gain, required, utility, float(gap))
+    return Schedule(slot >= 0, int(slot), float(payoff), float(total), choice, float(bound))

@@ -13,6 +13,8 @@ from shadowprice.kernels.revision.timeline import (
     WORKERS,
     Timeline,
     copy_state,
+    hold,
+    may_hold,
     put,
     total_fit,
 )
@@ -108,7 +110,8 @@ def fill(
     heap = [(0.0, -1, -1)]
     heap.pop()
     for n in range(len(rows)):
-        _offer_step(heap, jobs, rows[n], worth_left[n], n, weight, loss, standing, log)
+        most = jobs.levels[rows[n]]
+        _offer_step(heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, log)
     state = line.state[0]
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
@@ -120,6 +123,8 @@ def fill(
             workers -= jobs.workers[row, before]
             servers -= jobs.servers[row, before]
         if not _fits_beside(line, state, jobs, row, workers, servers):
+            # What is left only shrinks, but a smaller step may fit where this one does not.
+            _offer_step(heap, jobs, row, worth_left[n], n, target, weight, loss, standing, log)
             continue
         at = log.used[0]
         if at == len(log.row):
@@ -127,12 +132,14 @@ def fill(
         put(line, state, WORKERS, jobs.worker[row], workers)
         if servers > 0:
             put(line, state, SERVERS, jobs.ps[row], servers)
+        hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
         log.row[at] = row
         log.workers[at] = workers
         log.servers[at] = servers
         log.used[0] = at + 1
         log.level[row] = target
-        _offer_step(heap, jobs, row, worth_left[n], n, weight, loss, standing, log)
+        most = jobs.levels[row]
+        _offer_step(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, log)
 
 
 @kernel
@@ -142,12 +149,13 @@ def _offer_step(
     row: int,
     worth_left: float,
     n: int,
+    most: int,
     weight: Floats,
     loss: Floats,
     standing: Ints,
     log: Log,
 ) -> None:
-    """Push the next step up of a job, if it has one that brings anything."""
+    """Push the next step up of a job below a level, if it has one that brings anything."""
     before = log.level[row]
     gain = 0.0
     taken = 0.0
@@ -162,7 +170,7 @@ def _offer_step(
     best = 0.0
     target = -1
     # Where one worker more brings nothing, several may: the step of the best return counts.
-    for level in range(before + 1, jobs.levels[row]):
+    for level in range(before + 1, most):
         more = float(min(jobs.gains[row, level], jobs.left[row]))
         if standing[row] != level:
             more *= 1.0 - loss[row]
@@ -182,7 +190,13 @@ def _offer_step(
 def _fits_beside(
     line: Timeline, state: int, jobs: Jobs, row: int, workers: int, servers: int
 ) -> bool:
-    """Whether so many workers and parameter servers more find room, tried in scratch space."""
+    """Whether so many workers and parameter servers more find room, tried in scratch space.
+
+    Where tenants have shares, also whether the job's tenant may hold them.
+    """
+    tenant = jobs.tenant[row]
+    if not may_hold(line, state, tenant, jobs.worker[row], workers, jobs.ps[row], servers):
+        return False
     if total_fit(line, state, WORKERS, jobs.worker[row], workers) < workers:
         return False
     if servers == 0:

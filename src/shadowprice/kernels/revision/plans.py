@@ -19,6 +19,8 @@ from shadowprice.kernels.revision.timeline import (
     WORKERS,
     Timeline,
     copy_state,
+    entitled,
+    hold,
     put,
     split,
     total_fit,
@@ -52,6 +54,8 @@ class Jobs(NamedTuple):
         Arrival slot.
     last : int64[rows]
         Last slot in which completing is worth anything that counts.
+    tenant : int64[rows]
+        Owner, as a row of `Timeline.share`.
     worths : Worths
         Utilities.
     """
@@ -68,6 +72,7 @@ class Jobs(NamedTuple):
     left: Ints
     arrival: Ints
     last: Ints
+    tenant: Ints
     worths: Worths
 
 
@@ -141,7 +146,9 @@ def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> 
     shared : bool
         Whether some servers carry both workers and parameter servers; the packing is then tried.
     """
-    top = jobs.levels[row] - 1
+    top = _level_of_tenant(line, state, jobs, row)
+    if top < 0:
+        return -1
     worker = jobs.worker[row]
     most = total_fit(line, state, WORKERS, worker, jobs.workers[row, top])
     level = _at_most(jobs.workers[row], top + 1, most)
@@ -166,6 +173,25 @@ def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> 
             high = probe - 1
         probe = (low + high + 1) // 2
     return low
+
+
+@kernel
+def _level_of_tenant(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
+    """Return the highest level that what a job's tenant may still hold is enough for, or -1."""
+    level = jobs.levels[row] - 1
+    if len(line.share) == 0:
+        return int(level)
+    tenant = jobs.tenant[row]
+    for r in range(jobs.worker.shape[1]):
+        worker, ps = jobs.worker[row, r], jobs.ps[row, r]
+        if worker == 0 and ps == 0:
+            continue
+        most = entitled(line, state, tenant, r)
+        while (
+            level >= 0 and jobs.workers[row, level] * worker > most - jobs.servers[row, level] * ps
+        ):
+            level -= 1
+    return int(level)
 
 
 @kernel
@@ -339,6 +365,7 @@ def pack(
         return False
     if servers > 0 and not put(line, state, SERVERS, jobs.ps[row], servers):
         return False
+    hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
     if first:
         at = log.used[0]
         if at == len(log.row):

@@ -41,6 +41,12 @@ class Timeline(NamedTuple):
         What they may carry.
     free : int64[most, width, resources]
         What each of them has left.
+    held : int64[most, tenants, resources]
+        What jobs of each tenant hold together in each state.
+    share : int64[tenants, resources]
+        What each tenant owns; no row where nobody does, and plans are then not confined.
+    common : int64[resources]
+        What is owned by nobody; -1 for resources that no tenant has a share of.
     """
 
     used: Ints
@@ -50,9 +56,12 @@ class Timeline(NamedTuple):
     servers: Ints
     role: Ints
     free: Ints
+    held: Ints
+    share: Ints
+    common: Ints
 
 
-def new_timeline(most: int, width: int, resources: int) -> Timeline:
+def new_timeline(most: int, width: int, share: Ints, common: Ints) -> Timeline:
     """Allocate a timeline of at most so many intervals and groups.
 
     Parameters
@@ -61,9 +70,12 @@ def new_timeline(most: int, width: int, resources: int) -> Timeline:
         Intervals; the last state is scratch space.
     width : int
         Groups in an interval.
-    resources : int
-        Resources of a server.
+    share : ndarray of int64, shape (tenants, resources)
+        What each tenant owns of each resource.
+    common : ndarray of int64, shape (resources,)
+        What nobody owns; -1 for resources that no tenant has a share of.
     """
+    tenants, resources = share.shape
     return Timeline(
         np.zeros(2, np.int64),
         np.zeros(most + 1, np.int64),
@@ -72,6 +84,9 @@ def new_timeline(most: int, width: int, resources: int) -> Timeline:
         np.zeros((most, width), np.int64),
         np.zeros((most, width), np.int64),
         np.zeros((most, width, resources), np.int64),
+        np.zeros((most, tenants, resources), np.int64),
+        share,
+        common,
     )
 
 
@@ -95,6 +110,7 @@ def clear(line: Timeline, now: int, count: Ints, role: Ints, free: Ints) -> None
     line.start[0] = now
     line.start[1] = FOR_EVER
     line.state[0] = 0
+    line.held[0] = 0
     groups = 0
     for k in range(len(count)):
         if count[k] > 0:
@@ -117,6 +133,49 @@ def copy_state(line: Timeline, source: int, target: int) -> None:
         line.role[target, g] = line.role[source, g]
         for r in range(resources):
             line.free[target, g, r] = line.free[source, g, r]
+    for t in range(len(line.share)):
+        for r in range(resources):
+            line.held[target, t, r] = line.held[source, t, r]
+
+
+@kernel
+def entitled(line: Timeline, state: int, tenant: int, resource: int) -> int:
+    """Return how much more of a resource a tenant may hold in a state.
+
+    That is what is left of its share, and of what nobody owns: whatever tenants hold beyond their
+    shares is taken from there.
+    """
+    common = line.common[resource]
+    if common < 0:
+        return FOR_EVER
+    for t in range(len(line.share)):
+        common -= max(0, line.held[state, t, resource] - line.share[t, resource])
+    own = line.share[tenant, resource] - line.held[state, tenant, resource]
+    return int(max(0, own) + max(0, common))
+
+
+@kernel
+def may_hold(
+    line: Timeline, state: int, tenant: int, demand: Ints, number: int, ps: Ints, servers: int
+) -> bool:
+    """Whether a tenant may hold so many workers and parameter servers more in a state."""
+    if len(line.share) == 0:
+        return True
+    for r in range(len(demand)):
+        asked = number * demand[r] + servers * ps[r]
+        if asked > 0 and asked > entitled(line, state, tenant, r):
+            return False
+    return True
+
+
+@kernel
+def hold(
+    line: Timeline, state: int, tenant: int, demand: Ints, number: int, ps: Ints, servers: int
+) -> None:
+    """Enter what a tenant holds more in a state."""
+    if len(line.share) > 0:
+        for r in range(len(demand)):
+            line.held[state, tenant, r] += number * demand[r] + servers * ps[r]
 
 
 @kernel

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +13,19 @@ from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 class OasisParameters(PriceParameters):
     """Parameters of `oasis`."""
 
+    paper_settings: ClassVar[Mapping[str, object]] = {
+        **PriceParameters.paper_settings,
+        "gap": 0.0,
+    }
+
+    gap: float = Field(
+        default=1e-3,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="each job's schedule has the largest payoff to within this part of it, which a "
+        "bound proves; 0: the largest, however long the search takes",
+    )
     chunks: Literal["exact", "literal"] = Field(
         default="exact",
         description="exact: the optimum of (27) in worker-slots; literal: whole chunks in every "

@@ -1,4 +1,4 @@
-"""The best schedule of one job at the prices of the moment: problem (27), exactly."""
+"""The best schedule of one job at the prices of the moment: problem (27), to a gap or exactly."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ class Planner:
         Whole chunks in every slot, as Algorithm 2 is printed.
     posted : PostedPrices or None
         Prices that somebody posts, on top of the boards'.
+    gap : float
+        Relative gap >= 0 within which a schedule's payoff has to be the largest.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class Planner:
         *,
         literal: bool,
         posted: PostedPrices | None = None,
+        gap: float = 0.0,
     ) -> None:
         self.workers = workers
         self.servers = servers
         self._slot_seconds = float(slot_seconds)
         self._literal = literal
+        self._gap = gap
         self.posted = posted
 
     def follow(self, ledger: LedgerView) -> None:
@@ -120,7 +124,7 @@ class Planner:
         if useful is not None:
             cost = np.ascontiguousarray(cost[:, useful])
             gains = gains[useful]
-        found = best_schedule(cost, gains, required, utility)
+        found = best_schedule(cost, gains, required, utility, gap=self._gap)
         if not found.feasible:
             return None
         choice = found.choice

@@ -77,6 +77,7 @@ class Oasis(PricedAdmission):
             "oasis", context, parameters, learners, (parameters.worker, parameters.ps)
         )
         self._literal = parameters.chunks == "literal"
+        self._gap = parameters.gap
         self._posted = None if parameters.fixed is None else read_posted(parameters.fixed, cluster)
         planner = self._planner_of(cluster, learners, constants)
         super().__init__(planner, learners, parameters, cluster)
@@ -136,7 +137,12 @@ class Oasis(PricedAdmission):
             for learner, constant in zip(learners, constants, strict=True)
         )
         planner = Planner(
-            workers, servers, cluster.slot_seconds, literal=self._literal, posted=self._posted
+            workers,
+            servers,
+            cluster.slot_seconds,
+            literal=self._literal,
+            posted=self._posted,
+            gap=self._gap,
         )
         return OasisPlanner(planner)
 

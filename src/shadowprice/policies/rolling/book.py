@@ -13,6 +13,7 @@ from shadowprice.core.policy import JobState, View
 from shadowprice.kernels.revision.plans import Jobs
 from shadowprice.policies.reactive.table import JobTable
 from shadowprice.policies.reactive.worths import WorthTable
+from shadowprice.policies.rolling.quotas import Quotas
 
 Integers = NDArray[np.int64]
 
@@ -32,6 +33,8 @@ class Book:
         The servers.
     until : int or None
         End of the timespan T.
+    quotas : Quotas
+        What promises to each tenant may hold.
 
     Attributes
     ----------
@@ -53,8 +56,9 @@ class Book:
         Last slot in which anything may run.
     """
 
-    def __init__(self, cluster: Cluster, until: int | None) -> None:
+    def __init__(self, cluster: Cluster, until: int | None, quotas: Quotas) -> None:
         self.table = JobTable(cluster)
+        self._cluster, self._quotas = cluster, quotas
         self.until = until
         self.final = NEVER if until is None else until - 1
         self._resources = len(cluster.resources)
@@ -97,6 +101,7 @@ class Book:
         jobs.left[row] = job.required
         jobs.arrival[row] = job.arrival
         jobs.last[row] = self._last_slot(job)
+        jobs.tenant[row] = self._quotas.row_of(self._cluster, job)
         self.loss[row] = float(job.restart)
         self.promise[row] = -1
         self.standing[row] = -1
@@ -192,6 +197,7 @@ class Book:
             arrival=np.zeros(rows, np.int64),
             last=np.zeros(rows, np.int64),
             worths=self._worths.columns,
+            tenant=np.zeros(rows, np.int64),
         )
 
 

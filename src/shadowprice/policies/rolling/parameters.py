@@ -48,6 +48,11 @@ class RollingParameters(Parameters):
         default=True,
         description="work-conserving: whether what plans leave free in a slot is dealt out",
     )
+    quota: bool = Field(
+        default=True,
+        description="where tenants have shares: promises to a tenant's jobs stay within its share "
+        "and what nobody owns, and its open jobs come first there; else all compete by value",
+    )
     waiting: int = Field(
         default=256,
         ge=0,

@@ -28,6 +28,7 @@ from shadowprice.kernels.revision.timeline import (
     split,
 )
 from shadowprice.policies.rolling.book import Book
+from shadowprice.policies.rolling.quotas import Quotas
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -69,9 +70,9 @@ class Layout:
     It is kept (pickled) without the space that nothing uses.
     """
 
-    def __init__(self, most: int, width: int, resources: int) -> None:
+    def __init__(self, most: int, width: int, share: Integers, common: Integers) -> None:
         self.most = most
-        self.line: Timeline = new_timeline(most, width, resources)
+        self.line: Timeline = new_timeline(most, width, share, common)
         self.steps = Steps(
             np.zeros(0, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
         )
@@ -85,11 +86,12 @@ class Layout:
         runs = int(steps.runs.max(initial=0))
         entries = int(log.used[0])
         return {
-            "size": (self.most, *line.free.shape[1:]),
+            "size": (self.most, line.free.shape[1], line.share, line.common),
             "line": [
                 part[: states + 1] if part is line.start else part[:states] for part in line[:4]
             ]
-            + [part[:states, :groups] for part in line[4:]],
+            + [part[:states, :groups] for part in line[4:7]]
+            + [line.held[:states]],
             "used": line.used,
             "steps": [steps.runs, steps.until[:, :runs], steps.level[:, :runs]],
             "log": [log.used, *(part[:entries] for part in log[1:4]), log.level],
@@ -97,8 +99,8 @@ class Layout:
         }
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(*state["size"])  # type: ignore[misc]  # three integers
-        for whole, part in zip(self.line, state["line"], strict=True):  # type: ignore[call-overload]
+        self.__init__(*state["size"])  # type: ignore[misc]  # two integers, two arrays
+        for whole, part in zip(self.line, state["line"], strict=False):  # type: ignore[call-overload]
             whole[tuple(slice(size) for size in part.shape)] = part
         self.line.used[:] = state["used"]  # type: ignore[call-overload]  # two integers
         self.steps = Steps(*state["steps"])  # type: ignore[misc]  # three arrays
@@ -115,10 +117,13 @@ class Planner:
         The servers.
     book : Book
         The open jobs.
+    quotas : Quotas
+        What promises to each tenant may hold.
     """
 
-    def __init__(self, cluster: Cluster, book: Book) -> None:
+    def __init__(self, cluster: Cluster, book: Book, quotas: Quotas) -> None:
         self._book = book
+        self._quotas = quotas
         self._cluster = cluster
         self.shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
         kinds = cluster.kinds
@@ -341,15 +346,17 @@ class Planner:
         most = 1 << (intervals - 1).bit_length()
         for layout in (self._current, self._other):
             old = layout.line
-            fresh = new_timeline(most, self._width, self._kind_free.shape[1])
+            quotas = self._quotas
+            fresh = new_timeline(most, self._width, quotas.share, quotas.common)
             for new_array, old_array in zip(fresh, old, strict=True):
-                new_array[: len(old_array)] = old_array
+                if new_array is not old_array:  # shares are the same arrays
+                    new_array[: len(old_array)] = old_array
             layout.line = fresh
             layout.most = most
         self._room = np.zeros(most + 1, np.int64)
 
     def _new_layout(self, most: int) -> Layout:
-        return Layout(most, self._width, self._kind_free.shape[1])
+        return Layout(most, self._width, self._quotas.share, self._quotas.common)
 
 
 def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:

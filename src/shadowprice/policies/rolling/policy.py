@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -24,11 +24,13 @@ from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.kernels.revision.coming import densities, fill, plan_waiting, stand
 from shadowprice.kernels.revision.plans import last_worth
+from shadowprice.kernels.revision.timeline import Timeline
 from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.rolling.book import Book
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Offer, Planner
 from shadowprice.policies.rolling.prices import Pools, PriceLearner, costs, weights
+from shadowprice.policies.rolling.quotas import check_shares, quotas_of
 from shadowprice.policies.rolling.reasons import crowded, dear, too_late, worthless
 
 Floats = NDArray[np.float64]
@@ -72,17 +74,35 @@ class Rolling(Reactive[RollingParameters]):
     def __init__(self, context: PolicyContext, parameters: RollingParameters) -> None:
         super().__init__(context, parameters)
         cluster = context.cluster
-        self._book = Book(cluster, context.until)
-        self._planner = Planner(cluster, self._book)
+        self._quotas = quotas_of(cluster, wanted=parameters.quota)
+        self._book = Book(cluster, context.until, self._quotas)
+        self._planner = Planner(cluster, self._book, self._quotas)
         self._pools = Pools(cluster)
-        self._learner = PriceLearner(
-            self._pools, parameters.memory * cluster.horizon, _BLANK * cluster.horizon
+        # The demand of all, which ranks, and, where tenants have shares, of each, which it pays.
+        everything = np.ones(len(cluster.resources))
+        self._learner = self._new_learner(everything)
+        self._learners = (
+            [self._new_learner(part) for part in self._quotas.part]
+            if self._quotas.given
+            else [self._learner]
         )
         self._laid_out_for: int | None = None
 
+    def _new_learner(self, part: Floats) -> PriceLearner:
+        horizon, memory = self._cluster.horizon, self._parameters.memory
+        return PriceLearner(self._pools, memory * horizon, _BLANK * horizon, part)
+
     def _recall(self, before: Self) -> None:
         """Keep the prices as learnt."""
-        self._learner = before._learner.moved_to(self._pools)
+        self._learner = before._learner.moved_to(self._pools, np.ones(len(self._cluster.resources)))
+        self._learners = (
+            [
+                one.moved_to(self._pools, part)
+                for one, part in zip(before._learners, self._quotas.part, strict=True)
+            ]
+            if self._quotas.given
+            else [self._learner]
+        )
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Take in a job with its promise and where it stands."""
@@ -142,6 +162,8 @@ class Rolling(Reactive[RollingParameters]):
             yield self._answer(slot, jobs[at], int(rows[at]))
         for job in jobs:  # nobody bids against himself
             self._learner.learn(job, slot)
+            if self._quotas.given:
+                self._learners[self._quotas.row_of(self._cluster, job)].learn(job, slot)
 
     def _answer(self, slot: int, job: Job, row: int) -> Decision:
         """Return a promise if the job is worth its price; else whether it waits."""
@@ -153,7 +175,10 @@ class Rolling(Reactive[RollingParameters]):
             return answer
         # What even the whole cluster cannot do in time it will not do by waiting.
         hopeless = (
-            answer.reason is Reason.TOO_LATE and self._pools.whole and not self._book.loss[row]
+            answer.reason is Reason.TOO_LATE
+            and self._pools.whole
+            and not self._book.loss[row]
+            and not self._quotas.given  # it may run on what others leave
         )
         if self._parameters.standby and not hopeless:
             return Queue(job.name, f"waits without a promise: {answer.message}")
@@ -168,7 +193,7 @@ class Rolling(Reactive[RollingParameters]):
             return self._promise(slot, row, found)
         best = self._planner.alone(slot, row, price)
         if best is None:
-            return too_late(self._book.name(row), slot)
+            return too_late(self._book.name(row), slot, shares=self._quotas.given)
         if best.utility <= best.cost:
             return dear(best)
         obstacle: int | None = None
@@ -214,15 +239,28 @@ class Rolling(Reactive[RollingParameters]):
         waiting = rows[book.promise[rows] < 0]
         rated, _ = densities(book.jobs, waiting, slot, weight)
         waiting = waiting[np.argsort(-rated, kind="stable")]
-        yield from self._plan_waiting(slot, waiting[: self._parameters.waiting])
+        waiting = waiting[: self._parameters.waiting]
+        planned = yield from self._plan_waiting(slot, waiting)
         layout = self._planner.layout
-        if self._parameters.spare:
-            _, value = densities(book.jobs, rows, slot, weight)
-            fill(
-                layout.line, book.jobs, rows, value, weight, book.loss * book.started,
-                book.standing, layout.log,
-            )  # fmt: skip
+        line = layout.line
+        if self._quotas.given:
+            # Tenants come first in their shares; only then may others have what is left of them.
+            self._fill(slot, rows, weight, line)
+            line = line._replace(share=self._quotas.share[:0])
+            self._plan(slot, waiting[~planned & (layout.log.level[waiting] < 0)], line)
+        self._fill(slot, rows, weight, line)
         yield from self._stand(rows)
+
+    def _fill(self, slot: int, rows: Integers, weight: Floats, line: Timeline) -> None:
+        """Deal out what is left of the slot that begins."""
+        if not self._parameters.spare:
+            return
+        book = self._book
+        _, value = densities(book.jobs, rows, slot, weight)
+        fill(
+            line, book.jobs, rows, value, weight, book.loss * book.started, book.standing,
+            self._planner.layout.log,
+        )  # fmt: skip
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
         """Let go of waiting jobs that cannot complete any more while they are worth anything."""
@@ -238,21 +276,35 @@ class Rolling(Reactive[RollingParameters]):
             book.remove(name)
             yield (Drop if state.status is Status.ADMITTED else Reject)(name, refusal)
 
-    def _plan_waiting(self, slot: int, rows: Integers) -> Iterator[Decision]:
-        """Plan waiting jobs in what promises leave; promise what is worth its price."""
-        if not len(rows):
-            return
-        layout = self._planner.layout
+    def _plan(self, slot: int, rows: Integers, line: Timeline) -> Floats:
+        """Plan waiting jobs in what is left of a timeline; see `plan_waiting`."""
         result = np.full((len(rows), 4), -1.0)
-        plan_waiting(
-            layout.line, self._book.jobs, rows, self._costs(slot), self._planner.shared,
-            self._planner.room, layout.steps, layout.log, result,
-        )  # fmt: skip
+        if len(rows):
+            layout = self._planner.layout
+            plan_waiting(
+                line, self._book.jobs, rows, self._costs(slot), self._planner.shared,
+                self._planner.room, layout.steps, layout.log, result,
+            )  # fmt: skip
+        return result
+
+    def _plan_waiting(
+        self, slot: int, rows: Integers
+    ) -> Generator[Decision, None, NDArray[np.bool_]]:
+        """Plan waiting jobs in what promises leave; promise what is worth its price.
+
+        Returns
+        -------
+        ndarray of bool, shape (jobs,)
+            Which found a plan.
+        """
+        layout = self._planner.layout
+        result = self._plan(slot, rows, layout.line)
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3])
         for at in np.flatnonzero(promised).tolist():
             end, done, value, cost = result[at].tolist()
             yield self._promise(slot, int(rows[at]), Offer(int(end), 0, int(done), value, cost))
         layout.order = np.concatenate((layout.order, rows[promised]))
+        return np.asarray(result[:, 0] >= 0)
 
     def _stand(self, rows: Integers) -> Iterator[Decision]:
         """Put what was packed on servers, moving as little as possible."""
@@ -292,18 +344,24 @@ class Rolling(Reactive[RollingParameters]):
         self._book.promise[row] = found.end
         return Promise(name, found.end, found.done, found.utility, found.utility, message=why)
 
-    def _price(self, slot: int) -> Floats:
-        """Return the shadow prices that promises answer to, by pool and resource."""
+    def _price(self, slot: int, learner: PriceLearner | None = None) -> Floats:
+        """Return the shadow prices of all demand, or of a part of it, by pool and resource."""
         if self._parameters.prices == "given":
             return np.full(self._pools.columns, self._parameters.price)
-        return self._learner.prices(slot, self._parameters.scarcity)
+        return (learner or self._learner).prices(slot, self._parameters.scarcity)
 
     def _costs(self, slot: int, rows: Integers | None = None) -> Floats:
         """Return what a worker and a parameter server of rows, by default all, cost in a slot."""
-        worker, ps = self._book.jobs.worker, self._book.jobs.ps
+        jobs = self._book.jobs
+        worker, ps, owner = jobs.worker, jobs.ps, jobs.tenant
         if rows is not None:
-            worker, ps = worker[rows], ps[rows]
-        return costs(self._price(slot), self._pools.shares(worker, ps))
+            worker, ps, owner = worker[rows], ps[rows], owner[rows]
+        if not self._quotas.given:
+            return costs(self._price(slot), self._pools.shares(worker, ps))
+        price = np.zeros((len(self._learners), self._pools.columns))
+        for at in np.unique(owner).tolist():
+            price[at] = self._price(slot, self._learners[at])
+        return costs(price[owner], self._pools.shares(worker, ps))
 
     def _weights(self, slot: int) -> Floats:
         """Return the same for ranking: never 0."""
@@ -313,4 +371,6 @@ class Rolling(Reactive[RollingParameters]):
 
 def build(context: PolicyContext, parameters: RollingParameters) -> Rolling:
     """Build the policy, as the registry asks."""
+    if parameters.quota:
+        check_shares(context.cluster)
     return Rolling(context, parameters)

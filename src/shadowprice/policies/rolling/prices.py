@@ -19,6 +19,9 @@ Integers = NDArray[np.int64]
 _SAMPLE: Final = 2000
 """Most arrivals that prices are learnt from, the latest."""
 
+_FIRST: Final = 64
+"""Arrivals that there is space for at first."""
+
 _SWEEPS: Final = 4
 _TRACE: Final = 1e-4
 """Weight of a dominant share beside a price of 1: what is free at every price is still ranked."""
@@ -127,17 +130,20 @@ class PriceLearner:
     before : float
         Slots without demand that are taken to lie before the first arrival: without, the first
         job alone would look like a rush.
+    part : ndarray of float64, shape (resources,)
+        Part of the cluster that the demand may have.
     """
 
-    def __init__(self, pools: Pools, memory: float, before: float) -> None:
+    def __init__(self, pools: Pools, memory: float, before: float, part: Floats) -> None:
         self._pools = pools
+        self._part = part
         self._memory = memory
         self._before = before
         self._first: int | None = None
         self._count = 0
-        self._at = np.zeros(_SAMPLE)
-        self._value = np.zeros(_SAMPLE)
-        self._use = np.zeros((_SAMPLE, pools.columns))
+        self._at = np.zeros(_FIRST)
+        self._value = np.zeros(_FIRST)
+        self._use = np.zeros((_FIRST, pools.columns))
         self._known: tuple[int, int, int] | None = None
         self._prices: dict[float, Floats] = {}
 
@@ -146,12 +152,12 @@ class PriceLearner:
         """Jobs learnt from so far."""
         return self._count
 
-    def moved_to(self, pools: Pools) -> PriceLearner:
+    def moved_to(self, pools: Pools, part: Floats) -> PriceLearner:
         """Return what was learnt, for other pools; nothing where they price other resources."""
         if pools.columns != self._pools.columns:
-            return PriceLearner(pools, self._memory, self._before)
+            return PriceLearner(pools, self._memory, self._before, part)
         moved = copy.copy(self)
-        moved._pools = pools
+        moved._pools, moved._part = pools, part
         moved._known = None
         return moved
 
@@ -168,6 +174,11 @@ class PriceLearner:
         spent = each.max(axis=1) * slots
         best = int(np.argmax(value / np.maximum(spent, 1e-300)))
         at = self._count % _SAMPLE
+        if at == len(self._at):
+            self._at, self._value, self._use = (
+                np.concatenate((kept, np.zeros_like(kept)))[:_SAMPLE]
+                for kept in (self._at, self._value, self._use)
+            )
         self._at[at] = slot
         self._value[at] = value[best]
         self._use[at] = each[best] * slots[best]
@@ -207,7 +218,7 @@ class PriceLearner:
         if self._count <= _SAMPLE:
             since = self._first - self._before
         span = self._memory * -np.expm1(-(slot - since + 1) / self._memory)
-        budget = np.full(self._pools.columns, scarcity * span)
+        budget = scarcity * span * np.resize(self._part, self._pools.columns)
         return shadow_prices(self._value[:count], self._use[:count], weight, budget, _SWEEPS)
 
 
@@ -233,5 +244,15 @@ def weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
 
 
 def costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
-    """Return prices of a worker and a parameter server of each job; see `weights`."""
-    return np.column_stack([share @ price for share in shares])
+    """Return prices of a worker and a parameter server of each job.
+
+    Parameters
+    ----------
+    price : ndarray of float64, shape (columns,) or (jobs, columns)
+        Shadow prices, for all or for each.
+    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
+        See `Pools.shares`.
+    """
+    if price.ndim == 1:
+        return np.column_stack([share @ price for share in shares])
+    return np.column_stack([(share * price).sum(axis=1) for share in shares])

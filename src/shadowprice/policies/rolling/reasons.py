@@ -19,11 +19,12 @@ def worthless(job: Job, slot: int) -> Refusal:
     )
 
 
-def too_late(name: str, slot: int) -> Refusal:
+def too_late(name: str, slot: int, *, shares: bool) -> Refusal:
     """Return the reason of a job that no plan completes in time, even alone."""
+    where = "in its tenant's share and what nobody owns" if shares else "in the cluster"
     return Refusal(
         Reason.TOO_LATE,
-        f"even alone in the cluster {name} does not surely complete from slot {slot} on before "
+        f"even alone {where} {name} does not surely complete from slot {slot} on before "
         "its utility is gone",
     )
 

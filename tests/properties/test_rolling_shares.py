@@ -1,0 +1,202 @@
+"""Shares of tenants under `rolling`: what others were promised keeps nobody below its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster, Role, Tenant, build_cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.events import JobsArrived, Promise, SlotBegan, SlotEnded
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.recorder import Recorder
+from shadowprice.simulator.driver import Simulation
+from tests.oracles.promises import completions
+from tests.oracles.shares import overdrawn, starved
+from tests.replays import Watcher, world
+from tests.workloads import DIMENSIONS, job, random_utility
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def shared(shares: Sequence[int], unowned: int, each: int = 1) -> Cluster:
+    """Return servers of so many GPUs, divided among tenants a, b, ..."""
+    places = sum(shares) + unowned
+    rows = [(f"gpu-{at}", Role.WORKER, {"gpu": each * 1000}) for at in range(places // each)]
+    tenants = [Tenant(chr(97 + at), {"gpu": own * 1000}) for at, own in enumerate(shares)]
+    return build_cluster(
+        slot_seconds=Fraction(600),
+        horizon=20,
+        servers=rows,
+        dimensions=DIMENSIONS,
+        tenants=tenants,
+    )
+
+
+def owned(on: Cluster, rng: np.random.Generator, name: str, tenant: str | None, latest: int) -> Job:
+    """Return a job of one GPU a worker; a worker's slot is a unit of progress."""
+    return job(
+        on,
+        name,
+        worker_amounts={"gpu": 1000},
+        ps_amounts=None,
+        arrival=int(rng.integers(latest + 1)),
+        epochs=int(rng.integers(1, 8)),
+        worker_range=(1, int(rng.integers(1, 6))),
+        utility=random_utility(rng),
+        tenant=tenant,
+    )
+
+
+def drawn(seed: int) -> tuple[Cluster, list[Job], dict[str, int], int]:
+    """Return a shared cluster, jobs of all tenants, their shares and what nobody owns."""
+    rng = np.random.default_rng(seed)
+    shares = rng.integers(0, 4, int(rng.integers(1, 4))).tolist()
+    shares[0] += 1
+    unowned = int(rng.integers(0, 3))
+    on = shared(shares, unowned)
+    names = [tenant.name for tenant in on.tenants]
+    jobs = [
+        owned(on, rng, f"job-{at}", names[int(rng.integers(len(names)))], 8)
+        for at in range(int(rng.integers(1, 16)))
+    ]
+    return on, jobs, dict(zip(names, shares, strict=True)), unowned
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(SEEDS)
+def test_no_tenant_is_kept_from_its_share(seed: int) -> None:
+    on, jobs, share, unowned = drawn(seed)
+
+    def watch(engine: Engine, slot: int) -> None:
+        still = dict(engine.open_jobs)
+        owner = {name: record.job.tenant or "" for name, record in still.items()}
+        running = {name: placed.total_workers for name, placed in engine.running.items()}
+        most = {
+            name: min(record.job.most_workers, record.remaining) for name, record in still.items()
+        }
+        assert starved(share, running, owner, most) == [], slot
+        for tenant, places in share.items():
+            promised = [
+                (record.promise, record.remaining)
+                for name, record in still.items()
+                if owner[name] == tenant and record.promise is not None
+            ]
+            assert overdrawn(places + unowned, slot, promised) is None
+
+    policy = make_policy("rolling", PolicyContext(on), {})
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy).run([recorder, Watcher(watch)])
+    done = completions(jobs, recorder.segments())
+    for _, made in recorder.decisions:
+        if isinstance(made, Promise):
+            assert made.completion is not None
+            assert done[made.job] <= made.completion
+
+
+def answers(
+    on: Cluster, before: Sequence[Job], last: Sequence[Job]
+) -> dict[str, tuple[object, ...]]:
+    """Return what jobs of the last slot are told, after the others have run until then."""
+    policy = make_policy("rolling", PolicyContext(on), {})
+    jobs = [*before, *last]
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy).run([recorder])
+    first: dict[str, tuple[object, ...]] = {}
+    for _, made in recorder.decisions:
+        name = getattr(made, "job", None)
+        if name is None or name in first or name not in {one.name for one in last}:
+            continue
+        told = (
+            (made.completion, made.utility, round(made.cost, 9))
+            if isinstance(made, Promise)
+            else ()
+        )
+        first[name] = (type(made).__name__, *told)
+    return first
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: int) -> None:
+    """Whatever others brought before: promises are those of a cluster of the share alone."""
+    rng = np.random.default_rng(seed)
+    share, others = int(rng.integers(1, 5)), int(rng.integers(1, 5))
+    on, alone = shared([share, others], 0), shared([share], 0)
+    flood = [owned(on, rng, f"flood-{at}", "b", 5) for at in range(int(rng.integers(1, 12)))]
+    state = int(rng.integers(2**32))
+
+    def mine(where: Cluster) -> list[Job]:
+        same = np.random.default_rng(state)
+        return [replace(owned(where, same, f"mine-{at}", "a", 0), arrival=6) for at in range(4)]
+
+    assert answers(on, flood, mine(on)) == answers(alone, [], mine(alone))
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_promises_hold_with_shares_of_several_resources(seed: int) -> None:
+    on, jobs, _ = world(seed, incidents=False)
+    rng = np.random.default_rng(seed)
+    total = on.capacity.sum(axis=0)
+    cut = rng.uniform(0, 1, 2)
+    shares = [
+        {name: int(part * total[on.column[name]]) for name in ("gpu", "cpu")}
+        for part in (cut.min(), 1 - cut.max())
+    ]
+    on = replace(on, tenants=tuple(Tenant(f"t{at}", own) for at, own in enumerate(shares)))
+    owners = [None, "t0", "t1"]
+    jobs = [replace(one, tenant=owners[int(rng.integers(3))]) for one in jobs]
+    policy = make_policy("rolling", PolicyContext(on), {})
+    recorder = Recorder(on, jobs, policy)
+    engine = Simulation(on, jobs, policy).run([recorder])
+    done = completions(jobs, recorder.segments())
+    told = [made for _, made in recorder.decisions if isinstance(made, Promise)]
+    for made in told:
+        assert made.completion is not None
+        assert done[made.job] <= made.completion
+    assert len({made.job for made in told}) == len(told)
+    assert not engine.open_jobs
+
+
+def test_what_a_tenant_does_not_use_goes_to_the_others() -> None:
+    on = shared([2, 2], 0)
+    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}))
+
+    def greedy(tenant: str, arrival: int) -> Job:
+        return job(
+            on,
+            f"of-{tenant}",
+            worker_amounts={"gpu": 1000},
+            ps_amounts=None,
+            worker_range=(1, 4),
+            tenant=tenant,
+            arrival=arrival,
+        )
+
+    engine.handle(JobsArrived(0, (greedy("a", 0),)))
+    engine.handle(SlotBegan(0))
+    assert {name: held.total_workers for name, held in engine.running.items()} == {"of-a": 4}
+    engine.handle(SlotEnded(0, {"of-a": 4}))
+    engine.handle(JobsArrived(1, (greedy("b", 1),)))
+    engine.handle(SlotBegan(1))
+    standing = {name: held.total_workers for name, held in engine.running.items()}
+    assert standing == {"of-a": 2, "of-b": 2}
+
+
+def test_shares_that_add_up_to_more_than_there_is_are_refused() -> None:
+    on = shared([2, 2], 0)
+    tenants = (Tenant("a", {"gpu": 3000}), Tenant("b", {"gpu": 2000}))
+    on = replace(on, tenants=tenants)
+    with pytest.raises(InputError, match="shares of gpu add up to 5, and the servers hold 4"):
+        make_policy("rolling", PolicyContext(on), {})
+    make_policy("rolling", PolicyContext(on), {"quota": False})
