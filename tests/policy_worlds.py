@@ -15,9 +15,12 @@ from shadowprice.core.events import (
     ServerBack,
     ServerLost,
     ServerState,
+    SlotBegan,
+    SlotEnded,
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext
+from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy, policies
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
@@ -124,3 +127,18 @@ def changes(policy: str, on: Cluster, rng: np.random.Generator) -> list[DriverEv
         CapacityChanged(8, {"new-1": ServerState(Role.ANY, state), "new-0": None}),
         CapacityChanged(11, {name: ServerState(role, state)}),
     ]
+
+
+def run_slot(engine: Engine, slot: int) -> None:
+    """Begin a slot, unless it runs, and end it: every job yields what its placement declares."""
+    if engine.slot_running is None:
+        engine.handle(SlotBegan(slot))
+    assert (engine.ledger.recount() == engine.ledger.used).all()
+    assert (engine.ledger.used <= engine.ledger.capacity).all()
+    gained = {}
+    for name, placement in engine.running.items():
+        record = engine.jobs[name]
+        assert record.job.bag is None
+        whole = record.job.gain(placement.total_workers, colocated=placement.colocated)
+        gained[name] = min(whole, record.job.required - record.progress)
+    engine.handle(SlotEnded(slot, gained, {}))

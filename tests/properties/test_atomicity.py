@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,22 @@ from shadowprice.core.events import (
     SlotEnded,
     StartFailed,
 )
+from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, View
+from shadowprice.core.utility import Deadline
 from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.policy_worlds import changes, driven, every_policy, fresh, world_of
+from tests.policy_worlds import (
+    changes,
+    driven,
+    every_policy,
+    follows,
+    fresh,
+    run_slot,
+    world_of,
+)
 from tests.properties.test_snapshots import told
 
 
@@ -225,6 +236,50 @@ def test_policies_follow_servers_that_change(policy: str) -> None:
         for record in engine.jobs.values():
             finished = record.status.value == "finished"
             assert finished == (record.progress >= record.job.required)
+
+
+def revised(job: Job, rng: np.random.Generator) -> Job:
+    """Return a job with more or less work, slower or faster, worth more or less."""
+    kind = int(rng.integers(4))
+    if kind == 0:
+        return replace(job, epochs=3 * job.epochs, required=3 * job.required)
+    if kind == 1 and job.required % 2 == 0 and job.epochs % 2 == 0:
+        return replace(job, epochs=job.epochs // 2, required=job.required // 2)
+    if kind == 2:
+        return replace(job, gains=2 * job.gains, internal_gains=2 * job.internal_gains)
+    return replace(job, utility=Deadline(float(rng.uniform(1, 90)), float(rng.integers(3, 40))))
+
+
+@pytest.mark.parametrize("policy", every_policy())
+def test_policies_follow_jobs_that_are_revised(policy: str) -> None:
+    changed = 0
+    for seed in (2, 5, 6):
+        rng = np.random.default_rng(seed)
+        on, jobs, _ = world_of(policy, seed)
+        engine = Engine(on, fresh(policy, on, jobs, seed))
+        for slot in range(300):
+            arriving = tuple(job for job in jobs if job.arrival == slot)
+            if arriving:
+                engine.handle(JobsArrived(slot, arriving))
+            for name in list(engine.open_jobs):
+                record = engine.open_jobs.get(name)
+                if slot > 40 or record is None or rng.random() < 0.6:
+                    continue
+                event = JobRevised(slot, revised(record.job, rng))
+                if not follows(policy):
+                    with pytest.raises(EventError, match="cannot follow a job that was revised"):
+                        engine.handle(event)
+                    continue
+                engine.handle(event)
+                changed += 1
+            if slot > 40 and not engine.open_jobs:
+                break
+            run_slot(engine, slot)
+        assert engine.jobs.keys() == {job.name for job in jobs}
+        for record in engine.jobs.values():
+            finished = record.status.value == "finished"
+            assert finished == (record.progress >= record.job.required)
+    assert changed or not follows(policy)
 
 
 def test_shares_that_do_not_add_up_are_refused_as_a_whole() -> None:

@@ -15,7 +15,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.memory import recall, remember
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from tests.planners import EarliestPlanner, Wanderer
-from tests.policy_worlds import driven, every_policy, follows, fresh
+from tests.policy_worlds import driven, every_policy, follows, fresh, run_slot
 from tests.properties.test_engine import Auditor, Simulation, world
 
 SEEDS = (1, 4)
@@ -135,15 +135,7 @@ def drive_on(engine: Engine, coming: list[DriverEvent], slots: int) -> None:
         if engine.slot_running is None:
             while coming and coming[0].slot <= slot:
                 engine.handle(coming.pop(0))
-            engine.handle(SlotBegan(slot))
-        gained = {}
-        for name, placement in engine.running.items():
-            record = engine.jobs[name]
-            assert record.job.bag is None
-            whole = record.job.gain(placement.total_workers, colocated=placement.colocated)
-            gained[name] = min(whole, record.job.required - record.progress)
-        assert (engine.ledger.recount() == engine.ledger.used).all()
-        engine.handle(SlotEnded(slot, gained, {}))
+        run_slot(engine, slot)
 
 
 @pytest.mark.parametrize("policy", [name for name in every_policy() if follows(name)])

@@ -115,6 +115,7 @@ class Program:
         self,
         *,
         time_limit: float = INFINITY,
+        node_limit: int | None = None,
         gap: float = 1e-6,
         relaxed: bool = False,
         start: Sequence[float] | Floats | None = None,
@@ -125,6 +126,8 @@ class Program:
         ----------
         time_limit : float
             Seconds after which the best solution so far is returned.
+        node_limit : int, optional
+            Branch-and-bound nodes after which it is returned.
         gap : float
             Relative distance of solution and bound that counts as optimal.
         relaxed : bool
@@ -146,6 +149,8 @@ class Program:
             solver.setOptionValue(tolerance, 1e-9)
         if time_limit < INFINITY:
             solver.setOptionValue("time_limit", max(0.0, time_limit))
+        if node_limit is not None:
+            solver.setOptionValue("mip_max_nodes", node_limit)
         solver.passModel(self._model(relaxed))
         if start is not None:
             solution = highspy.HighsSolution()

@@ -17,18 +17,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.errors import ShadowpriceError
+from shadowprice.policies.milp import INFINITY, Program
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _SLACK: Final = 1e-9
-_STATES: Final = highspy.HighsModelStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +133,7 @@ def solve(instance: Instance, *, node_limit: int, gap: float) -> Solution:
     stands = sum(item.standing_gain for item in instance.items)
     still = Solution([None] * len(instance.items), stands, optimal=True)
     program = _Program(instance)
-    if not program.cost:
+    if not program.program.columns:
         return still
     values, optimal = program.solve(node_limit, gap)
     solution = Solution(*program.read(values), optimal=optimal) if values is not None else still
@@ -159,9 +157,7 @@ class _Program:
     """The program as columns and rows."""
 
     instance: Instance
-    cost: list[float] = field(default_factory=list)
-    upper: list[float] = field(default_factory=list)
-    rows: list[tuple[list[int], list[float], float, float]] = field(default_factory=list)
+    program: Program = field(default_factory=Program)
     terms: list[_Terms] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -173,30 +169,8 @@ class _Program:
 
     def solve(self, node_limit: int, gap: float) -> tuple[Floats | None, bool]:
         """Return the best values found, None where there are none, and whether they are optimal."""
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
-        for option, value in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("parallel", "off"),
-            ("random_seed", 0),
-            ("mip_rel_gap", gap),
-            ("mip_abs_gap", 1e-7),
-            ("mip_max_nodes", node_limit),
-            ("mip_feasibility_tolerance", _SLACK),
-            ("primal_feasibility_tolerance", _SLACK),
-        ):
-            solver.setOptionValue(option, value)
-        solver.passModel(self._lp())
-        start = highspy.HighsSolution()
-        start.col_value = self._standing()
-        solver.setSolution(start)
-        solver.run()
-        status = solver.getModelStatus()
-        if status not in {_STATES.kOptimal, _STATES.kSolutionLimit}:
-            raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")
-        feasible = solver.getInfo().primal_solution_status == 2
-        values = np.rint(np.array(solver.getSolution().col_value)) if feasible else None
-        return values, status == _STATES.kOptimal
+        answer = self.program.solve(gap=gap, node_limit=node_limit, start=self._standing())
+        return (np.rint(answer.values) if answer.feasible else None), answer.optimal
 
     def read(self, values: Floats) -> tuple[list[tuple[Integers, Integers] | None], float]:
         """Return the items' targets, and their utilisation."""
@@ -223,13 +197,11 @@ class _Program:
         return targets, utilisation
 
     def _column(self, cost: float, upper: float) -> int:
-        self.cost.append(cost)
-        self.upper.append(upper)
-        return len(self.cost) - 1
+        return self.program.column(cost=cost, upper=upper)
 
-    def _row(self, terms: list[tuple[int, float]], lower: float, upper: float) -> None:
-        columns = [column for column, _ in terms]
-        self.rows.append((columns, [value for _, value in terms], lower, upper))
+    def _row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
+        columns, values = [column for column, _ in terms], [value for _, value in terms]
+        self.program.row(columns, values, lower=lower, upper=upper)
 
     def _item(self, at: int) -> _Terms:
         item = self.instance.items[at]
@@ -281,10 +253,8 @@ class _Program:
             if terms:
                 # In units of the room, so that the solver's tolerances mean the same everywhere.
                 scale = max(room, *(value for _, value in terms))
-                merged: dict[int, float] = {}
-                for column, value in terms:
-                    merged[column] = merged.get(column, 0.0) + value / scale
-                self._row(list(merged.items()), -np.inf, room / scale)
+                scaled = [(column, value / scale) for column, value in terms]
+                self._row(scaled, -INFINITY, room / scale)
 
     def _fairness(self) -> None:
         terms: list[tuple[int, float]] = []
@@ -300,35 +270,17 @@ class _Program:
                 (column, float(loss) - base)
                 for column, loss in zip(columns.choices, item.loss, strict=True)
             ]
-        self._row(terms, -np.inf, self.instance.fairness - waiting + _SLACK)
+        self._row(terms, -INFINITY, self.instance.fairness - waiting + _SLACK)
 
     def _adjustments(self) -> None:
         kept = [(terms.keep, 1.0) for terms in self.terms if terms.keep is not None]
         least = len(kept) - self.instance.adjustments
         if least > 0:
-            self._row(kept, least, np.inf)
+            self._row(kept, least, INFINITY)
 
     def _standing(self) -> list[float]:
-        values = [0.0] * len(self.cost)
+        values = [0.0] * self.program.columns
         for terms in self.terms:
             if terms.keep is not None:
                 values[terms.keep] = 1.0
         return values
-
-    def _lp(self) -> highspy.HighsLp:
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(self.cost), len(self.rows)
-        lp.sense_ = highspy.ObjSense.kMaximize
-        lp.col_cost_ = np.array(self.cost)
-        lp.col_lower_ = np.zeros(len(self.cost))
-        lp.col_upper_ = np.array(self.upper)
-        lp.row_lower_ = np.array([lower for _, _, lower, _ in self.rows])
-        lp.row_upper_ = np.array([upper for _, _, _, upper in self.rows])
-        matrix = lp.a_matrix_
-        matrix.format_ = highspy.MatrixFormat.kRowwise
-        lengths = [len(columns) for columns, _, _, _ in self.rows]
-        matrix.start_ = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-        matrix.index_ = np.array([c for columns, *_ in self.rows for c in columns], dtype=np.int32)
-        matrix.value_ = np.array([v for _, values, *_ in self.rows for v in values])
-        lp.integrality_ = [highspy.HighsVarType.kInteger] * len(self.cost)
-        return lp
