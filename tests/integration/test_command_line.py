@@ -384,7 +384,9 @@ def test_a_truncated_archive_is_refused(call: Call) -> None:
     Path("j.jsonl.gz").write_bytes(gzip.compress(line.encode() * 100)[:-20])
     answer = call("simulate", "-c", "c.yaml", "-j", "j.jsonl.gz", "-p", "flat-rate")
     assert answer.status == 2
-    assert answer.err == "error: j.jsonl.gz: the gzip file is truncated or damaged\n"
+    assert answer.err == (
+        "error: j.jsonl.gz: line 1: the gzip stream ends here, cut short; fetch it again\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +14,7 @@ from shadowprice.core.bounds import Bound
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 from shadowprice.inputs.shape import check_shape
-
-EXPECTED: Final = 64 << 20
-"""Bytes that any gzip file may unpack to, whatever its size."""
-
-_HEAD: Final = 65_536
+from shadowprice.inputs.unpacking import blocks
 
 
 def read_text(path: Path, largest: Bound = bounds.DOCUMENT) -> str:
@@ -145,35 +139,10 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _blocks(path: Path, largest: Bound) -> Iterator[bytes]:
-    try:
-        most = largest.most
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise InputError(Fault(str(path), "is no regular file", "write it to one first"))
-        if path.suffix == ".gz":
-            most = min(most, max(EXPECTED, bounds.EXPANSION.most * path.stat().st_size))
-        else:
-            largest.check(path.stat().st_size, str(path))
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            size = 0
-            while block := file.read(_HEAD):
-                if b"\0" in block:
-                    raise InputError(Fault(str(path), "holds binary data", "is it the right file?"))
-                size += len(block)
-                if size > most:
-                    bound = largest if most == largest.most else bounds.EXPANSION
-                    raise InputError(
-                        Fault(str(path), f"unpacks to more than {bound.most:,} {bound.what}")
-                    )
-                yield block
-    except FileNotFoundError as error:
-        raise InputError(Fault(str(path), "there is no such file")) from error
-    except IsADirectoryError as error:
-        raise InputError(Fault(str(path), "is a directory, not a file")) from error
-    except (EOFError, zlib.error) as error:
-        raise InputError(Fault(str(path), "the gzip file is truncated or damaged")) from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
+    for block in blocks(path, largest):
+        if b"\0" in block:
+            raise InputError(Fault(str(path), "holds binary data", "is it the right file?"))
+        yield block
 
 
 def _decoded(path: Path, number: int, line: bytes) -> str:

@@ -10,7 +10,6 @@ line by line to say which line is wrong.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import is_text
+from shadowprice.inputs.unpacking import MAGIC, blocks, is_gzip
 from shadowprice.traces.registry import Reading
 
 HEAD_BYTES: Final = 1 << 16
@@ -35,12 +35,6 @@ _NUMBER_WORDS: Final[Mapping[object, str]] = {
     pl.Int64(): "a whole number",
     pl.Float64(): "a number",
 }
-
-
-def is_gzip(path: Path) -> bool:
-    """Return whether a file starts as gzip does, whatever its name."""
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP
 
 
 def read_head(path: Path) -> str:
@@ -69,7 +63,7 @@ def read_head(path: Path) -> str:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         raise InputError(Fault(str(path), f"cannot be read ({error.strerror})")) from error
-    if head.startswith(_GZIP):
+    if head.startswith(MAGIC):
         try:
             head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
         except zlib.error as error:
@@ -95,41 +89,14 @@ def read_head(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's bytes, decompressed where it is gzip.
+    """Return a file's bytes, unpacked where it is gzip.
 
     Raises
     ------
     InputError
-        If the gzip stream is cut short, damaged, or unpacks to more than 4 GiB.
+        As `inputs.unpacking.blocks`.
     """
-    if not is_gzip(path):
-        return path.read_bytes()
-    most = max(1 << 26, bounds.EXPANSION.most * path.stat().st_size)
-    parts: list[bytes] = []
-    size = lines = 0
-    try:
-        with gzip.open(path) as file:
-            while part := file.read(1 << 24):
-                parts.append(part)
-                lines += part.count(b"\n")
-                size += len(part)
-                bounds.TABLE_BYTES.check(size, str(path), "split it")
-                if size > most:
-                    told = f"unpacks to more than {bounds.EXPANSION.most} {bounds.EXPANSION.what}"
-                    raise InputError(Fault(str(path), told))
-    except EOFError as error:
-        raise InputError(
-            Fault(
-                f"{path}: line {lines + 1}",
-                "the gzip stream ends here, cut short",
-                "fetch it again",
-            )
-        ) from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(
-            Fault(f"{path}: line {lines + 1}", "the gzip stream is damaged here", "fetch it again")
-        ) from error
-    return b"".join(parts)
+    return b"".join(blocks(path, bounds.TABLE_BYTES, 1 << 24))
 
 
 class Table:

@@ -1,0 +1,84 @@
+"""Bytes of files, unpacked where they are gzip, and bounded before they are held."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from shadowprice.core import bounds
+from shadowprice.core.bounds import Bound
+from shadowprice.core.errors import Fault, InputError
+
+EXPECTED: Final = 64 << 20
+"""Bytes that any gzip file may unpack to, whatever its size."""
+
+BLOCK: Final = 1 << 16
+"""Bytes that are read at a time, unless said otherwise."""
+
+MAGIC: Final = b"\x1f\x8b"
+"""First bytes of every gzip file."""
+
+
+def is_gzip(path: Path) -> bool:
+    """Return whether a file starts as gzip does, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(2) == MAGIC
+
+
+def blocks(path: Path, largest: Bound, size: int = BLOCK) -> Iterator[bytes]:
+    """Yield a file's bytes block by block, unpacked.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    largest : Bound
+        On its bytes, unpacked. What a gzip file unpacks to is bounded by its size as well.
+    size : int
+        Bytes of a block.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, it is no regular one, is too large, cannot be read, or is a gzip
+        stream that is damaged or cut short, with the line at which it ends.
+    """
+    lines = 0
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InputError(Fault(str(path), "is no regular file", "write it to one first"))
+        packed = is_gzip(path)
+        most = largest.most
+        if packed:
+            most = min(most, max(EXPECTED, bounds.EXPANSION.most * path.stat().st_size))
+        else:
+            largest.check(path.stat().st_size, str(path))
+        with gzip.open(path) if packed else path.open("rb") as file:
+            total = 0
+            while block := file.read(size):
+                total += len(block)
+                if total > most:
+                    bound = largest if most == largest.most else bounds.EXPANSION
+                    raise InputError(
+                        Fault(str(path), f"unpacks to more than {bound.most:,} {bound.what}")
+                    )
+                yield block
+                lines += block.count(b"\n")
+    except FileNotFoundError as error:
+        raise InputError(Fault(str(path), "there is no such file")) from error
+    except IsADirectoryError as error:
+        raise InputError(Fault(str(path), "is a directory, not a file")) from error
+    except EOFError as error:
+        place = f"{path}: line {lines + 1}"
+        message = "the gzip stream ends here, cut short"
+        raise InputError(Fault(place, message, "fetch it again")) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        place = f"{path}: line {lines + 1}"
+        message = "the gzip stream is damaged here"
+        raise InputError(Fault(place, message, "fetch it again")) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
