@@ -106,6 +106,26 @@ def test_a_token_that_others_read(
     assert line.endswith(f"run: chmod 600 {token}")
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("memory",), "--executor-set: 'memory' is no KEY=VALUE"),
+        (("memry=off",), "--executor-set 'memry': unknown setting; did you mean 'memory'?"),
+        (("memory=much",), "--executor-set memory: 'much' is no such; one of: auto, cgroup"),
+        (("memory=off", "memory=auto"), "--executor-set: 'memory' is set twice"),
+    ],
+)
+def test_wrong_settings_of_an_executor(
+    capsys: pytest.CaptureFixture[str],
+    cluster: Path,
+    tmp_path: Path,
+    given: tuple[str, ...],
+    message: str,
+) -> None:
+    more = [word for one in given for word in ("--executor-set", one)]
+    assert message in _refused(capsys, cluster, tmp_path / "d", *more)
+
+
 def test_an_unknown_executor(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
 from shadowprice.cli.console import Output, prepare_kernels, stderr, stdout
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
+from shadowprice.core.wording import shown
 
 LIVE = "The live service"
 
@@ -67,6 +68,14 @@ def serve(
     executor: Annotated[
         str, typer.Option("--executor", help="What runs jobs.", metavar="NAME")
     ] = "local",
+    executor_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--executor-set",
+            help="A setting of the executor; may be given several times.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
     observe: Annotated[
         bool,
         typer.Option("--observe", help="Command nothing: only say what would have been decided."),
@@ -115,6 +124,7 @@ def serve(
         policy=policy,
         parameters=parameters,
         executor=executor,
+        executor_settings=_pairs(executor_set or []),
         observe=observe,
         keep_days=float(kept.seconds) / 86_400,
         token_file=token_file,
@@ -136,6 +146,19 @@ def serve(
                 stderr().print(f"the operator's token is in {where}", soft_wrap=True)
 
     run(chosen, told)
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    """Return what ``--executor-set`` says; the executor knows what it means."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InputError(Fault("--executor-set", f"{shown(text)} is no KEY=VALUE"))
+        if name in pairs:
+            raise InputError(Fault("--executor-set", f"{shown(name)} is set twice", "set it once"))
+        pairs[name] = value
+    return pairs
 
 
 def backup(

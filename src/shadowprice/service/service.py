@@ -93,7 +93,10 @@ class Service:
 
     def _executor_options(self) -> ExecutorOptions:
         folder = self.store.folder or Path.cwd() / "shadowprice-executor"
-        return ExecutorOptions(directory=str((folder / "executor").absolute()))
+        return ExecutorOptions(
+            directory=str((folder / "executor").absolute()),
+            settings=self.settings.executor_settings,
+        )
 
     # ---------------------------------------------------------------- starting
 

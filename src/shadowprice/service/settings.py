@@ -39,6 +39,8 @@ class Settings:
         The policy's parameters.
     executor : str
         What runs jobs.
+    executor_settings : mapping of str to str
+        What only that executor understands.
     observe : bool
         Whether nothing is commanded: the service says what it would have done.
     keep_days : float
@@ -54,6 +56,7 @@ class Settings:
     policy: str = "rolling"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     executor: str = "local"
+    executor_settings: Mapping[str, str] = field(default_factory=dict)
     observe: bool = False
     keep_days: float = 365.0
     token_file: Path | None = None

@@ -55,23 +55,23 @@ def read_settings(values: Mapping[str, str]) -> Settings:
         if name not in _NAMES:
             likely = closest(name, _NAMES)
             mend = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(_NAMES)}"
-            faults.append(Fault(f"executor.{name}", "unknown setting", mend))
+            faults.append(Fault(f"--executor-set {shown(name)}", "unknown setting", mend))
     cgroup = values.get("cgroup", "auto")
     if cgroup not in {"auto", "off"} and not os.path.isabs(cgroup):  # noqa: PTH117  # text
         mend = "write auto, off, or the path of a delegated group"
-        faults.append(Fault("executor.cgroup", f"{shown(cgroup)} is no such", mend))
+        faults.append(Fault("--executor-set cgroup", f"{shown(cgroup)} is no such", mend))
     memory = values.get("memory", "auto")
     if memory not in _MEMORY:
         mend = f"one of: {', '.join(_MEMORY)}"
-        faults.append(Fault("executor.memory", f"{shown(memory)} is no such", mend))
+        faults.append(Fault("--executor-set memory", f"{shown(memory)} is no such", mend))
     written = values.get("log_bytes", str(LOG_BYTES))
     log_bytes = int(written) if written.isdecimal() and len(written) < 16 else 0
     if not _LEAST_LOG_BYTES <= log_bytes <= _MOST_LOG_BYTES:
         mend = f"write a number of bytes from {_LEAST_LOG_BYTES:,} on"
-        faults.append(Fault("executor.log_bytes", f"{shown(written)} is no such", mend))
+        faults.append(Fault("--executor-set log_bytes", f"{shown(written)} is no such", mend))
     devices = tuple(filter(None, (one.strip() for one in values.get("devices", "").split(","))))
     if len(set(devices)) < len(devices):
-        faults.append(Fault("executor.devices", "it names a device twice", "name each once"))
+        faults.append(Fault("--executor-set devices", "it names a device twice", "name each once"))
     if faults:
         raise InputError(faults)
     return Settings(cgroup, devices or real_devices(), log_bytes, memory)
