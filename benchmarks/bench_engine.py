@@ -4,9 +4,11 @@
 tells at equal distances what an event takes, how much memory the process holds, and what a digest
 takes. ``clone`` fills an engine with open jobs and clones it, takes a snapshot of it and restores
 that. ``lost`` takes away a server on which a hundred jobs stand or are planned. ``rrh`` lets RRH
-admit a crowd. Times are those of the processor.
+admit a crowd. ``large`` drives clusters of 20 kinds of servers, up to a hundred thousand of them,
+at the pace of a million jobs a day in slots of a minute. Times are those of the processor.
 
-Run: ``python benchmarks/bench_engine.py [months|clone|lost|rrh ...] [--jobs 1000000]``.
+Run: ``python benchmarks/bench_engine.py [months|clone|lost|rrh|large ...] [--jobs 1000000]
+[--policies fifo,rolling] [--servers 1000,10000,100000]``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ import numpy as np
 
 from shadowprice.core.amounts import Dimension
 from shadowprice.core.cluster import Cluster, Role, build_cluster
-from shadowprice.core.events import JobsArrived, ServerLost, SlotBegan, SlotEnded, Start, Stop
+from shadowprice.core.events import (
+    JobsArrived,
+    Resize,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+    Start,
+    Stop,
+)
 from shadowprice.core.job import Job, StepModel, build_job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Sigmoid
@@ -188,10 +198,73 @@ def rrh(jobs: int) -> None:
         )
 
 
+A_MINUTE = 694
+"""Jobs that arrive in a minute at a million a day."""
+
+
+def kinds_of_servers(count: int, kinds: int = 20) -> Cluster:
+    """Return servers of so many kinds, with slots of a minute."""
+
+    def amounts(kind: int) -> dict[str, int]:
+        gpus = 1 + kind % 8
+        return {"gpu": gpus * 1000, "cpu": (16 + 4 * kind) * 1000, "memory": (64 + kind) * 2**30}
+
+    return build_cluster(
+        slot_seconds=Fraction(60),
+        horizon=300,
+        servers=[(f"gpu-{at}", Role.ANY, amounts(at % kinds)) for at in range(count)],
+        dimensions={"gpu": Dimension.COUNT, "cpu": Dimension.COUNT, "memory": Dimension.BYTES},
+    )
+
+
+def large(policy: str, count: int, slots: int = 12) -> None:
+    """Fill a part of a cluster, then let jobs come, run and leave for some slots."""
+    on = kinds_of_servers(count)
+    rng = np.random.default_rng(0)
+    share = count / 100_000
+    engine = Engine(on, make_policy(policy, PolicyContext(on), {}), keeps_memory=False)
+    running: dict[str, int] = {}
+    took: dict[str, list[float]] = {}
+    made = 0
+
+    def send(event: JobsArrived | SlotBegan | SlotEnded) -> None:
+        began = time.thread_time()
+        commands = engine.handle(event)
+        took.setdefault(type(event).__name__, []).append(time.thread_time() - began)
+        for command in commands:
+            if isinstance(command, Start | Resize):
+                job = engine.jobs[command.job].job
+                running[command.job] = job.gain(command.placement.total_workers, colocated=True)
+            elif isinstance(command, Stop):
+                del running[command.job]
+
+    def come(number: int, slot: int) -> None:
+        nonlocal made
+        for _ in range(number):
+            job = training(on, f"job-{made}", slot, int(rng.integers(1, 7)))
+            made += 1
+            send(JobsArrived(slot, (job,)))
+
+    for slot in range(slots):
+        come(max(1, round(A_MINUTE * share)) * (40 if slot == 0 else 1), slot)
+        if slot == 0:
+            took.clear()  # kernels are loaded, and the cluster is filled
+        send(SlotBegan(slot))
+        send(SlotEnded(slot, running))
+        engine.collect()
+    cells = [f"{policy:<10}{count:>8}{made:>8}{len(engine.running):>8}"]
+    for name in ("JobsArrived", "SlotBegan", "SlotEnded"):
+        seconds = took[name]
+        cells.append(f"{np.median(seconds) * 1e3:>12.2f}{np.percentile(seconds, 99) * 1e3:>10.2f}")
+    print("".join(cells) + f"{rss():>8.0f}", flush=True)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("parts", nargs="*", default=["months", "clone", "lost", "rrh"])
+    options.add_argument("parts", nargs="*", default=["months", "clone", "lost", "rrh", "large"])
     options.add_argument("--jobs", type=int, default=1_000_000)
+    options.add_argument("--policies", default="fifo,rolling")
+    options.add_argument("--servers", default="1000,10000")
     given = options.parse_args()
     for part in given.parts:
         if part == "months":
@@ -202,6 +275,14 @@ def main() -> None:
             lost(100)
         elif part == "rrh":
             rrh(min(given.jobs, 20_000))
+        elif part == "large":
+            titles = ("arrival ms", "p99", "begin ms", "p99", "end ms", "p99")
+            wide = (12, 10) * 3
+            print(f"{'policy':<10}{'servers':>8}{'jobs':>8}{'running':>8}", end="")
+            print("".join(f"{t:>{w}}" for t, w in zip(titles, wide, strict=True)) + f"{'MiB':>8}")
+            for policy in given.policies.split(","):
+                for count in given.servers.split(","):
+                    large(policy, int(count))
 
 
 if __name__ == "__main__":

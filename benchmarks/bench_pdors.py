@@ -23,8 +23,9 @@ from collections.abc import Callable
 import highspy
 import numpy as np
 from numpy.typing import NDArray
+from tests.every_cost import cost_bounds
 
-from shadowprice.kernels.horizon.search import best_schedule, cost_bounds
+from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots.choices import slot_choices
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
 from shadowprice.kernels.slots.placement import EXACT, GREEDY, RANDOMISED

@@ -161,8 +161,10 @@ def replay(name: str, spec: str, load: float) -> dict[str, Any]:
     scenario = Scenario(cluster, jobs)
     settings: dict[str, Any] = {"workers": "fewest"} if "fifo" in name else {"preset": "paper"}
     if name == "fifo twin":
+        busy = time.process_time()
         done, seconds = plain_fifo(cluster, jobs)
-        return {"jobs": len(jobs), "done": done, "seconds": seconds}
+        busy = time.process_time() - busy
+        return {"jobs": len(jobs), "done": done, "seconds": seconds, "busy": busy}
     if name == "oasis twin":
         # The prices of the whole job set, the decisions of its first arrivals.
         shadow = Shadow(make_policy("oasis", PolicyContext(cluster, jobs), settings))
