@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,16 +17,18 @@ from tests.properties.test_engine import Auditor, check_end, replayed
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def policy(on: Cluster, jobs: list[Job]) -> Policy:
-    return make_policy("oasis", PolicyContext(on, jobs), {})
+def policy(name: str, on: Cluster, jobs: list[Job]) -> Policy:
+    return make_policy(name, PolicyContext(on, jobs), {})
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(SEEDS)
-def test_bags_and_training_jobs(seed: int) -> None:
+@pytest.mark.parametrize("name", ["oasis", "pdors"])
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(seed=SEEDS)
+def test_bags_and_training_jobs(name: str, seed: int) -> None:
     on, jobs, incidents = world(seed)
     auditor = Auditor(on, jobs)
-    simulation = Simulation(on, jobs, policy(on, jobs), incidents=incidents, seed=seed % 1000)
+    made = policy(name, on, jobs)
+    simulation = Simulation(on, jobs, made, incidents=incidents, seed=seed % 1000)
     engine = simulation.run([auditor])
     check_end(engine, auditor, jobs)
     assert not engine.open_jobs
@@ -35,4 +38,4 @@ def test_bags_and_training_jobs(seed: int) -> None:
             assert record.completion is not None
             assert record.completion <= one.arrival + one.bag.slots - 1
             assert not any(record.tasks_left)
-    assert replayed(auditor.events, on, policy(on, jobs)) == engine.state_digest()
+    assert replayed(auditor.events, on, policy(name, on, jobs)) == engine.state_digest()

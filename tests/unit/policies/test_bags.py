@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
+from shadowprice.core.amounts import Dimension
 from shadowprice.core.bag import TaskCopies
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.events import ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
@@ -318,7 +320,7 @@ def test_a_bag_beside_training_jobs() -> None:
     assert not engine.ledger.used.any()
 
 
-@pytest.mark.parametrize("name", ["optimum", "pdors", "fifo", "drf"])
+@pytest.mark.parametrize("name", ["optimum", "rolling", "fifo", "drf"])
 def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str) -> None:
     from tests.workloads import job
 
@@ -338,6 +340,43 @@ def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str
 
     assert completions([bag(on), *trainers]) == completions(trainers)
     assert None not in completions(trainers)
+
+
+def test_pdors_plans_bags_as_oasis_does_on_servers_that_carry_workers() -> None:
+    """At the same prices; servers for parameter servers alone take no copies."""
+    given = {"L": 0.01, "U": {"gpu": 100.0}}
+    on = places()
+    mixed = build_cluster(
+        slot_seconds=on.slot_seconds,
+        horizon=on.horizon,
+        servers=[
+            *((f"gpu-{at}", Role.WORKER, {"gpu": 4000}) for at in range(4)),
+            *((f"net-{at}", Role.PS, {"gpu": 4000}) for at in range(2)),
+        ],
+        dimensions={"gpu": Dimension.COUNT},
+    )
+    runs: list[tuple[str, Cluster, dict[str, Any]]] = [
+        ("oasis", on, {"worker": given}),
+        ("pdors", on, given),
+        ("pdors", mixed, given),
+    ]
+    finished = 0
+    for seed in range(12):
+        found = []
+        for name, cluster, prices in runs:
+            sizes = np.random.default_rng(seed).integers(1, 5, 3)
+            jobs = [
+                bag(cluster, pareto(int(size), 1.8, 0.6), name=f"bag-{at}", arrival=at,
+                    deadline=5.0, miss_probability=0.1, utility=Constant(60.0))
+                for at, size in enumerate(sizes)
+            ]  # fmt: skip
+            policy = make_policy(name, PolicyContext(cluster, jobs), {"prices": "given", **prices})
+            engine = Simulation(cluster, jobs, policy, seed=seed).run()
+            records = [engine.jobs[one.name] for one in jobs]
+            found.append([(one.status, one.completion, str(one.plan.workers)) for one in records])
+            finished += sum(one.status is Status.FINISHED for one in records)
+        assert found[0] == found[1] == found[2], seed
+    assert finished > 60
 
 
 def test_a_deadline_that_no_copies_meet_names_what_would_do() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,11 @@ from shadowprice.kernels.slots.choices import slot_choices
 from shadowprice.kernels.slots.placement import EXACT, GREEDY, RANDOMISED, place_external
 from shadowprice.kernels.slots.rounding import mix
 from shadowprice.kernels.slots.states import slot_states
+from shadowprice.policies.bags.quotes import BagQuote
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.quotes import Choices, PdorsQuote
 from shadowprice.policies.pricing.board import PriceBoard
+from shadowprice.policies.pricing.offers import Quote
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -58,6 +61,7 @@ class Planner:
         self._hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
         both = self._hosts.all(axis=0)
         self._machines = np.unique(cluster.capacity[both], axis=0)
+        self._copies: PriceBoard | None = None
 
     @property
     def boards(self) -> Sequence[PriceBoard]:
@@ -68,9 +72,23 @@ class Planner:
         """Catch up with the ledger."""
         self.board.follow(ledger)
 
-    def quote(self, view: View, job: Job, remaining: int) -> PdorsQuote:
+    def quote(self, view: View, job: Job, remaining: int) -> Quote:
         """Return a job's quote."""
+        if job.bag is not None:
+            return BagQuote(self._board_for_copies(view.ledger), view, job)
         return PdorsQuote(self, view, job, remaining)
+
+    def _board_for_copies(self, ledger: LedgerView) -> PriceBoard:
+        """Return a board of the servers that carry workers, at the prices of the one for all."""
+        if self._hosts[0].all():
+            return self.board
+        if self._copies is None or self._copies.constants is not self.board.constants:
+            pool = replace(self.board.pool, members=self._hosts[0])
+            self._copies = PriceBoard(
+                self._cluster, pool, self.board.constants, self._cluster.horizon
+            )
+        self._copies.follow(ledger)
+        return self._copies
 
     def choices(self, job: Job, view: View) -> Choices:
         """Cost every number of workers in every slot that a job could use: Algorithm 4.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,6 +34,8 @@ class Pdors(PricedAdmission):
     InputError
         If no server carries workers, or none parameter servers although jobs have them.
     """
+
+    capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
 
     def __init__(self, context: PolicyContext, parameters: PdorsParameters) -> None:
         parameters = parameters.for_jobs(context.known_jobs)
