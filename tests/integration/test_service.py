@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -268,3 +269,19 @@ def test_another_policy_takes_over(tmp_path: Path) -> None:
     with running(tmp_path, policy="rolling") as live:
         assert live.client.get("/v1/jobs/taken-over").json()["state"] in {"standby", "admitted"}
         assert live.client.get("/v1/service").json()["policy"] == "rolling"
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "a%2Fb", "%", "explain", "a/explain", "?x=1#y", "ü/\u00e9"]
+)
+def test_any_name_can_be_asked_for(live: Running, name: str) -> None:
+    at = f"/v1/jobs/{quote(name, safe='')}"
+    assert live.client.post("/v1/jobs", json=job(name)).json()["name"] == name
+    assert live.client.get(at).json()["name"] == name
+    assert live.client.get(f"{at}/explain").json()["job"]["name"] == name
+    assert live.client.delete(at).status_code in {200, 409}  # 409: it was refused at once
+
+
+def test_a_name_that_no_address_can_hold_is_refused(live: Running) -> None:
+    for name in (".", ".."):
+        assert "is a step in an address" in live.client.post("/v1/jobs", json=job(name)).text

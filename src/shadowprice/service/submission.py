@@ -143,6 +143,9 @@ def _faults(spec: JobSpec, place: str, *, runs: bool) -> list[Fault]:
         faults.append(Fault(f"{place}.run", "is missing", mend))
     if any(ord(character) < 32 for character in spec.name):
         faults.append(Fault(f"{place}.name", "holds control characters", "use plain text"))
+    if spec.name in {".", ".."}:
+        message = "is a step in an address, in which it could not be named"
+        faults.append(Fault(f"{place}.name", message, "use a name with letters"))
     return faults
 
 

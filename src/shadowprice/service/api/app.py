@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import shadowprice
 from shadowprice.core.errors import Fault, ShadowpriceError
 from shadowprice.service.api import clusters, jobs, looking, operating
-from shadowprice.service.api.requests import problem
+from shadowprice.service.api.requests import problem, segments
 from shadowprice.service.dashboard import router as dashboard
 from shadowprice.service.problems import ProblemError, problem_of
 from shadowprice.service.service import Service
@@ -99,7 +99,7 @@ _HEADERS = [
 
 
 class Guard:
-    """What holds for every answer: headers that keep browsers from guessing.
+    """What holds for every request: slashes in names are none of the path, browsers do not guess.
 
     Parameters
     ----------
@@ -123,4 +123,7 @@ class Guard:
                 headers += [(name, value) for name, value in _HEADERS if name not in present]
             await send(message)
 
+        raw = scope.get("raw_path")
+        if raw:
+            scope = {**scope, "path": segments(raw)}
         await self._app(scope, receive, guarded)

@@ -155,7 +155,7 @@ def _row(cluster: Cluster, name: str) -> int:
     return cluster.index[name]
 
 
-@router.patch("/servers/{name}", tags=["servers"], **documents.CHANGE_SERVER)
+@router.patch("/servers/{name:name}", tags=["servers"], **documents.CHANGE_SERVER)
 async def change_server(
     name: str, request: Request, service: Asked, caller: Operator
 ) -> JSONResponse:
@@ -192,7 +192,7 @@ async def change_server(
     return answer(_named(service, [name])[0])
 
 
-@router.delete("/servers/{name}", status_code=204, tags=["servers"], **documents.REMOVE_SERVER)
+@router.delete("/servers/{name:name}", status_code=204, tags=["servers"], **documents.REMOVE_SERVER)
 async def remove_server(name: str, request: Request, service: Asked, caller: Operator) -> Response:
     """Remove a server; what runs there is stopped and planned anew."""
     del caller
@@ -235,7 +235,7 @@ async def list_tenants(request: Request, service: Asked, caller: Anyone) -> JSON
     return answer({"tenants": _tenants(service, caller.scope)})
 
 
-@router.put("/tenants/{name}", tags=["tenants"], **documents.PUT_TENANT)
+@router.put("/tenants/{name:name}", tags=["tenants"], **documents.PUT_TENANT)
 async def put_tenant(name: str, request: Request, service: Asked, caller: Operator) -> JSONResponse:
     """Add a tenant, or give it another share."""
     del caller
@@ -251,7 +251,7 @@ async def put_tenant(name: str, request: Request, service: Asked, caller: Operat
     return answer(_tenants(service, name)[0])
 
 
-@router.delete("/tenants/{name}", status_code=204, tags=["tenants"], **documents.REMOVE_TENANT)
+@router.delete("/tenants/{name:name}", status_code=204, tags=["tenants"], **documents.REMOVE_TENANT)
 async def remove_tenant(name: str, request: Request, service: Asked, caller: Operator) -> Response:
     """Remove a tenant without open jobs."""
     del caller

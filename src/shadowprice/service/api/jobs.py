@@ -160,7 +160,7 @@ async def list_jobs(request: Request, service: Asked, caller: Anyone) -> JSONRes
     return answer({"jobs": told, "next": following})
 
 
-@router.get("/jobs/{name}", **documents.GET_JOB)
+@router.get("/jobs/{name:name}", **documents.GET_JOB)
 async def get_job(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
     """Return a job, with what was submitted in `spec`."""
     known_query(request, ())
@@ -181,7 +181,7 @@ def without_secrets(spec: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-@router.delete("/jobs/{name}", **documents.CANCEL)
+@router.delete("/jobs/{name:name}", **documents.CANCEL)
 async def cancel(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
     """Withdraw a job; what runs of it is stopped. Again is the same as once."""
     known_query(request, ())
@@ -190,7 +190,7 @@ async def cancel(name: str, request: Request, service: Asked, caller: Anyone) ->
     return answer(view.record())
 
 
-@router.patch("/jobs/{name}", **documents.REVISE)
+@router.patch("/jobs/{name:name}", **documents.REVISE)
 async def revise(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
     """Change what is known of an open job: its utility, its work, its `deadline`."""
     known_query(request, ())
@@ -202,7 +202,7 @@ async def revise(name: str, request: Request, service: Asked, caller: Anyone) ->
     return answer(view.record())
 
 
-@router.get("/jobs/{name}/explain", **documents.EXPLAIN)
+@router.get("/jobs/{name:name}/explain", **documents.EXPLAIN)
 async def explain(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
     """Tell a job's story: what was decided, when, and why; `lines` are for people."""
     known_query(request, ())
@@ -252,7 +252,7 @@ def told_line(entry: Mapping[str, Any]) -> str:
     return escaped(text)
 
 
-@router.get("/jobs/{name}/generations", **documents.GENERATIONS)
+@router.get("/jobs/{name:name}/generations", **documents.GENERATIONS)
 async def generations(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
     """Return what ran of a job and where, the newest first."""
     known_query(request, ("limit",))
@@ -262,7 +262,7 @@ async def generations(name: str, request: Request, service: Asked, caller: Anyon
     return answer({"generations": found})
 
 
-@router.get("/jobs/{name}/progress", **documents.CURVE)
+@router.get("/jobs/{name:name}/progress", **documents.CURVE)
 async def curve(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
     """Return what a job reported: mini-batches and metrics, in order."""
     known_query(request, ("limit",))
@@ -272,7 +272,7 @@ async def curve(name: str, request: Request, service: Asked, caller: Anyone) -> 
     return answer({"points": found})
 
 
-@router.post("/jobs/{name}/progress", status_code=202, **documents.PROGRESS)
+@router.post("/jobs/{name:name}/progress", status_code=202, **documents.PROGRESS)
 async def progress(name: str, request: Request) -> Response:
     """Take in how far a job is: cumulative mini-batches, and what it measures.
 
@@ -294,7 +294,7 @@ async def progress(name: str, request: Request) -> Response:
     return Response(status_code=202)
 
 
-@router.get("/jobs/{name}/logs", **documents.LOGS)
+@router.get("/jobs/{name:name}/logs", **documents.LOGS)
 async def logs(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
     """Return a piece of what one process of a job wrote; ask again from `end` on to follow it."""
     known_query(request, ("generation", "process", "start", "most"))

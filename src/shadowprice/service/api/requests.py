@@ -6,8 +6,10 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final, NoReturn
+from urllib.parse import quote, unquote
 
 from fastapi import Depends, Request
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import JSONResponse
 
 from shadowprice.core import bounds
@@ -17,6 +19,32 @@ from shadowprice.service.auth import Caller
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.settings import BODY
+
+
+class _Name(Convertor[str]):
+    """A name in a path: any text but nothing, a slash among it as `segments` leaves it."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        return quote(value, safe="")
+
+
+register_url_convertor("name", _Name())
+
+
+def segments(path: bytes) -> str:
+    """Return a path that is still encoded as routes take it.
+
+    Each segment is decoded by itself, so that a slash in a name (``%2F``) is none between segments;
+    it stays encoded, and so does a percent sign, until `_Name` takes the segment.
+    """
+    decoded = (unquote(part.decode("ascii", "replace")) for part in path.split(b"/"))
+    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in decoded)
+
 
 LIMIT: Final = 1_000
 """Entries of a page, at most."""
