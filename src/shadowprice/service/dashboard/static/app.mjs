@@ -31,6 +31,10 @@ class App {
     this.live = new Live({ onevents: (events) => this.news(events), onstate: (state) => this.state(state) });
     session.onexpired = (problem) => this.signedOut(problem.message);
     addEventListener("hashchange", () => this.route());
+    document.querySelector(".skip").addEventListener("click", (event) => {
+      event.preventDefault(); // the fragment tells the view
+      document.getElementById("main")?.focus();
+    });
     setInterval(() => this.second(), 1000);
   }
 
@@ -88,6 +92,7 @@ class App {
         await ask("service");
         session.open(wanted);
         session.onexpired = before;
+        this.entered = true;
         await this.start();
         this.say("Signed in");
       } catch (problem) {

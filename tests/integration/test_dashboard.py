@@ -1,0 +1,543 @@
+"""The dashboard in a real browser, on a service that really runs jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import yaml
+
+from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.executors.registry import create
+from shadowprice.results.report import embed
+from tests.contract.harness import LocalHarness
+from tests.integration.test_pages_in_browser import (
+    BLANK,
+    NAMELESS,
+    OVERFLOWING,
+    Visit,
+    browser,
+    numbers_of,
+)
+from tests.services import Running, running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+__all__ = ["browser"]
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PATIENCE = 60.0
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: the dashboard is not looked at"),
+]
+
+CLUSTER: Mapping[str, Any] = {
+    "slot": "1s",
+    "horizon": 300,
+    "tenants": [{"name": "red", "share": {"gpu": 4}}, {"name": "blue <b>"}],
+    "servers": [{"name": "g", "count": 3, "capacity": {"gpu": 4, "cpu": 16}}],
+}
+
+HOSTILE = [
+    '<script>window.hacked = 1</script><img src="x" onerror="window.hacked = 2">',
+    "quote \" and ' and ` and ${window.hacked = 3}",
+    "override \u202egpj.exe",
+    "__proto__",
+    "long-" + "name-without-any-place-to-break" * 5,
+    "%2e%2e #frag ?query=1",
+]
+
+TRAIN = """
+import json, os, sys, time, urllib.request
+total, pause = int(sys.argv[1]), float(sys.argv[2])
+url, token = os.environ["SHADOWPRICE_PROGRESS_URL"], os.environ["SHADOWPRICE_PROGRESS_TOKEN"]
+for step in range(1, total + 1):
+    time.sleep(pause)
+    print(f"\\x1b[1mstep {step}\\x1b[0m of {total} <i>&amp;", flush=True)
+    body = json.dumps({"minibatches": step, "metrics": {"loss": 1 / step}}).encode()
+    head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(url, body, head))
+"""
+
+
+def training(name: str, steps: int, pause: float = 0.4, **more: Any) -> dict[str, Any]:
+    """A job that really trains, after a fashion."""
+    return {
+        "name": name,
+        "tenant": "red",
+        "minibatches": steps,
+        "minibatch_time": f"{pause}s",
+        "worker": {"gpu": 1, "cpu": 1},
+        "utility": {"kind": "deadline", "value": 50, "by": "20min"},
+        "run": {"command": [sys.executable, "-I", "-c", TRAIN, str(steps), str(pause)]},
+        **more,
+    }
+
+
+def until(condition: Callable[[], bool], shown: Callable[[], object] = lambda: "") -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, shown()
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("dashboard")
+    harness = LocalHarness(folder / "executor", {"cgroup": "off"})
+    executor = create("local", ExecutorOptions(str(harness.path), settings=harness.settings))
+    try:
+        with running(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found:
+            for job in (
+                training("trains", 2_000, 0.25),
+                training("others", 2_000, 1.0, tenant="blue <b>"),
+                training("short", 4),
+                training("fails", 4, run={"command": ["false"]}),
+                training("too big", 5, worker={"gpu": 64}),
+                *(training(name, 3, 0.2, worker={"gpu": 3}) for name in HOSTILE),
+            ):
+                assert found.client.post("/v1/jobs", json=job).status_code == 200
+            for name, state in (("trains", "running"), ("short", "finished"), ("fails", "failed")):
+                until(lambda name=name, state=state: state_of(found, name) == state)
+            yield found
+    finally:
+        # The browser's driver has a loop of its own in this thread.
+        ending = threading.Thread(target=harness.end)
+        ending.start()
+        ending.join()
+
+
+def state_of(live: Running, name: str) -> str:
+    return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
+
+
+def operator(live: Running) -> str:
+    return live.service.token_file.read_text().strip()
+
+
+def enter(visit: Visit, address: str, token: str, view: str = "") -> Page:
+    """Open the page, sign in, and wait for the view."""
+    page = visit.page
+    page.goto(f"{address}/{view}")
+    page.get_by_label("Token").fill(token)
+    page.keyboard.press("Enter")
+    page.locator("header.top").wait_for()
+    page.locator("main .tiles, main table, main figure, main fieldset").first.wait_for()
+    page.locator(".chip.live").wait_for()
+    return page
+
+
+def go(page: Page, view: str) -> None:
+    page.evaluate("(hash) => { location.hash = hash }", view)
+    page.wait_for_timeout(50)
+    page.locator(
+        "main .tiles, main table, main figure:not([hidden]), main fieldset"
+    ).first.wait_for()
+    page.wait_for_timeout(700)
+
+
+VIEWS = ["#/", "#/server/g-0", "#/queue", "#/queue/all", "#/prices", "#/tenants", "#/quote"]
+VIEWS += ["#/activity", "#/job/trains", "#/job/fails", "#/job/too%20big"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_every_view_is_drawn_whole(
+    browser: Browser, live: Running, width: int, scheme: str
+) -> None:
+    with Visit(browser, width, scheme) as visit:
+        page = enter(visit, live.address, operator(live))
+        for view in VIEWS:
+            go(page, view)
+            assert page.evaluate(OVERFLOWING) == [], view
+            assert page.evaluate(NAMELESS) == [], view
+            assert page.evaluate(BLANK) == 0, view
+            assert page.locator("h1").count() == 1
+            assert page.locator("main").count() == page.locator("header.top nav").count() == 1
+        assert page.evaluate("window.hacked") is None
+        assert visit.faults == []
+        assert {url.split("/")[2] for url in visit.requests} == {live.address.split("/")[2]}
+        assert not any(operator(live) in url for url in visit.requests)
+        assert page.evaluate("[localStorage.length, sessionStorage.length]") == [0, 1]
+        assert operator(live) not in page.content()
+
+
+def test_themes_are_chosen_and_kept(browser: Browser, live: Running) -> None:
+    with Visit(browser, scheme="light") as visit:
+        page = enter(visit, live.address, operator(live))
+        colour = "getComputedStyle(document.body).backgroundColor"
+        light = page.evaluate(colour)
+        before = page.locator("figure canvas").first.evaluate("(one) => one.toDataURL()")
+        page.get_by_role("button", name=re.compile("^Theme")).click()
+        page.get_by_role("button", name="Theme: light").click()
+        dark = page.evaluate(colour)
+        assert dark != light
+        after = page.locator("figure canvas").first.evaluate("(one) => one.toDataURL()")
+        assert after != before
+        page.reload()
+        page.locator("header.top").wait_for()
+        assert page.evaluate(colour) == dark
+        assert visit.faults == []
+
+
+def test_nobody_gets_in_without_a_token_that_is_valid(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = visit.page
+        page.goto(live.address)
+        page.get_by_label("Token").fill("sp_wrong")
+        page.get_by_role("button", name="Sign in").click()
+        assert "is not known here" in page.get_by_role("alert").inner_text()
+        assert page.evaluate("sessionStorage.length") == 0
+        page.get_by_label("Token").fill("no token \u2603")
+        page.keyboard.press("Enter")
+        page.get_by_text("letters, digits").wait_for()
+        page = enter(visit, live.address, operator(live), "#/queue")
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Token").wait_for()
+        assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_hostile_names_are_shown_as_they_are(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/queue/all")
+        shown = page.locator("td .jobname").all_text_contents()
+        assert {embed.shown(name) for name in HOSTILE} <= set(shown)
+        for name in HOSTILE:
+            page.evaluate("location.hash = '#/queue/all'")
+            link = page.locator("td .jobname").get_by_text(embed.shown(name), exact=True)
+            link.click()
+            page.locator("h1").get_by_text(embed.shown(name), exact=True).wait_for()
+            page.locator(".story-list li").first.wait_for()
+            assert page.locator(".story-list .what").last.inner_text() == "submitted"
+        assert page.evaluate("window.hacked") is None
+        assert visit.faults == []
+
+
+def test_news_arrive_without_asking(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/queue")
+        loaded = page.evaluate("performance.timeOrigin")
+        live.client.post("/v1/jobs", json=training("fresh", 8, 0.3))
+        row = page.locator("tr", has=page.get_by_role("link", name="fresh", exact=True))
+        row.get_by_text("running").wait_for()
+        assert row.locator("time").first.get_attribute("datetime")
+        page.get_by_role("button", name="Finished").click()
+        done = page.locator("tr", has=page.get_by_role("link", name="fresh", exact=True))
+        done.get_by_text("kept").wait_for(timeout=60_000)
+        assert page.evaluate("performance.timeOrigin") == loaded
+        assert visit.faults == []
+
+
+def test_a_job_tells_its_story(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/job/short")
+        told = live.client.get("/v1/jobs/short/progress").json()["points"]
+        assert told
+        box = page.locator("figure", has=page.get_by_role("heading", name="loss"))
+        rows = numbers_of(box.locator(".numbers"))
+        assert [float(row[0]) for row in rows] == [point["minibatches"] for point in told]
+        assert float(rows[-1][1]) == pytest.approx(told[-1]["metrics"]["loss"], rel=0.01)
+        log = page.locator("pre.log").first
+        log.get_by_text("step 4 of 4 <i>&amp;").wait_for()
+        assert "\x1b" not in log.inner_text()
+        story = page.locator(".story-list .badge").all_inner_texts()
+        events = live.client.get("/v1/jobs/short/explain").json()["events"]
+        assert story == [entry["kind"] for entry in reversed(events)]
+        generations = page.get_by_role("region", name="Generations").locator("tbody tr")
+        assert generations.count() == len(
+            live.client.get("/v1/jobs/short/generations").json()["generations"]
+        )
+        where = page.locator("figure", has=page.get_by_role("heading", name="Where it ran"))
+        assert {row[0] for row in numbers_of(where.locator(".numbers"))} <= {"g-0", "g-1", "g-2"}
+        page.get_by_text("What was submitted").click()
+        assert '"minibatches": 4' in page.locator("details.spec pre").inner_text()
+        go(page, "#/job/fails")
+        assert "It gave up" in page.get_by_role("alert").inner_text()
+        assert visit.faults == []
+
+
+def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: Running) -> None:
+    live.client.post("/v1/jobs", json=training("doomed", 900, 1.0))
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/job/doomed")
+        page.get_by_role("button", name="Revise").focus()
+        page.keyboard.press("Enter")
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_label("Deadline").fill("nonsense")
+        page.keyboard.press("Enter")
+        dialog.get_by_role("alert").wait_for()
+        dialog.get_by_label("Deadline").fill("40min")
+        page.keyboard.press("Enter")
+        dialog.wait_for(state="detached")
+        assert live.client.get("/v1/jobs/doomed").json()["spec"]["utility"]["by"] == "40min"
+        cancel = page.get_by_role("button", name="Cancel the job")
+        cancel.focus()
+        page.keyboard.press("Enter")
+        page.locator("dialog[open]").wait_for()
+        page.keyboard.press("Enter")  # the focus is on what changes nothing
+        page.locator("dialog[open]").wait_for(state="detached")
+        assert state_of(live, "doomed") != "cancelled"
+        page.get_by_role("button", name="Cancel the job").focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.locator(".head .badge").get_by_text("cancelled").wait_for()
+        assert state_of(live, "doomed") == "cancelled"
+        assert page.get_by_role("button", name="Cancel the job").count() == 0
+
+
+def test_an_operator_drains_adds_and_removes_servers(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live))
+        page.get_by_role("button", name="Add servers").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_label("Name").fill("extra")
+        dialog.get_by_label("What each has").fill("gpus: 4")
+        dialog.get_by_role("button", name="Add").click()
+        assert "did you mean 'gpu'" in dialog.get_by_role("alert").inner_text()
+        dialog.get_by_label("What each has").fill("gpu: 4\ncpu: 16")
+        dialog.get_by_role("button", name="Add").click()
+        page.get_by_role("button", name="Drain extra").click()
+        page.get_by_role("button", name="Drain it").click()
+        row = page.locator("tr[data-key=extra]")
+        row.get_by_text("drained").wait_for()
+        page.get_by_role("button", name="Uncordon extra").click()
+        page.get_by_role("button", name="Uncordon it").click()
+        row.get_by_text("up", exact=True).wait_for()
+        page.get_by_role("button", name="Remove extra").click()
+        page.get_by_role("button", name="Remove it").click()
+        row.wait_for(state="detached")
+        names = [one["name"] for one in live.client.get("/v1/servers").json()["servers"]]
+        assert names == ["g-0", "g-1", "g-2"]
+
+
+def test_a_server_with_jobs_goes_only_by_its_name(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live))
+        busy = live.client.get("/v1/jobs/trains").json()["servers"][0]
+        page.get_by_role("button", name=f"Remove {busy}").click()
+        dialog = page.locator("dialog[open]")
+        assert "trains" in dialog.inner_text()
+        dialog.get_by_role("textbox").fill("g")
+        dialog.get_by_role("button", name="Remove it").click()
+        dialog.get_by_text("that is not its name").wait_for()
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="detached")
+        assert busy in [one["name"] for one in live.client.get("/v1/servers").json()["servers"]]
+
+
+def test_a_tenant_sees_its_own(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, live.token("red"))
+        for view in ("#/", "#/queue/all", "#/activity", "#/tenants", "#/prices"):
+            go(page, view)
+            text = page.locator("body").inner_text()
+            assert "others" not in text.replace("of others", "").replace("others'", "")
+            assert "blue" not in text
+            for name in ("Drain", "Remove", "Add servers", "Add a tenant", "Make a token"):
+                assert page.get_by_role("button", name=name).count() == 0
+        go(page, "#/job/trains")
+        assert page.get_by_role("button", name="Cancel the job").count() == 1
+        page.evaluate("location.hash = '#/job/others'")
+        page.get_by_role("alert").get_by_text("there is no job 'others'").wait_for()
+
+
+def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, live.token("red", expires="6s"), "#/queue")
+        page.locator(".note").get_by_text("the token has expired").wait_for(timeout=60_000)
+        assert page.evaluate("sessionStorage.length") == 0
+    with Visit(browser) as visit:
+        made = live.client.post("/v1/tokens", json={"tenant": "red"}).json()
+        page = enter(visit, live.address, made["token"], "#/job/trains")
+        live.client.delete(f"/v1/tokens/{made['id']}")
+        page.locator(".note").get_by_text("You were signed out").wait_for(timeout=60_000)
+        assert "#/job/trains" in page.url
+        page.get_by_label("Token").fill(live.token("red"))
+        page.keyboard.press("Enter")
+        page.locator("h1").get_by_text("trains").wait_for()
+
+
+def test_a_quote_is_asked_for(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/quote")
+        page.get_by_label("Chunks").fill("2")
+        page.get_by_label("Mini-batches of a chunk").fill("10")
+        before = live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"]
+        page.get_by_role("button", name="Ask").click()
+        page.get_by_role("heading", name="It would be admitted").wait_for()
+        page.locator(".result .tile").get_by_text("Price").wait_for()
+        page.get_by_label("gpu", exact=True).fill("1000")
+        page.get_by_role("button", name="Ask").click()
+        page.get_by_role("heading", name="It would be refused").wait_for()
+        page.get_by_label("A mini-batch takes").fill("soon")
+        page.get_by_role("button", name="Ask").click()
+        assert "minibatch_time" in page.locator(".result").get_by_role("alert").inner_text()
+        assert live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"] == before
+
+
+def test_tenants_and_tokens_are_kept(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/tenants")
+        page.get_by_role("button", name="Add a tenant").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_label("Name").fill("green")
+        dialog.get_by_label("Owns").fill("gpu: 2")
+        dialog.get_by_role("button", name="Add").click()
+        page.get_by_role("button", name="Make a token for green").click()
+        page.locator("dialog[open]").get_by_role("button", name="Make it").click()
+        token = page.get_by_role("textbox", name="The token").input_value()
+        page.get_by_role("button", name="I have it").click()
+        with live.as_(token) as green:
+            assert green.get("/v1/service").json()["caller"]["tenant"] == "green"
+        assert token not in page.content()
+        number = page.locator("td", has_text="green").locator("xpath=../td[1]").last.inner_text()
+        page.get_by_role("button", name=f"Revoke token {number}").click()
+        page.get_by_role("button", name="Revoke it").click()
+        page.locator("dialog[open]").wait_for(state="detached")
+        with live.as_(token) as green:
+            assert green.get("/v1/service").status_code == 401
+        page.get_by_role("button", name="Remove green").click()
+        page.get_by_role("button", name="Remove it").click()
+        page.get_by_role("button", name="Remove green").wait_for(state="detached")
+
+
+def test_it_is_used_by_keyboard(browser: Browser, live: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live))
+        assert page.evaluate("document.activeElement.tagName") == "H1"
+        page.reload()
+        page.locator("header.top").wait_for()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.tagName") == "MAIN"
+        assert page.locator("h1").inner_text() == "Cluster"
+        page.get_by_role("link", name="Jobs", exact=True).focus()
+        page.keyboard.press("Enter")
+        page.locator("h1").get_by_text("Jobs").wait_for()
+        assert page.evaluate("document.activeElement.tagName") == "H1"
+        assert page.get_by_role("link", name="Jobs", exact=True).get_attribute("aria-current")
+        link = page.get_by_role("link", name="trains", exact=True)
+        link.focus()
+        page.wait_for_timeout(2_500)  # tables were put in place anew meanwhile
+        assert page.evaluate("document.activeElement.textContent") == "trains"
+        page.keyboard.press("Enter")
+        page.locator("h1").get_by_text("trains").wait_for()
+        go(page, "#/")
+        page.locator("figure .canvas").first.focus()
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#live").inner_text()
+
+
+def test_files_are_sent_once_and_no_others(live: Running) -> None:
+    with httpx.Client(base_url=live.address) as client:
+        first = client.get("/")
+        assert "default-src 'none'" in first.headers["content-security-policy"]
+        assert "unsafe" not in first.headers["content-security-policy"]
+        tag = {"If-None-Match": first.headers["etag"]}
+        assert client.get("/", headers=tag).status_code == 304
+        charts = client.get("/assets/charts/echarts.min.js")
+        assert charts.headers["content-encoding"] == "gzip"
+        assert charts.text == embed.asset("echarts.min.js")
+        for path in ("/assets/../api/app.py", "/assets/..%2f__init__.py", "/assets/nothing.mjs"):
+            assert client.get(path).status_code == 404
+        assert "/assets/{path}" not in live.client.get("/v1/openapi.json").text
+
+
+# ------------------------------------------------------------------ killed, and many
+
+
+@contextmanager
+def served(folder: Path, port: int, kill: bool) -> Iterator[str]:
+    """Serve in a process of its own, which is killed or interrupted in the end."""
+    command = [sys.executable, "-c", "from shadowprice.cli.main import main; main()", "serve"]
+    command += ["--cluster", str(folder / "cluster.yaml"), "--data", str(folder / "data")]
+    command += ["--policy", "fifo", "--observe", "-q", "-o", "json"]
+    with subprocess.Popen(
+        [*command, "--listen", f"127.0.0.1:{port}"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["address"]
+        finally:
+            os.kill(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+            process.wait(60)
+
+
+def test_a_service_that_is_killed_comes_back_into_the_open_page(
+    browser: Browser, tmp_path: Path
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(dict(CLUSTER)))
+    plain = {key: value for key, value in training("before", 100).items() if key != "run"}
+    with Visit(browser) as visit:
+        with served(tmp_path, 0, kill=True) as address:
+            token = (tmp_path / "data" / "operator.token").read_text().strip()
+            head = {"Authorization": f"Bearer {token}"}
+            with httpx.Client(base_url=address, headers=head) as client:
+                client.post("/v1/jobs", json=plain)
+            page = enter(visit, address, token, "#/queue")
+            page.get_by_role("link", name="before").wait_for()
+            port = int(address.rpartition(":")[2])
+        page.get_by_text("Not live.").wait_for()
+        assert page.locator("body.stale").count() == 1
+        assert page.get_by_role("link", name="before").count() == 1  # what was known stays
+        with served(tmp_path, port, kill=False) as address:
+            with httpx.Client(base_url=address, headers=head) as client:
+                client.post("/v1/jobs", json=plain | {"name": "after"})
+            page.get_by_role("link", name="after").wait_for(timeout=60_000)
+            assert page.locator(".chip.live").count() == 1
+            assert page.locator("body.stale").count() == 0
+
+
+def test_many_servers_are_seen_together_and_found_one_by_one(
+    browser: Browser, tmp_path: Path
+) -> None:
+    cluster = {
+        "slot": "10min",
+        "horizon": 30,
+        "servers": [{"name": "node", "count": 500, "capacity": {"gpu": 8}}],
+    }
+    with running(tmp_path, cluster=cluster, policy="oasis") as live:
+        job = training("wide-0", 10, worker={"gpu": 4}, tenant=None, chunks=6)
+        job |= {"minibatch_time": "200min", "utility": {"kind": "constant", "value": 50}}
+        del job["run"]
+        names = [f"wide-{at}" for at in range(130)]
+        batch = {"jobs": [job | {"name": name} for name in names]}
+        live.client.post("/v1/jobs", json=batch, params={"wait": 60}).raise_for_status()
+        with Visit(browser) as visit:
+            page = enter(visit, live.address, operator(live))
+            page.get_by_role("heading", name="Load").wait_for()
+            assert page.get_by_text("servers 1 to 16 of 500").count() == 1
+            page.get_by_label("Find servers by name").fill("node-437")
+            page.get_by_role("link", name="node-437").wait_for()
+            assert page.locator("main tbody tr").count() == 1
+            page.get_by_role("link", name="node-437").click()
+            page.locator("h1").get_by_text("Server node-437").wait_for()
+            go(page, "#/queue/all")
+            seen: list[str] = []
+            while True:
+                seen += page.locator("td .jobname").all_inner_texts()
+                older = page.get_by_role("button", name="Older")
+                if not older.count():
+                    break
+                older.click()
+                page.get_by_text(f"{len(seen) + 1} to ").wait_for()
+            assert seen == names[::-1]
+            assert page.evaluate(BLANK) == 0
+            assert visit.faults == []
