@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from shadowprice.service.clock import stamp
 from shadowprice.service.store import tables
@@ -82,10 +82,13 @@ def list_events(
     query = select(table).limit(limit)
     if job is not None:
         query = query.where(table.c.job == job)
+    # A job's entries are few: what else is asked of them must not lead to a longer index.
     if tenant is not None:
-        query = query.where(table.c.tenant == tenant)
+        owner = table.c.tenant if job is None else func.coalesce(table.c.tenant, "")
+        query = query.where(owner == tenant)
     if decisions:
-        query = query.where(table.c.decision == 1)
+        alone = job is None and tenant is None
+        query = query.where((table.c.decision if alone else table.c.decision + 0) == 1)
     if after is not None:
         query = query.where(table.c.id > after).order_by(table.c.id)
     else:

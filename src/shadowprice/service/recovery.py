@@ -214,6 +214,10 @@ def _replayed(
     before = choice if same else _choice_of(label)
     engine = restore(state, before.build(cluster_of(state["cluster"])))
     table, replayed = tables.journal, 0
+    memory = connection.execute(select(tables.memory)).first()
+    if memory is not None and memory.policy != label:
+        memory = None
+    knows = engine.sequence
     rows = connection.execute(
         select(table.c.entry)
         .where(table.c.sequence > engine.sequence)
@@ -224,14 +228,13 @@ def _replayed(
         engine.apply(entry_of(line, engine.cluster))
         engine.collect()
         replayed += 1
-    memory = connection.execute(select(tables.memory)).first()
-    if memory is not None and (memory.sequence, memory.policy) == (engine.sequence, label):
-        try:
-            engine.recall_policy(zlib.decompress(memory.memory))
-        except (ShadowpriceError, zlib.error) as error:
-            log.warning("the policy begins anew: %s", error)
-            engine.begin_policy_anew()
-    elif replayed:
+        if memory is not None and memory.sequence == engine.sequence:
+            try:
+                engine.recall_policy(zlib.decompress(memory.memory))
+                knows = engine.sequence
+            except (ShadowpriceError, zlib.error) as error:
+                log.warning("the policy's memory cannot be read: %s", error)
+    if knows < engine.sequence:
         engine.begin_policy_anew()
     if not same:
         engine = _under(engine, choice)

@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from shadowprice.core.errors import EventError, PolicyError
+from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
 from shadowprice.core.events import (
     JobEnded,
+    JobRevised,
     SlotBegan,
     SlotEnded,
     Start,
@@ -110,6 +111,29 @@ class Edge:
                 continue  # it reports
             progress[name] = self._gain(batch, record, slot)
         batch.take(SlotEnded(slot, progress), counted=list(engine.running))
+        if not self.virtual:
+            self._remeasure(batch, slot)
+
+    @staticmethod
+    def _remeasure(batch: Batch, slot: int) -> None:
+        """Let jobs that run faster or slower than they stated be planned by what they do."""
+        engine, begins = batch.engine, batch.calendar.begins(slot)
+        for name in list(engine.running):
+            record, view = engine.jobs[name], batch.truth.views.get(name)
+            if view is None or not record.measured or view.started != record.generation:
+                continue
+            if view.running_since is None or view.running_since > begins:
+                continue
+            revised = batch.truth.speeds.revised(engine, record)
+            if revised is None:
+                continue
+            factor = revised.required / record.job.required
+            try:
+                batch.take(JobRevised(engine.slot, revised))
+            except ShadowpriceError as error:
+                log.info("the speed of job %r stays as stated: %s", name, error)
+                continue
+            batch.tell("remeasured", name, factor=factor)
 
     def _gain(self, batch: Batch, record: JobRecord, slot: int) -> int:
         """Return what a slot yielded at the declared rate, for the share that the job ran."""

@@ -26,6 +26,7 @@ from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock
 from shadowprice.service.outcome import Operation, Outcome, Servers
 from shadowprice.service.recovery import PolicyChoice, Recovered, recover
+from shadowprice.service.speeds import Speeds
 from shadowprice.service.store import Store, tables
 from shadowprice.service.views import JobView
 
@@ -76,6 +77,7 @@ class Truth:
         self.virtual = virtual
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
+        self.speeds = Speeds()
         self.recover()
 
     # ---------------------------------------------------------------- state
@@ -205,6 +207,7 @@ class Truth:
             self.views.pop(name, None)
             self.specs.pop(name, None)
             self.orders.pop(name, None)
+            self.speeds.forget(name)
         self.engine.collect()
         outcome.views, outcome.told = batch.views, batch.told
         return self._published(outcome)

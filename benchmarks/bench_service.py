@@ -1,0 +1,410 @@
+"""The live service under load: submissions, batches, viewers, listings, a restart.
+
+``single`` submits 100 jobs a second one by one, each journalled, decided and answered, while 100
+viewers follow the event stream. ``batches`` submits batches of 100, accepted as pending, and tells
+when all are decided. ``listings`` asks for every page and listing over a history of 100,000 jobs,
+``week`` lets a week of 1 s slots pass on clocks that are set by hand,
+and tells how memory grows. The service is a process of its own (``serve --observe``: what runs jobs
+is not measured), the load another; requests are sent at their times, however late earlier answers
+are, and a latency counts from then.
+
+Run: ``python -m benchmarks.bench_service [single|batches|listings|restart|week ...]
+[--seconds 60] [--policy rolling]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from shadowprice.inputs.files import resolve_cluster
+from shadowprice.service import history
+from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.operations import Submit
+from shadowprice.service.recovery import PolicyChoice
+from shadowprice.service.slots import Edge
+from shadowprice.service.store import Store, tables
+from shadowprice.service.submission import read_submissions
+from shadowprice.service.truth import Truth
+from shadowprice.service.views import JobView, State
+
+START = "from shadowprice.cli.main import run; run()"
+CLUSTER = """\
+slot: 60s
+horizon: 120
+servers:
+  - {name: gpu, count: 64, capacity: {gpu: 8, cpu: 64}}
+"""
+
+
+@dataclass
+class Server:
+    """A service in a process of its own."""
+
+    address: str
+    token: str
+    process: subprocess.Popen[str]
+    started: float
+
+    def cpu(self) -> float:
+        """Return seconds of processor time that it has taken."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> float:
+        """Return the memory that it holds, in MiB."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize() / 2**20
+
+
+@contextmanager
+def serving(folder: Path, policy: str) -> Iterator[Server]:
+    """Run a service that only observes."""
+    (folder / "cluster.yaml").write_text(CLUSTER)
+    words = [sys.executable, "-c", START, "serve", "-c", str(folder / "cluster.yaml"), "--data"]
+    words += [str(folder / "data"), "--listen", "127.0.0.1:0", "-p", policy, "--observe", "-q"]
+    began = time.perf_counter()
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*words, "-o", "json"], stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise SystemExit((folder / "log").read_text())
+        token = (folder / "data" / "operator.token").read_text().strip()
+        address = json.loads(line)["address"]
+        try:
+            yield Server(address, token, process, time.perf_counter() - began)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            process.stdout.close()
+
+
+# ---------------------------------------------------------------- a client that costs little
+
+
+class Connection:
+    """One connection that is kept."""
+
+    def __init__(self, server: Server) -> None:
+        parts = urlsplit(server.address)
+        self._place = str(parts.hostname), int(parts.port or 80)
+        self._token = server.token
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    def head(self, method: str, path: str, body: bytes) -> bytes:
+        """Return a request without its body."""
+        return (
+            f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self._token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        ).encode()
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Return status and body of an answer."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(*self._place, limit=1 << 24)
+        reader, writer = self._streams
+        writer.write(self.head(method, path, body) + body)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        length = int(head.partition("content-length:")[2].partition("\r\n")[0] or 0)
+        return int(head.split(" ", 2)[1]), await reader.readexactly(length)
+
+    async def follow(self, seen: list[int]) -> None:
+        """Follow the event stream, counting its entries."""
+        reader, writer = await asyncio.open_connection(*self._place, limit=1 << 24)
+        writer.write(self.head("GET", "/v1/events", b""))
+        try:
+            while chunk := await reader.read(1 << 16):
+                seen[0] += chunk.count(b"\nevent: ")
+        finally:
+            writer.close()
+
+    def close(self) -> None:
+        """Let go."""
+        if self._streams is not None:
+            self._streams[1].close()
+
+
+def job(name: str, minibatches: int = 20) -> dict[str, Any]:
+    """Return a job of some minutes."""
+    return {
+        "name": name,
+        "chunks": 4,
+        "minibatches": minibatches,
+        "minibatch_time": "2s",
+        "worker": {"gpu": 1, "cpu": 4},
+        "utility": {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "30 slots"},
+    }
+
+
+def told(label: str, times: Sequence[float]) -> str:
+    """Return percentiles in a line."""
+    ordered = sorted(times)
+    at = {share: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.99)}
+    return (
+        f"{label}: {len(ordered)} requests, median {1e3 * at[0.5]:.1f} ms, "
+        f"p99 {1e3 * at[0.99]:.1f} ms, longest {1e3 * ordered[-1]:.1f} ms"
+    )
+
+
+async def load(
+    server: Server, bodies: Sequence[bytes], rate: float, viewers: int
+) -> tuple[list[float], int, int]:
+    """Send requests at a rate; return latencies, refusals, and entries that viewers saw."""
+    free: asyncio.Queue[Connection] = asyncio.Queue()
+    connections = [Connection(server) for _ in range(32)]
+    for connection in connections:
+        await connection.ask("GET", "/healthz")
+        free.put_nowait(connection)
+    seen = [0]
+    following = [asyncio.create_task(Connection(server).follow(seen)) for _ in range(viewers)]
+    await asyncio.sleep(1.0)
+    times: list[float] = []
+    wrong = 0
+    began = time.perf_counter() + 0.1
+
+    async def one(at: float, body: bytes) -> None:
+        nonlocal wrong
+        connection = await free.get()
+        status, _ = await connection.ask("POST", "/v1/jobs", body)
+        times.append(time.perf_counter() - at)
+        free.put_nowait(connection)
+        wrong += status >= 300
+
+    tasks = []
+    for number, body in enumerate(bodies):
+        at = began + number / rate
+        await asyncio.sleep(max(0.0, at - time.perf_counter()))
+        tasks.append(asyncio.create_task(one(at, body)))
+    await asyncio.gather(*tasks)
+    await asyncio.sleep(0.5)
+    for task in following:
+        task.cancel()
+    for task in following:
+        with suppress(asyncio.CancelledError):
+            await task
+    for connection in connections:
+        connection.close()
+    return times, wrong, seen[0]
+
+
+def single(folder: Path, policy: str, seconds: int) -> None:
+    """100 submissions a second, one by one, with 100 viewers."""
+    with serving(folder, policy) as server:
+        bodies = [json.dumps(job(f"s-{at}")).encode() for at in range(100 * seconds)]
+        before, began = server.cpu(), time.perf_counter()
+        times, wrong, seen = asyncio.run(load(server, bodies, 100.0, viewers=100))
+        took = time.perf_counter() - began
+        print(told("single, 100 a second, 100 viewers", times))
+        print(
+            f"  {wrong} not answered with 2xx; {seen / 100:.0f} entries a viewer; the service took "
+            f"{server.cpu() - before:.1f} s of CPU in {took:.1f} s, {server.memory():.0f} MiB"
+        )
+
+
+def batches(folder: Path, policy: str, seconds: int) -> None:
+    """1,000 jobs a second in batches of 100, with 100 viewers."""
+    with serving(folder, policy) as server:
+        bodies = [
+            json.dumps({"jobs": [job(f"b-{at}-{part}", 2) for part in range(100)]}).encode()
+            for at in range(10 * seconds)
+        ]
+        before, began = server.cpu(), time.perf_counter()
+        times, wrong, _ = asyncio.run(load(server, bodies, 10.0, viewers=100))
+        accepted = time.perf_counter() - began
+
+        async def waiting() -> int:
+            connection = Connection(server)
+            _, body = await connection.ask("GET", "/v1/service")
+            connection.close()
+            return int(json.loads(body)["pending"])
+
+        left = asyncio.run(waiting())
+        while asyncio.run(waiting()):
+            time.sleep(0.2)
+        decided = time.perf_counter() - began
+        print(told("batches of 100, 10 a second, 100 viewers", times))
+        print(
+            f"  {wrong} not answered with 2xx; {left} of {100 * len(bodies)} not decided on after "
+            f"{accepted:.1f} s, all after {decided:.1f} s; {server.cpu() - before:.1f} s of CPU"
+        )
+
+
+def fill(folder: Path, jobs: int) -> None:
+    """Write a history of closed jobs."""
+    states = (State.FINISHED, State.FINISHED, State.REFUSED, State.FAILED, State.CANCELLED)
+    store = Store(str(folder / "data"))
+    store.open()
+    second = 1_000_000_000
+    now = time.time_ns() - jobs * second
+    text = json.dumps(job("x"))
+    for first in range(0, jobs, 5_000):
+        rows, events = [], []
+        for at in range(first, min(jobs, first + 5_000)):
+            state, when = states[at % len(states)], now + at * second
+            view = JobView(10 + at, f"old-{at}", f"tenant-{at % 20}", state, when, when)
+            view = replace(view, arrival=1, promise=9, closed=when + second, generation=1)
+            rows.append(
+                {
+                    "id": view.id,
+                    "name": view.name,
+                    "tenant": view.tenant,
+                    "state": state.value,
+                    "open": 0,
+                    "submitted": when,
+                    "closed": view.closed,
+                    "spec": text,
+                    "content": "0" * 64,
+                    "view": view.stored(),
+                    "token": None,
+                }
+            )
+            for part, kind in enumerate(("submitted", "admitted", "started", "finished")):
+                data = {"promise": 9, "slot": 1, "generation": 1, "placement": [["gpu-0", 1, 0]]}
+                data |= {"payoff": 1.0, "utility": 2.0, "cost": 1.0, "kept": True}
+                events.append(
+                    {
+                        "id": 100 + 4 * at + part,
+                        "at": when,
+                        "kind": kind,
+                        "decision": int(kind == "admitted"),
+                        "job": view.name,
+                        "tenant": view.tenant,
+                        "data": json.dumps(data),
+                    }
+                )
+        with store.transaction() as connection:
+            store.write(connection, tables.jobs.insert(), rows)
+            store.write(connection, tables.events.insert(), events)
+    store.close()
+
+
+def listings(folder: Path, policy: str, jobs: int) -> None:
+    """Every page and listing over a long history."""
+    with serving(folder, policy):
+        pass
+    fill(folder, jobs)
+    paths = {
+        "newest jobs": "/v1/jobs?limit=100",
+        "1,000 jobs": "/v1/jobs?limit=1000",
+        "jobs of a state": "/v1/jobs?state=cancelled&limit=100",
+        "jobs of three states": "/v1/jobs?state=failed,refused,running&limit=100",
+        "jobs of a tenant": "/v1/jobs?tenant=tenant-7&limit=100",
+        "jobs of tenant and state": "/v1/jobs?tenant=tenant-7&state=failed&limit=100",
+        "a state that is empty": "/v1/jobs?state=running&limit=100",
+        "jobs from the middle": f"/v1/jobs?cursor={jobs // 2}&limit=100",
+        "a job": f"/v1/jobs/old-{jobs // 3}",
+        "a story": f"/v1/jobs/old-{jobs // 3}/explain",
+        "newest decisions": "/v1/decisions?limit=100",
+        "decisions of a tenant": "/v1/decisions?tenant=tenant-7&limit=100",
+        "decisions on a job": f"/v1/decisions?job=old-{jobs // 3}",
+        "servers": "/v1/servers",
+        "tenants": "/v1/tenants",
+        "prices": "/v1/prices",
+        "metrics": "/metrics",
+    }
+    with serving(folder, policy) as server:
+        print(f"restart with {jobs:,} jobs of history: ready after {server.started:.2f} s")
+
+        async def ask() -> None:
+            connection = Connection(server)
+            for label, path in paths.items():
+                times = []
+                for _ in range(20):
+                    began = time.perf_counter()
+                    status, body = await connection.ask("GET", path)
+                    times.append(time.perf_counter() - began)
+                    assert status == 200, (path, status, body)
+                print(
+                    f"  {label}: median {1e3 * statistics.median(times):.1f} ms, "
+                    f"longest {1e3 * max(times):.1f} ms, {len(body) / 1024:.0f} KiB"
+                )
+            connection.close()
+
+        asyncio.run(ask())
+
+
+def week(folder: Path, policy: str, days: float) -> None:
+    """Let a week of 1 s slots pass on clocks that are set by hand, a job every ten seconds."""
+
+    class Clock:
+        at = 1_800_000_000 * SECOND
+
+        def wall(self) -> int:
+            return self.at
+
+        def physical(self) -> int:
+            return self.at
+
+    servers = [{"name": "gpu", "count": 8, "capacity": {"gpu": 8, "cpu": 64}}]
+    cluster = resolve_cluster({"slot": "1s", "horizon": 60, "servers": servers})
+    clock = Clock()
+    store = Store(str(folder / "week"))
+    store.open()
+    steady = SteadyClock(clock)
+    truth = Truth(store, cluster, PolicyChoice(policy, {}), steady, virtual=True)
+    slots = int(days * 86_400)
+    began, cpu = time.perf_counter(), time.process_time()
+    for slot in range(slots):
+        clock.at += SECOND
+        operations: list[Any] = [Edge(virtual=True)]
+        if slot % 10 == 0:
+            found = read_submissions([job(f"w-{slot}", 4)], cluster, tenant=None, runs=False)
+            operations.append(Submit(found, at_once=True))
+        truth.commit(operations)
+        if truth.snapshot_due():
+            truth.write_snapshot()
+        if slot % 3_600 == 0:
+            history.sweep(store, steady.now() - 86_400 * SECOND)
+        if slot % (slots // 7) == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            size = sum(file.stat().st_size for file in (folder / "week").iterdir())
+            print(
+                f"  slot {slot:>7,}: {pages * resource.getpagesize() / 2**20:.0f} MiB, store "
+                f"{size / 2**20:.0f} MiB, {time.perf_counter() - began:.0f} s, "
+                f"{time.process_time() - cpu:.0f} s of CPU",
+                flush=True,
+            )
+    store.close()
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    known = ["single", "batches", "listings", "week"]
+    parser.add_argument("what", nargs="*", default=known, choices=known)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--days", type=float, default=7.0)
+    parser.add_argument("--policy", default="rolling")
+    asked = parser.parse_args()
+    for what in asked.what:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            if what == "listings":
+                listings(folder, asked.policy, asked.jobs)
+            elif what == "week":
+                week(folder, asked.policy, asked.days)
+            else:
+                {"single": single, "batches": batches}[what](folder, asked.policy, asked.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Every route with no token, a wrong, an expired, another tenant's: a generated matrix."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.services import Running, job, running
+
+OPEN = {("get", "/healthz"), ("get", "/readyz")}
+OWN = "/v1/jobs/{name}"
+OPERATORS = {
+    ("get", "/metrics"),
+    ("get", "/v1/tokens"),
+    ("post", "/v1/tokens"),
+    ("delete", "/v1/tokens/{number}"),
+    ("post", "/v1/servers"),
+    ("patch", "/v1/servers/{name}"),
+    ("delete", "/v1/servers/{name}"),
+    ("put", "/v1/tenants/{name}"),
+    ("delete", "/v1/tenants/{name}"),
+}
+BODIES: dict[tuple[str, str], Any] = {
+    ("patch", OWN): {"minibatches": 20},
+    ("post", "/v1/jobs"): job("submitted", tenant="vision"),
+    ("post", "/v1/quote"): job("quoted", tenant="vision"),
+}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory):
+    with running(tmp_path_factory.mktemp("tokens"), policy="oasis") as found:
+        with found.as_(found.token("vision")) as vision:
+            assert vision.post("/v1/jobs", json=job("theirs")).status_code == 200
+        yield found
+
+
+@pytest.fixture(scope="module")
+def routes(live: Running) -> list[tuple[str, str]]:
+    document = live.client.get("/v1/openapi.json")
+    paths = document.json()["paths"]
+    found = [(method, path) for path, methods in paths.items() for method in methods]
+    assert len(found) > 25
+    return found
+
+
+def _ask(client: Any, method: str, path: str) -> Any:
+    where = path.replace("{name}", "theirs").replace("{number}", "1").replace("{run}", "1")
+    return client.request(method.upper(), where, json=BODIES.get((method, path), {}))
+
+
+@pytest.mark.parametrize("kind", ["none", "wrong", "expired", "empty", "basic"])
+def test_nothing_but_health_answers_without_a_valid_token(
+    live: Running, routes: list[tuple[str, str]], kind: str
+) -> None:
+    token = {"none": None, "wrong": "sp_" + "x" * 43, "empty": "-", "basic": None}.get(kind)
+    if kind == "expired":
+        token = live.token("vision", expires="1ms")
+        time.sleep(0.01)
+    with live.as_(token) as client:
+        if kind == "basic":
+            client.headers["Authorization"] = "Basic dmlzaW9uOnNlY3JldA=="
+        for method, path in routes:
+            answer = _ask(client, method, path)
+            wanted = {200, 503} if (method, path) in OPEN else {401}
+            assert answer.status_code in wanted, (method, path, answer.text)
+            if wanted == {401}:
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_a_tenant_operates_nothing(live: Running, routes: list[tuple[str, str]]) -> None:
+    assert set(routes) >= OPERATORS
+    with live.as_(live.token("speech")) as client:
+        for method, path in sorted(OPERATORS):
+            answer = _ask(client, method, path)
+            assert answer.status_code == 403, (method, path, answer.text)
+
+
+def test_another_tenants_job_is_not_there(live: Running, routes: list[tuple[str, str]]) -> None:
+    before = live.client.get("/v1/jobs/theirs").json()
+    own = [(method, path) for method, path in routes if path.startswith(OWN)]
+    assert len(own) >= 7
+    with live.as_(live.token("speech")) as client:
+        for method, path in own:
+            answer = _ask(client, method, path)
+            if path.endswith("/progress") and method == "post":
+                assert answer.status_code == 401  # a job's own token it takes, and no other
+                continue
+            assert answer.status_code == 404, (method, path, answer.text)
+            missing = client.request(
+                method.upper(),
+                path.replace("{name}", "nothere"),
+                json=BODIES.get((method, path), {}),
+            )
+            same = answer.json()["detail"].replace("theirs", "nothere")
+            assert missing.json()["detail"] == same
+        for path in ("/v1/jobs", "/v1/decisions"):
+            assert client.get(path, params={"tenant": "vision"}).status_code == 403
+            assert "theirs" not in client.get(path).text
+        for method, path in (("post", "/v1/jobs"), ("post", "/v1/quote")):
+            assert _ask(client, method, path).status_code == 403
+        for path in ("/v1/servers", "/v1/tenants", "/v1/service", "/v1/prices"):
+            assert "theirs" not in client.get(path).text
+            assert "vision" not in client.get(path).text
+    assert live.client.get("/v1/jobs/theirs").json() == before

@@ -1,0 +1,253 @@
+"""The truth by itself: what is measured, what fails, what is taken back, what is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.job import MICRO
+from shadowprice.executors.contract import Ended, Ending, Progressed, Started
+from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.operations import Cancel, Submit
+from shadowprice.service.outcome import Outcome
+from shadowprice.service.reading import list_events, list_jobs
+from shadowprice.service.recovery import PolicyChoice
+from shadowprice.service.reports import TakeProgress, TakeReports
+from shadowprice.service.slots import Edge
+from shadowprice.service.store import Store
+from shadowprice.service.submission import read_submissions
+from shadowprice.service.truth import Truth
+from tests.live_hours import CLUSTER, SLOT
+from tests.worlds import HandClock
+
+
+class Bench:
+    """A truth on clocks that are set by hand."""
+
+    def __init__(self, folder: Path, policy: str = "oasis", *, virtual: bool = False) -> None:
+        self.clock = HandClock()
+        self.store = Store(str(folder))
+        self.store.open()
+        self.choice = PolicyChoice(policy, {})
+        self.virtual = virtual
+        self.read()
+
+    def read(self) -> None:
+        self.truth = Truth(
+            self.store, CLUSTER, self.choice, SteadyClock(self.clock), virtual=self.virtual
+        )
+
+    def do(self, operation: Any) -> Outcome:
+        outcome = self.truth.commit([operation])
+        for answer in outcome.answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return outcome
+
+    def submit(self, name: str, **changes: Any) -> None:
+        record = {
+            "name": name,
+            "chunks": 1,
+            "minibatches": 60,
+            "minibatch_time": "6s",
+            "worker": {"gpu": 1, "cpu": 1},
+            "utility": {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "20 slots"},
+            "run": {"command": ["train"], "retries": 1},
+            **changes,
+        }
+        found = read_submissions([record], CLUSTER, tenant=None, runs=True)
+        self.do(Submit(found, at_once=True))
+
+    def slot(self, slots: int = 1) -> None:
+        for _ in range(slots):
+            self.clock.advance(SLOT)
+            self.do(Edge(self.virtual))
+
+    def started(self, name: str) -> None:
+        order = self.truth.orders[name]
+        at = self.clock.wall() / SECOND
+        self.do(TakeReports([Started(order.id, name, order.generation, at)]))
+
+    def report(self, name: str, minibatches: float) -> None:
+        generation = self.truth.orders[name].generation
+        told = Progressed(name, generation, int(minibatches * MICRO), {"loss": 0.5}, 0.0)
+        self.do(TakeProgress({name: told}, [told]))
+
+    def kinds(self, name: str) -> list[str]:
+        with self.store.reading() as connection:
+            return [event["kind"] for event in list_events(connection, after=0, job=name)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path / "data")
+    yield found
+    found.store.close()
+
+
+def test_a_job_that_runs_at_half_its_speed_is_planned_anew(bench: Bench) -> None:
+    bench.submit("slow")
+    bench.slot()
+    bench.started("slow")
+    promise = bench.truth.views["slow"].promise
+    required = bench.truth.engine.jobs["slow"].job.required
+    for slot in range(1, 5):
+        bench.clock.advance(SLOT - 1)
+        bench.report("slow", 5.0 * slot)  # 10 were stated
+        bench.clock.advance(1)
+        bench.do(Edge())
+    assert "remeasured" in bench.kinds("slow")
+    job = bench.truth.engine.jobs["slow"].job
+    assert job.required == 2 * required
+    assert job.work == 60
+    assert bench.truth.views["slow"].required == 60.0
+    later = bench.truth.views["slow"].promise
+    assert promise is not None
+    assert later is not None
+    # 60 mini-batches at 5 a slot on one worker, the first whole slot begun in slot 1.
+    assert later == 12
+    assert later > promise
+    assert bench.kinds("slow").count("moved") >= 1
+
+
+def test_a_job_that_keeps_its_speed_is_left_alone(bench: Bench) -> None:
+    bench.submit("right")
+    bench.slot()
+    bench.started("right")
+    for slot in range(1, 5):
+        bench.clock.advance(SLOT - 1)
+        bench.report("right", 10.0 * slot)
+        bench.clock.advance(1)
+        bench.do(Edge())
+    assert "remeasured" not in bench.kinds("right")
+    assert "moved" not in bench.kinds("right")
+
+
+def test_only_exit_0_finishes_a_job(bench: Bench) -> None:
+    bench.submit("counted")
+    bench.slot()
+    bench.started("counted")
+    bench.report("counted", 1_000.0)
+    bench.slot(2)
+    view = bench.truth.views["counted"]
+    assert view.state == "running"
+    assert view.progress < 60.0
+    order = bench.truth.orders["counted"]
+    at = bench.clock.wall() / SECOND
+    end = Ended(0, "counted", order.generation, at, Ending.DONE, 0, "")
+    done = bench.do(TakeReports([end]))
+    assert done.views["counted"].state == "finished"
+    assert bench.do(TakeReports([end])).views == {}  # word that comes again
+
+
+def test_failures_are_retried_and_losses_cost_nothing(bench: Bench) -> None:
+    bench.submit("failing")
+    for ending in (Ending.LOST, Ending.FAILED, Ending.LOST, Ending.FAILED):
+        bench.slot(2)
+        bench.started("failing")
+        order = bench.truth.orders["failing"]
+        at = bench.clock.wall() / SECOND
+        end = Ended(0, "failing", order.generation, at, ending, 1, "why", ("last line",))
+        outcome = bench.do(TakeReports([end]))
+    view = outcome.views["failing"]
+    assert view.state == "failed"
+    assert view.reason is not None
+    assert "last line" in view.reason["message"]
+    kinds = bench.kinds("failing")
+    assert (kinds.count("lost"), kinds.count("retrying"), kinds.count("failed")) == (2, 1, 1)
+
+
+def test_an_operation_that_fails_costs_its_neighbours_nothing(bench: Bench) -> None:
+    class Wrong:
+        def perform(self, batch: Any) -> None:
+            raise ShadowpriceError("no")
+
+    class Broken:
+        def perform(self, batch: Any) -> None:
+            raise ZeroDivisionError
+
+    bench.submit("first")
+    [one] = read_submissions(
+        [{**dict(bench.truth.specs["first"]), "name": "second"}], CLUSTER, tenant=None, runs=True
+    )
+    outcome = bench.truth.commit([Wrong(), Broken(), Submit([one], at_once=True)])
+    assert [type(answer) for answer in outcome.answers[:2]] == [ShadowpriceError, ZeroDivisionError]
+    assert outcome.answers[2] == [("second", None)]
+    assert bench.truth.views["second"].state == "admitted"
+    assert bench.kinds("second") == ["submitted", "admitted"]
+
+
+@pytest.mark.parametrize("policy", ["oasis", "rolling", "fifo", "drf", "las", "pdors"])
+def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
+    bench = Bench(tmp_path / "data", policy, virtual=True)
+    for at in range(12):
+        bench.submit(f"job-{at}", chunks=1 + at % 3)
+        if at % 3 == 2:
+            bench.slot()
+        if at == 6:
+            bench.truth.write_snapshot()
+    bench.do(Cancel(next(reversed(bench.truth.views))))
+    digest, views = bench.truth.engine.state_digest(), dict(bench.truth.views)
+    orders = dict(bench.truth.orders)
+    bench.read()
+    assert bench.truth.recovered_events > 0
+    assert bench.truth.engine.state_digest() == digest
+    assert bench.truth.views == views
+    assert bench.truth.orders == orders
+    assert {one.generation for one in bench.truth.orders.values()} == {
+        one.generation for one in orders.values()
+    }
+    bench.slot(30)
+    with bench.store.reading() as connection:
+        ended = list_jobs(connection, limit=100)
+    assert {view.state.open for view in ended} == {False}
+    bench.store.close()
+
+
+def test_the_policy_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    promises = []
+    for again in (False, True):
+        bench = Bench(tmp_path / str(again), "rolling", virtual=True)
+        for at in range(15):
+            bench.submit(f"job-{at}", chunks=4, minibatches=40)
+            bench.slot(at % 2)
+            if again:
+                bench.read()
+        with bench.store.reading() as connection:
+            promises.append([view.first_promise for view in list_jobs(connection, limit=100)])
+        bench.store.close()
+    assert promises[0] == promises[1]
+    assert any(promise is not None for promise in promises[0])
+
+
+def test_damaged_snapshots_fall_back_to_the_one_before(bench: Bench, caplog: Any) -> None:
+    from shadowprice.service.store import tables
+
+    bench.submit("first")
+    bench.truth.write_snapshot()
+    bench.submit("second")
+    bench.truth.write_snapshot()
+    bench.submit("third")
+    newest = bench.truth.engine.sequence - 1
+    digest = bench.truth.engine.state_digest()
+    with bench.store.transaction() as connection:
+        table = tables.snapshots
+        connection.execute(
+            table.update().where(table.c.sequence == newest).values(state=b"nonsense")
+        )
+    bench.read()
+    assert bench.truth.engine.state_digest() == digest
+    assert "is damaged" in caplog.text
+
+
+def test_the_calendar_and_the_slots_agree(bench: Bench) -> None:
+    bench.submit("any")
+    bench.slot(3)
+    running = bench.truth.engine.slot_running
+    assert running == bench.truth.calendar.slot_at(bench.clock.wall())
+    assert bench.truth.calendar.slot == Fraction(SLOT * SECOND)
