@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ from typing import Any
 import pytest
 
 from shadowprice.cli.main import main
+from shadowprice.results.advice import Counsel
 from shadowprice.results.files import read_advice, read_run
 from shadowprice.results.report.embed import unpack
 from shadowprice.results.telling import counsel_lines
-from shadowprice.simulator.advice import with_advice
+from shadowprice.simulator.advice import many, with_advice
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import build_policy, record_run
 from shadowprice.simulator.source import Source
@@ -112,3 +115,25 @@ def test_it_ends_when_its_time_is_over_or_somebody_asks(
     assert len(some.advice) == 1
     assert some.info["advice"]["told"] == 1
     assert some.info["advice"]["refused"] > 1
+
+
+def test_asked_twice_it_ends_at_once_and_the_run_is_kept(
+    call: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked = many.advise, []
+
+    def interrupted(*arguments: Any) -> Counsel:
+        asked.append(arguments)
+        if len(asked) > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(*arguments)
+
+    monkeypatch.setattr(many, "advise", interrupted)
+    status, out, err = call(*CALL, "--advice", "--out", "run")
+    assert status == 143, err
+    assert "interrupted: the run is whole, with advice on 1 of " in err
+    run = read_run(Path("run"))
+    assert not run.info["partial"]
+    assert len(run.advice) == run.info["advice"]["told"] == 1
+    assert "total utility" in out

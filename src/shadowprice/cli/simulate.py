@@ -144,6 +144,23 @@ def simulate(
         elif not quiet:
             stderr().print("add --out DIR to keep decisions, tables and a report", soft_wrap=True)
     leave_if_partial([run], out, stop.status)
+    if stop.asked is not None and "advice" in run.info:
+        _leave_without_advice(run, stop.status)
+
+
+def _leave_without_advice(run: Run, status: int) -> None:
+    """Exit as a run that was interrupted does, where only the advice on it was."""
+    from shadowprice.cli.stopping import current
+
+    told = run.info["advice"]
+    stderr().print(
+        f"interrupted: the run is whole, with advice on {told['told']} of "
+        f"{told['refused']} refused jobs",
+        soft_wrap=True,
+        markup=False,
+    )
+    current().told = True
+    raise typer.Exit(status)
 
 
 def _keep(run: Run, pending: PendingDirectory) -> None:

@@ -43,7 +43,7 @@ def with_advice(
     progress : callable, optional
         Called with (jobs advised on, refused jobs) now and then.
     stop : StopSign, optional
-        Ends it behind the job in hand.
+        Ends it behind the job in hand; asked once more, at once.
 
     Returns
     -------
@@ -68,5 +68,7 @@ def with_advice(
         except InputError:
             # A policy that searches under a limit of time may admit it when asked again.
             continue
+        except KeyboardInterrupt:  # asked twice: the run, and the advice so far, are kept
+            break
     told = {"refused": len(names), "told": len(found), "seconds": seconds}
     return replace(run, info={**run.info, "advice": told}, advice=found)
