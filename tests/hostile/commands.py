@@ -18,7 +18,7 @@ QUICK = frozenset({"fifo", "srtf", "las", "backfill", "dorm"})
 COUNTED = frozenset({"trials", "seeds", "delay"})
 """Options that ask for so many runs: few, or more than there may be."""
 
-SIDE_EFFECTS = frozenset({"serve"})
+SIDE_EFFECTS = frozenset({"serve", "events", "top"})
 """Commands that do not return by themselves."""
 
 

@@ -1,6 +1,6 @@
 """Write the table of hostile inputs: ``python -m tests.hostile.make_table --least 25``.
 
-Cases of the table are kept, and asked again for what they get now. Distinct ones are added, drawn
+Cases of the table are kept (``--again``: with what they get now). Distinct ones are added, drawn
 as the fuzzer draws them, until every command has so many: those that are refused in a way not seen
 before come first, so that the table holds many kinds of refusal rather than many of one. What the
 fuzzer found and was mended comes in by ``--found FILE``, as its ``--keep`` wrote it. A test calls
@@ -47,10 +47,10 @@ def kind_of(line: str) -> str:
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """Return the cases of a file of JSON Lines, without what they got."""
+    """Return the cases of a file of JSON Lines."""
     data = path.read_bytes()
     lines = (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines()
-    return [Case.of(json.loads(line)).record() for line in lines]
+    return [json.loads(line) for line in lines]
 
 
 class Table:
@@ -78,14 +78,17 @@ class Table:
         if faults:
             print(json.dumps({"faults": faults, **record}), flush=True)
             return
-        command = command_of(record["words"])
-        kind = command, kind_of(gets(answer)[1])
+        kind = command_of(record["words"]), kind_of(gets(answer)[1])
         # Of one kind no more than a few; of calls that succeed, not many either.
-        if not anyway and (self.kinds[kind] >= 4 or answer["seconds"] > 1.0):
-            return
-        self.kinds[kind] += 1
+        if anyway or (self.kinds[kind] < 4 and answer["seconds"] <= 1.0):
+            self.keep({**record, "gets": gets(answer)})
+
+    def keep(self, record: dict[str, Any]) -> None:
+        """Keep a case with what it got."""
+        command = command_of(record["words"])
+        self.kinds[command, kind_of(record["gets"][1])] += 1
         self.commands[command] += 1
-        self.kept[text] = {**record, "gets": gets(answer)}
+        self.kept[json.dumps(Case.of(record).record())] = record
 
 
 def command_of(words: Sequence[str]) -> str:
@@ -95,10 +98,11 @@ def command_of(words: Sequence[str]) -> str:
 
 
 def main() -> int:
-    """Ask what is there again, and draw cases until every command has enough."""
+    """Draw cases until every command has enough."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--least", type=int, default=25, help="cases of every command")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--again", action="store_true", help="ask what is there again")
     parser.add_argument("--found", type=Path, help="cases that the fuzzer found")
     chosen = parser.parse_args()
     # Some commands take nothing that could be wrong in so many ways.
@@ -108,9 +112,12 @@ def main() -> int:
         worker.ask(Case(("policies",)), 300.0)
         table = Table(worker)
         for record in records(TABLE):
-            table.add(record, anyway=True)
+            if chosen.again:
+                table.add(Case.of(record).record(), anyway=True)
+            else:
+                table.keep(record)
         for record in records(chosen.found) if chosen.found else ():
-            table.add(record, anyway=True)
+            table.add(Case.of(record).record(), anyway=True)
         print(f"{len(table.kept)} cases kept", file=sys.stderr, flush=True)
         for name, least in wanted.items():
             for _ in range(PATIENCE):

@@ -21,7 +21,7 @@ from shadowprice.cli.lazy import LazyGroup, Part
 from shadowprice.cli.stopping import INTERRUPTED, TERMINATED, terminable
 from shadowprice.core import bounds
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.wording import escaped
+from shadowprice.core.wording import escaped, is_text, shown
 
 RUNS, LIVE, WORKLOADS, MORE = "Run and compare", "The live service", "Workloads", "More"
 
@@ -218,6 +218,9 @@ def _report(error: Exception) -> int:
     if isinstance(error, OSError):
         _say(f"error: {_named(error)}")
         return 1
+    if isinstance(error, UnicodeEncodeError) and not is_text(error.object):
+        _say(f"error: {shown(error.object)} holds bytes that are no text; write it as UTF-8")
+        return 2
     if isinstance(error, MemoryError):
         _say("error: this needs more memory than there is; run a smaller workload, or a part of it")
         return 1

@@ -56,7 +56,8 @@ def checked_url(text: str, place: str = "the server") -> str:
         wrong = parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0
     except ValueError:
         wrong = True
-    if wrong or any(character <= " " for character in full):
+    # Other alphabets have an ASCII form (xn--...), which alone goes over the wire.
+    if wrong or not full.isascii() or any(character <= " " for character in full):
         raise InputError(Fault(place, f"{text!r} is no address of a service", mend))
     if parts.username or parts.password or parts.query or parts.fragment:
         message = "holds more than an address"

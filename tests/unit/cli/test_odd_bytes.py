@@ -1,0 +1,43 @@
+"""Words of the command line that are no text: bytes that are not UTF-8, as Python holds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.client.servers import checked_url
+from shadowprice.core.errors import InputError
+from tests.integration.test_command_line import CLUSTER, JOBS
+
+ODD = "half\udcff"
+
+
+def test_paths_that_are_no_text_are_used_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"{ODD}.yaml").write_text(CLUSTER)
+    Path(f"j{ODD}.yaml").write_text(JOBS)
+    files = ("-c", f"{ODD}.yaml", "-j", f"j{ODD}.yaml")
+    assert main(["simulate", *files, "-p", "fifo", "-q", "--journal", "--out", ODD]) == 0
+    for words in (["explain", ODD, "first"], ["jobs", ODD], ["journal", ODD], ["report", ODD]):
+        assert main(words) == 0, words
+    assert main(["explain", ODD, ODD]) == 2
+    told = capsys.readouterr()
+    assert "there is no job" in told.err
+    assert r"half\udcff" in told.err
+
+
+def test_a_word_that_must_be_text_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("httpx")
+    assert main(["status", ODD]) == 2
+    assert r"'half\udcff' holds bytes that are no text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", [ODD, "\N{COLLISION SYMBOL}", "münchen.example"])
+def test_an_address_is_what_goes_over_the_wire(host: str) -> None:
+    with pytest.raises(InputError, match="is no address of a service"):
+        checked_url(f"http://{host}")
+    assert checked_url("http://xn--mnchen-3ya.example/") == "http://xn--mnchen-3ya.example"
