@@ -4,8 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FUZZ_SECONDS ?= 3600
+API_EXAMPLES ?= 30
 
-.PHONY: help demo live test test-nojit smoke lint docs charts fuzz bench clean
+.PHONY: help demo live test test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -52,6 +53,9 @@ charts: ## Build the chart library that pages embed, from its npm packages (need
 
 fuzz: $(STAMP) ## Fuzz the whole command line for an hour (make fuzz FUZZ_SECONDS=60: a minute)
 	@$(BIN)/python -m tests.hostile.fuzz --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+
+fuzz-api: $(STAMP) ## Ask the live service what its OpenAPI document allows, and what it does not (API_EXAMPLES=200: longer)
+	@API_EXAMPLES=$(API_EXAMPLES) $(BIN)/python -m pytest -n 0 tests/integration/test_api_schema.py
 
 bench: $(STAMP) ## Run every benchmark beside its slow twin
 	@for file in benchmarks/bench_*.py; do \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -62,13 +63,26 @@ async def _shadowprice(_request: Request, error: Exception) -> Response:
     return problem(problem_of(error))
 
 
-async def _http(_request: Request, error: Exception) -> Response:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _CODES.get(error.status_code, "unparsable")
     told = ProblemError(code, str(error.detail), headers=error.headers)
+    if code == "method":
+        allowed = ", ".join(_methods(request))
+        told = ProblemError(code, f"here can be: {allowed}", headers={"Allow": allowed})
     if code == "not-found":
         told = ProblemError(code, "there is no such route; /v1/openapi.json lists them")
     return problem(told)
+
+
+def _methods(request: Request) -> list[str]:
+    """Return the methods of the routes at a path; each route knows of its own only."""
+    found: set[str] = set()
+    for template, methods in request.app.openapi()["paths"].items():
+        pattern = re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(template))
+        if re.fullmatch(pattern, request.url.path):
+            found |= {method.upper() for method in methods}
+    return sorted(found)
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:

@@ -289,7 +289,7 @@ async def create_token(request: Request, service: Asked, caller: Operator) -> JS
     body = object_of(await body_of(request), ("role", "tenant", "expires", "note"))
     role, tenant, note = body.get("role", "tenant"), body.get("tenant"), body.get("note", "")
     faults = []
-    if role not in {"operator", "tenant"}:
+    if role not in ("operator", "tenant"):  # a tuple: what was sent need not be hashable
         faults.append(Fault("body.role", "is neither operator nor tenant"))
     if role == "tenant" and (not isinstance(tenant, str) or not 0 < len(tenant) <= 200):
         faults.append(Fault("body.tenant", "is missing", "name the tenant"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from shadowprice.service.submission import REVISABLE
+
 Document = dict[str, Any]
 
 JOB: Final[Document] = {
@@ -274,7 +276,21 @@ LIST_JOBS: Final = _route(
 GET_JOB: Final = _route(_VIEW_SCHEMA, VIEW | {"spec": JOB}, problems=_OWN)
 CANCEL: Final = _route(_VIEW_SCHEMA, VIEW | {"state": "cancelled"}, problems=_CHANGE)
 REVISE: Final = _route(
-    _VIEW_SCHEMA, VIEW, body=({"type": "object"}, {"deadline": "6h"}), problems=_CHANGE
+    _VIEW_SCHEMA,
+    VIEW,
+    body=(
+        {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": False,
+            "properties": {
+                "deadline": _DURATION,
+                **{key: _JOB_SCHEMA["properties"][key] for key in REVISABLE},
+            },
+        },
+        {"deadline": "6h"},
+    ),
+    problems=_CHANGE,
 )
 EXPLAIN: Final = _route(
     {"type": "object"},
@@ -586,8 +602,8 @@ CREATE_TOKEN: Final = _route(
             "additionalProperties": False,
             "properties": {
                 "role": {"enum": ["operator", "tenant"]},
-                "tenant": _TEXT,
-                "expires": _DURATION,
+                "tenant": {"type": ["string", "null"]},
+                "expires": {**_DURATION, "type": ["string", "null"]},
                 "note": {"type": "string", "maxLength": 200},
             },
         },

@@ -56,7 +56,7 @@ async def price_history(request: Request, service: Asked, caller: Anyone) -> JSO
     back = whole_of(request, "back", 24, 1, 10**9) or 24
     limit = limit_of(request, 500)
     calendar = service.writing.published.servers.calendar
-    since = service.writing.clock.now() - int(back * calendar.slot)
+    since = max(0, service.writing.clock.now() - int(back * calendar.slot))
     found = await service.read(lambda connection: history(connection, calendar, since, limit))
     return answer({"slots": found})
 
