@@ -16,9 +16,10 @@ from shadowprice.executors.contract import (
     Progressed,
     Refused,
     Share,
+    Started,
 )
 from shadowprice.executors.registry import create
-from tests.contract.harness import POLITE, Told, python, ready, spec
+from tests.contract.harness import POLITE, Told, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
 # ------------------------------------------------------------------ what jobs are told
@@ -100,23 +101,30 @@ def test_devices_are_dealt_once(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_progress_may_be_told_by_file(harness: Harness) -> None:
-    command = (
-        'cd "$(dirname "$SHADOWPRICE_PROGRESS_FILE")"; for n in 10 20; do '
-        'echo "{\\"generation\\": 1, \\"minibatches\\": $n, '
-        '\\"metrics\\": {\\"loss\\": 0.5}}" > t; '
-        'mv t "$SHADOWPRICE_PROGRESS_FILE"; sleep 1.5; done; '
-        'echo nonsense > "$SHADOWPRICE_PROGRESS_FILE"; sleep 1.2; exit 0'
+def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
+    tell = (
+        'tell() { echo "{\\"generation\\": 1, \\"minibatches\\": $1, '
+        '\\"metrics\\": {\\"loss\\": 0.5}}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
+        'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; }; '
+        "await() { while [ ! -e $SHADOWPRICE_CHECKPOINT_DIR/$1 ]; do sleep 0.05; done; }; "
     )
+    command = f'{tell} tell 10; await first; echo nonsense > "$SHADOWPRICE_PROGRESS_FILE"; '
+    command += "sleep 1.2; tell 20; await second; tell 30; exit 0"
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
-        await executor.start(spec("job", 1, command))
+        await executor.start(spec("job", 1, command, checkpoint_dir=str(tmp_path / "c")))
+        for count, name in ((1, "first"), (2, "second")):
+            await eventually(lambda count=count: len(told.of(Progressed, "job")) == count)
+            (tmp_path / "c" / name).touch()
         await told.one(Ended, "job")
         reports = told.of(Progressed, "job")
-        assert [one.progress for one in reports] == [10_000_000, 20_000_000]
+        assert [one.progress for one in reports] == [10_000_000, 20_000_000, 30_000_000]
         assert reports[0].metrics == {"loss": 0.5}
+        # What it said last came before its end, however soon that followed.
+        kinds = [type(one) for one in told.reports]
+        assert kinds == [Started, Progressed, Progressed, Progressed, Ended]
 
     harness.run(scenario)
 

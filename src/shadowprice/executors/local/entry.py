@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
@@ -64,6 +65,7 @@ class Entry:
         self.told_start = False
         self.told_end = False
         self.launched = float("-inf")
+        self.looking = asyncio.Lock()
         self._stop_command = 0
         self._seen_progress: tuple[int, int] | None = None
 

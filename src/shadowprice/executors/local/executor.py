@@ -25,6 +25,7 @@ from shadowprice.executors.contract import (
     Receipt,
     Report,
     ServerSlice,
+    Started,
 )
 from shadowprice.executors.local import cgroups, children, logs, planning
 from shadowprice.executors.local.disk import Lock
@@ -312,9 +313,15 @@ class LocalExecutor:
 
     async def _look(self, entry: Entry) -> None:
         """Read where a generation is, and report what is new."""
-        await asyncio.to_thread(entry.read)
-        for report in entry.news():
-            self._reports.put_nowait(report)
+        async with entry.looking:  # one after the other: nothing is told after an end
+            await asyncio.to_thread(entry.read)
+            progress = await asyncio.to_thread(entry.new_progress)
+            news = entry.news()
+            if progress is not None:  # what a job said last counts before its end
+                over = bool(news) and not isinstance(news[-1], Started)
+                news.insert(len(news) - over, progress)
+            for report in news:
+                self._reports.put_nowait(report)
         if entry.stop_ordered:
             self._signal(entry)
 
@@ -335,12 +342,8 @@ class LocalExecutor:
             try:
                 await asyncio.to_thread(self._care, entry)
                 await self._look(entry)
-                progress = await asyncio.to_thread(entry.new_progress)
             except (OSError, ValueError) as error:  # one that is broken stops no other
                 log.warning("generation %d of %r: %s", entry.number, entry.job, error)
-                continue
-            if progress is not None:
-                self._reports.put_nowait(progress)
 
     def _care(self, entry: Entry) -> None:
         """See to a generation whose supervisor is not there: send one, or end what it left."""
