@@ -188,13 +188,12 @@ class _Advisor:
             if job is None:
                 return None
             self._afford()
-            if answer is not None:
-                policy = self._rerun.policy(job)
-                if policy is None:
-                    return None
-                if repr(policy.parameters_in_force()) == in_force:
-                    return answer(step)
-            return self._rerun.ask(job)
+            policy = self._rerun.policy(job)
+            if policy is None:
+                return None
+            if answer is not None and repr(policy.parameters_in_force()) == in_force:
+                return answer(step)
+            return self._rerun.ask(job, policy)
 
         return fate
 

@@ -236,9 +236,18 @@ class Rerun:
         except InputError:
             return None
 
-    def ask(self, job: Job) -> Admission | None:
-        """Return what the job is promised when all is run with it, None if it is refused."""
-        policy = self.policy(job)
+    def ask(self, job: Job, policy: Policy | None = None) -> Admission | None:
+        """Return what the job is promised when all is run with it, None if it is refused.
+
+        Parameters
+        ----------
+        job : Job
+            The changed job.
+        policy : Policy, optional
+            What `policy` gave for it, where that has decided nothing yet.
+        """
+        if policy is None:
+            policy = self.policy(job)
         if policy is None:
             return None
         scenario = self._with(job)
