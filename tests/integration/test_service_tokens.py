@@ -14,6 +14,10 @@ OWN = "/v1/jobs/{name}"
 OPERATORS = {
     ("get", "/metrics"),
     ("get", "/v1/tokens"),
+    ("get", "/v1/whatif"),
+    ("post", "/v1/whatif"),
+    ("get", "/v1/whatif/{run}"),
+    ("delete", "/v1/whatif/{run}"),
     ("post", "/v1/tokens"),
     ("delete", "/v1/tokens/{number}"),
     ("post", "/v1/servers"),

@@ -45,6 +45,7 @@ from shadowprice.service.settings import Settings
 from shadowprice.service.slots import MoveOrigin
 from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.truth import Truth
+from shadowprice.service.whatif import WhatIfs
 
 log = logging.getLogger("shadowprice.service")
 
@@ -80,6 +81,7 @@ class Service:
         self.choice = PolicyChoice(settings.policy, dict(settings.parameters))
         self.driver: Driver | None = None
         self.runner: Runner | None = None
+        self.whatifs = WhatIfs()
         self.key = b""
         self.address = ""
         self.stopping = self.failed = False
@@ -186,6 +188,7 @@ class Service:
     async def stop(self) -> None:
         """End in order: nothing new, what waits is written, what runs goes on."""
         self.stopping = True
+        await self.whatifs.close()
         if self.runner is not None:
             await self.runner.close()
         if self.driver is not None:

@@ -623,6 +623,44 @@ READY["responses"][503] = {
     "description": "it stands by, or cannot work",
     "content": _json({"type": "object"}, {"status": "standby"}),
 }
+_WHATIF: Final[Document] = {
+    "id": 1,
+    "asked": "2026-11-22T09:00:00.000Z",
+    "state": "done",
+    "progress": {"done": 2, "of": 2},
+    "jobs": 400,
+    "question": {"days": 7.0, "servers": {"gpu": 2}, "policy": "rolling", "set": {}},
+    "as_is": {"policy": "rolling", "total_utility": 1200.5},
+    "changed": {"policy": "rolling", "total_utility": 1310.0},
+    "gain": 109.5,
+}
+ASK_WHATIF: Final = _route(
+    {"type": "object"},
+    _WHATIF | {"state": "waiting"},
+    status=202,
+    body=(
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "days": {"type": "number", "exclusiveMinimum": 0},
+                "servers": {"type": "object", "additionalProperties": {"type": "integer"}},
+                "policy": _TEXT,
+                "set": {"type": "object"},
+            },
+        },
+        {"days": 7, "servers": {"gpu": 2}},
+    ),
+    problems=(400, 401, 403, 409, 413, 415, 422, 429, 503),
+    described="begun",
+)
+LIST_WHATIF: Final = _route(
+    _page("runs", {"type": "object"}), {"runs": [_WHATIF]}, problems=(401, 403, 422, 503)
+)
+GET_WHATIF: Final = _route({"type": "object"}, _WHATIF, problems=(401, 403, 404, 422, 503))
+CANCEL_WHATIF: Final = _route(
+    {"type": "object"}, _WHATIF | {"state": "cancelled"}, problems=(401, 403, 404, 422, 503)
+)
 METRICS: Final = _route(None, problems=(401, 403, 422, 503), described="measures")
 METRICS["responses"][200]["content"] = {"text/plain": {"schema": _TEXT}}
 SERVICE: Final = _route(

@@ -19,15 +19,20 @@ from shadowprice.service.api.jobs import own_job
 from shadowprice.service.api.requests import (
     Anyone,
     Asked,
+    Operator,
     answer,
+    body_of,
     known_query,
     limit_of,
+    object_of,
     whole_of,
 )
+from shadowprice.service.clock import SECOND
 from shadowprice.service.events import VIEWERS
 from shadowprice.service.price_history import history
 from shadowprice.service.prices import prices as prices_of
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.whatif import read_question, workload
 
 router = APIRouter(prefix="/v1", tags=["looking"])
 
@@ -169,3 +174,49 @@ async def events(request: Request, service: Asked, caller: Anyone) -> StreamingR
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(stream(), headers=headers, media_type="text/event-stream")
+
+
+@router.post("/whatif", status_code=202, **documents.ASK_WHATIF)
+async def ask_whatif(request: Request, service: Asked, caller: Operator) -> JSONResponse:
+    """Ask what the last days would have earned on other servers, or under another policy.
+
+    Answers at once; the run goes on in the background, and `GET /v1/whatif/{run}` tells how far.
+    """
+    del caller
+    known_query(request, ())
+    body = object_of(await body_of(request), ("days", "servers", "policy", "set"))
+    driver = service.writing
+    cluster, now = driver.published.servers.cluster, driver.clock.now()
+    question = read_question(body, cluster, service.choice)
+    since = now - int(question.days * 86_400 * SECOND)
+    jobs = await service.read(lambda connection: workload(connection, since))
+    run = service.whatifs.ask(question, cluster, jobs, service.choice, now)
+    return answer(run.record(), 202)
+
+
+@router.get("/whatif", **documents.LIST_WHATIF)
+async def list_whatif(request: Request, service: Asked, caller: Operator) -> JSONResponse:
+    """List what was asked since the service was started, the newest first."""
+    del caller
+    known_query(request, ())
+    return answer({"runs": [run.record() for run in service.whatifs.all()]})
+
+
+@router.get("/whatif/{run}", **documents.GET_WHATIF)
+async def get_whatif(run: int, request: Request, service: Asked, caller: Operator) -> JSONResponse:
+    """Tell how far a what-if is, and what came of it."""
+    del caller
+    known_query(request, ())
+    return answer(service.whatifs.get(run).record())
+
+
+@router.delete("/whatif/{run}", **documents.CANCEL_WHATIF)
+async def cancel_whatif(
+    run: int, request: Request, service: Asked, caller: Operator
+) -> JSONResponse:
+    """End a what-if."""
+    del caller
+    known_query(request, ())
+    found = service.whatifs.get(run)
+    await service.whatifs.cancel(found)
+    return answer(found.record())

@@ -1,0 +1,364 @@
+"""What the last days would have earned on other servers or under another policy.
+
+A run in the background: the jobs that were submitted are simulated twice, on the cluster as it is
+and changed, each in a process of its own that gives way to everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from sqlalchemy import Connection, select
+
+from shadowprice.core.amounts import UNLIMITED, format_amount
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import closest, shown
+from shadowprice.policies.registry import policy_parameters
+from shadowprice.service.clock import SECOND, stamp
+from shadowprice.service.prices import kinds_of
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.recovery import PolicyChoice
+from shadowprice.service.store import tables
+
+log = logging.getLogger("shadowprice.service")
+
+MOST_JOBS: Final = 20_000
+"""Jobs that are simulated, the newest."""
+
+MOST_DAYS: Final = 366
+"""Days looked back at."""
+
+KEPT: Final = 50
+"""Runs that are remembered."""
+
+WAITING: Final = 10
+"""Runs that wait for their turn."""
+
+TOLD: Final = ("total_utility", "value", "arrived", "admitted", "finished", "refused", "mean_jct")
+"""What is told of each simulation, as far as its summary has it."""
+
+_START: Final = "from shadowprice.cli.main import run; run()"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked.
+
+    Parameters
+    ----------
+    days : float
+        How far to look back.
+    servers : mapping of str to int
+        Servers to add (below 0: to take away) by kind.
+    choice : PolicyChoice
+        Who decides on the changed cluster.
+    """
+
+    days: float
+    servers: Mapping[str, int]
+    choice: PolicyChoice
+
+
+@dataclass(slots=True)
+class Run:
+    """A question and what came of it so far.
+
+    Parameters
+    ----------
+    id : int
+        Its number, since the service was started.
+    question : Question
+        What was asked.
+    asked : int
+        When.
+    state : str
+        ``waiting``, ``running``, ``done``, ``failed`` or ``cancelled``.
+    done : int
+        Simulations that are over, of two.
+    jobs : int
+        Jobs that are simulated.
+    results : dict
+        Summaries, ``as_is`` and ``changed``.
+    reason : str
+        Why it failed.
+    """
+
+    id: int
+    question: Question
+    asked: int
+    state: str = "waiting"
+    done: int = 0
+    jobs: int = 0
+    results: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    task: asyncio.Task[None] | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return it as clients get it."""
+        told: dict[str, Any] = {
+            "id": self.id,
+            "asked": stamp(self.asked),
+            "state": self.state,
+            "progress": {"done": self.done, "of": 2},
+            "jobs": self.jobs,
+            "question": {
+                "days": self.question.days,
+                "servers": dict(self.question.servers),
+                "policy": self.question.choice.name,
+                "set": dict(self.question.choice.settings),
+            },
+            **self.results,
+        }
+        if self.reason:
+            told["reason"] = self.reason
+        if self.state == "done":
+            before, after = (self.results[key]["total_utility"] for key in ("as_is", "changed"))
+            told["gain"] = after - before
+        return told
+
+
+def read_question(body: Mapping[str, Any], cluster: Cluster, now: PolicyChoice) -> Question:
+    """Return what a request asks.
+
+    Raises
+    ------
+    InputError
+        With every fault.
+    """
+    faults = []
+    days = body.get("days", 7)
+    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= MOST_DAYS:
+        faults.append(Fault("body.days", f"is no number of days up to {MOST_DAYS}"))
+    servers = body.get("servers", {})
+    kinds = kinds_of(cluster)
+    counts = {name: len(rows) for name, rows in zip(kinds.names, kinds.rows, strict=True)}
+    if not isinstance(servers, dict):
+        faults.append(Fault("body.servers", 'is no mapping of kinds to numbers: {"gpu": 2}'))
+        servers = {}
+    for name, number in servers.items():
+        if name not in counts:
+            close = closest(name, counts)
+            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(counts)}"
+            faults.append(Fault("body.servers", f"there is no kind {shown(name)}", mend))
+        elif isinstance(number, bool) or not isinstance(number, int) or abs(number) > 10_000:
+            faults.append(Fault(f"body.servers.{name}", "is no number of servers"))
+        elif counts[name] + number < 0:
+            faults.append(Fault(f"body.servers.{name}", f"there are only {counts[name]}"))
+    if not faults and sum(counts.values()) + sum(servers.values()) < 1:
+        faults.append(Fault("body.servers", "leaves no server"))
+    settings = body.get("set", {} if "policy" in body else dict(now.settings))
+    policy = body.get("policy", now.name)
+    if not isinstance(policy, str) or not isinstance(settings, dict):
+        faults.append(Fault("body.policy", 'is no policy: {"policy": "oasis", "set": {}}'))
+    if faults:
+        raise InputError(faults)
+    policy_parameters(policy, settings)
+    return Question(float(days), servers, PolicyChoice(policy, settings))
+
+
+def described(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
+    """Return a cluster, with servers added and taken away, as a cluster file has it."""
+    kinds = kinds_of(cluster)
+    found: list[dict[str, Any]] = []
+    for kind, rows in zip(kinds.names, kinds.rows, strict=True):
+        names = [cluster.names[row] for row in rows.tolist()]
+        change = servers.get(kind, 0)
+        names = names[: len(names) + change] if change < 0 else names
+        names += [f"{kind} (added {number})" for number in range(1, change + 1)]
+        first = int(rows[0])
+        amounts = zip(
+            cluster.resources, cluster.capacity[first].tolist(), cluster.dimensions, strict=True
+        )
+        capacity = {
+            name: format_amount(amount, dimension)
+            for name, amount, dimension in amounts
+            if 0 < amount < UNLIMITED
+        }
+        role = cluster.roles[first].value
+        found += [{"name": name, "role": role, "capacity": capacity} for name in names]
+    told: dict[str, Any] = {
+        "slot": _seconds(cluster.slot_seconds),
+        "horizon": cluster.horizon,
+        "servers": found,
+        "tenants": [
+            {
+                "name": tenant.name,
+                "share": {
+                    name: format_amount(amount, cluster.dimensions[cluster.column[name]])
+                    for name, amount in tenant.share.items()
+                },
+            }
+            for tenant in cluster.tenants
+        ],
+    }
+    if cluster.restart_seconds:
+        told["restart"] = _seconds(cluster.restart_seconds)
+    return told
+
+
+def _seconds(span: Fraction) -> str:
+    return f"{float(span):.9f}".rstrip("0").rstrip(".") + "s"
+
+
+def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
+    """Return what was submitted since a moment, as a job file has it."""
+    table = tables.jobs
+    rows = connection.execute(
+        select(table.c.spec, table.c.submitted)
+        .where(table.c.submitted >= since)
+        .order_by(table.c.id.desc())
+        .limit(MOST_JOBS)
+    ).all()
+    if not rows:
+        return []
+    first = rows[-1].submitted
+    jobs = []
+    for row in reversed(rows):
+        record = json.loads(row.spec)
+        record.pop("run", None)  # it may hold secrets, and nothing runs here
+        record["arrival"] = _seconds(Fraction(max(0, row.submitted - first), SECOND))
+        jobs.append(record)
+    return jobs
+
+
+class WhatIfs:
+    """Runs of what-if questions, one at a time."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, Run] = {}
+        self._turn = asyncio.Lock()
+
+    def all(self) -> list[Run]:
+        """Return the runs that are remembered, the newest first."""
+        return list(reversed(self._runs.values()))
+
+    def get(self, number: int) -> Run:
+        """Return a run.
+
+        Raises
+        ------
+        ProblemError
+            If there is none.
+        """
+        if number not in self._runs:
+            raise ProblemError("not-found", f"there is no what-if {number}")
+        return self._runs[number]
+
+    def ask(
+        self,
+        question: Question,
+        cluster: Cluster,
+        jobs: Sequence[Mapping[str, Any]],
+        current: PolicyChoice,
+        now: int,
+    ) -> Run:
+        """Begin a run.
+
+        Raises
+        ------
+        ProblemError
+            If too many wait, or nothing was submitted in that time.
+        """
+        if not jobs:
+            raise ProblemError("conflict", f"nothing was submitted in {question.days:g} days")
+        if sum(run.state in {"waiting", "running"} for run in self._runs.values()) >= WAITING:
+            raise ProblemError("too-many", f"{WAITING} what-ifs wait already")
+        run = Run(max(self._runs, default=0) + 1, question, now, jobs=len(jobs))
+        self._runs[run.id] = run
+        while len(self._runs) > KEPT:
+            del self._runs[next(iter(self._runs))]
+        run.task = asyncio.create_task(self._run(run, cluster, jobs, current))
+        return run
+
+    async def cancel(self, run: Run) -> None:
+        """End a run."""
+        if run.task is not None and not run.task.done():
+            run.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await run.task
+            run.state = "cancelled"
+
+    async def close(self) -> None:
+        """End all runs."""
+        for run in self._runs.values():
+            await self.cancel(run)
+
+    async def _run(
+        self,
+        run: Run,
+        cluster: Cluster,
+        jobs: Sequence[Mapping[str, Any]],
+        current: PolicyChoice,
+    ) -> None:
+        async with self._turn:
+            run.state = "running"
+            try:
+                with tempfile.TemporaryDirectory(prefix="shadowprice-whatif-") as name:
+                    folder = Path(name)
+                    lines = "".join(json.dumps(record) + "\n" for record in jobs)
+                    (folder / "jobs.jsonl").write_text(lines)
+                    for key, servers, choice in (
+                        ("as_is", {}, current),
+                        ("changed", run.question.servers, run.question.choice),
+                    ):
+                        path = folder / f"{key}.yaml"
+                        path.write_text(yaml.safe_dump(described(cluster, servers)))
+                        run.results[key] = await _simulate(folder, path, choice)
+                        run.done += 1
+                run.state = "done"
+            except (OSError, ValueError, KeyError, ProblemError) as error:
+                log.warning("what-if %d failed: %s", run.id, error)
+                run.state, run.reason = "failed", str(error)
+
+
+async def _simulate(folder: Path, cluster: Path, choice: PolicyChoice) -> dict[str, Any]:
+    """Return the summary of a simulation in a process of its own."""
+    words = ["simulate", "-c", str(cluster), "-j", str(folder / "jobs.jsonl")]
+    words += ["-p", choice.name, "--skip-invalid", "-q", "-o", "json"]
+    for key, value in _flat(choice.settings):
+        words += ["-s", f"{key}={value}"]
+    process = await asyncio.create_subprocess_exec(
+        "nice",
+        sys.executable,
+        "-c",
+        _START,
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, errors = await process.communicate()
+    except asyncio.CancelledError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        raise ProblemError("conflict", lines[-1] if lines else "the simulation failed")
+    summary = json.loads(output)["summary"]
+    return {"policy": choice.name} | {key: summary[key] for key in TOLD if key in summary}
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{before}{key}.")
+        else:
+            text = json.dumps(value) if isinstance(value, list | bool) else value
+            found.append((f"{before}{key}", text))
+    return found

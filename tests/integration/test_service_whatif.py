@@ -1,0 +1,101 @@
+"""What-if on a live service: a run in the background on what was really submitted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from shadowprice.inputs.files import resolve_cluster
+from shadowprice.service.whatif import described
+from tests.services import CLUSTER, Running, job, running
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory):
+    small = CLUSTER | {
+        "servers": [{"name": "g", "count": 1, "capacity": {"gpu": 4, "memory": "3.5GiB"}}]
+    }
+    with running(tmp_path_factory.mktemp("whatif"), cluster=small, policy="fifo") as found:
+        yield found
+
+
+def _finished(live: Running, number: int) -> dict:
+    for _ in range(3_000):
+        told = live.client.get(f"/v1/whatif/{number}").json()
+        if told["state"] not in {"waiting", "running"}:
+            return dict(told)
+        time.sleep(0.1)
+    raise AssertionError(told)
+
+
+def test_more_servers_earn_more_for_jobs_that_wait(live: Running) -> None:
+    refused = live.client.post("/v1/whatif", json={})
+    assert refused.json()["code"] == "conflict"  # nothing was submitted yet
+    jobs = [
+        job(f"w-{at}", worker={"gpu": 4}, chunks=1, minibatches=30, run={"command": ["x"]})
+        for at in range(4)
+    ]
+    assert live.client.post("/v1/jobs", json={"jobs": jobs}).status_code == 202
+    began = live.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 3}})
+    assert began.status_code == 202, began.text
+    told = _finished(live, began.json()["id"])
+    assert told["state"] == "done", told
+    assert told["jobs"] == 4
+    assert told["progress"] == {"done": 2, "of": 2}
+    assert told["changed"]["total_utility"] > told["as_is"]["total_utility"]
+    assert told["gain"] == pytest.approx(
+        told["changed"]["total_utility"] - told["as_is"]["total_utility"]
+    )
+    listed = live.client.get("/v1/whatif").json()["runs"]
+    assert [run["id"] for run in listed] == [told["id"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"servers": {"h": 1}}, "there is no kind 'h'"),
+        ({"servers": {"g": -2}}, "there are only 1"),
+        ({"servers": {"g": -1}}, "leaves no server"),
+        ({"servers": {"g": 1.5}}, "is no number of servers"),
+        ({"days": 0}, "is no number of days"),
+        ({"policy": "fifoo"}, "did you mean 'fifo'?"),
+        ({"policy": "fifo", "set": {"x": 1}}, "unknown"),
+        ({"server": {}}, "did you mean 'servers'?"),
+    ],
+)
+def test_wrong_questions_are_problems(live: Running, body: dict, told: str) -> None:
+    answer = live.client.post("/v1/whatif", json=body)
+    assert answer.status_code == 422, answer.text
+    assert told in answer.text.replace('\\"', '"')
+
+
+def test_what_is_not_there(live: Running) -> None:
+    assert live.client.get("/v1/whatif/99").status_code == 404
+    assert live.client.get("/v1/whatif/x").status_code == 422
+
+
+def test_a_cluster_is_described_as_its_file_had_it(tmp_path: Path) -> None:
+    del tmp_path
+    cluster = resolve_cluster(
+        {
+            "slot": "1.5s",
+            "horizon": 7,
+            "restart": "250ms",
+            "servers": [
+                {"name": "a", "count": 3, "capacity": {"gpu": 2.5, "memory": "244GiB"}},
+                {"name": "b", "role": "ps", "capacity": {"memory": "1TB", "bandwidth": "25Gbps"}},
+            ],
+            "tenants": [{"name": "t", "share": {"gpu": 3}}],
+        }
+    )
+    again = resolve_cluster(described(cluster, {}))
+    assert again.names == cluster.names
+    assert again.slot_seconds == cluster.slot_seconds
+    assert again.restart_seconds == cluster.restart_seconds
+    assert (again.capacity == cluster.capacity).all()
+    assert again.roles == cluster.roles
+    assert again.tenants == cluster.tenants
+    changed = resolve_cluster(described(cluster, {"a": -2, "b": 1}))
+    assert changed.servers == 3
