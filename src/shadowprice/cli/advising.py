@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from shadowprice.cli.options import load_scenario
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -62,6 +61,8 @@ def counsel_on(folder: Path, story: Story) -> Counsel:
 
 def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     """Read the inputs of a run once more, and make sure that they are what they were."""
+    from shadowprice.simulator.source import Source
+
     named = {part["kind"]: part for part in info["inputs"]}
     options = info["options"]
     until = info["until"]
@@ -69,18 +70,17 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     trace = named["trace"]["name"] if "trace" in named else None
     if "jobs" not in found and trace is None:
         raise InputError(Fault(str(folder), "names no job file", "advice needs one to change"))
-    scenario, _ = load_scenario(
+    source = Source(
         cluster=found.get("cluster"),
         jobs=found.get("jobs"),
         trace=trace,
         incidents=found.get("incidents"),
-        params=None,
         until=None if until is None else f"{until} slots",
         slot=options["slot"],
         load=options["load"],
-        seed=info["seed"],
         skip_invalid=options["skip_invalid"],
     )
+    scenario, _ = source.scenario(info["seed"])
     for part in scenario.inputs:
         if part.sha256 != named[part.kind]["sha256"]:
             raise InputError(Fault(part.name, "has changed since the run", "run it again"))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, print_json, progress_bar, stderr, stdout
+from shadowprice.cli.console import Output, print_json, progress_bar, stdout
+from shadowprice.cli.workload import Workload, takes_workload
 from shadowprice.core import bounds
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shadowprice.simulator.scenario import Scenario
 
 audit = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="Check a policy's promises to tenants."
@@ -21,14 +21,9 @@ audit = typer.Typer(
 
 
 @audit.command()
+@takes_workload("incidents")
 def truthfulness(
-    cluster: o.ClusterOption = None,
-    jobs: o.JobsOption = None,
-    trace: o.TraceOption = None,
-    until: o.UntilOption = None,
-    slot: o.SlotOption = "20min",
-    load: o.LoadOption = 1.0,
-    skip_invalid: o.SkipInvalidOption = False,
+    workload: Workload,
     policy: o.PolicyOption = "astraea",
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
@@ -64,7 +59,7 @@ def truthfulness(
     """
     from shadowprice.simulator.audit import audit_truthfulness
 
-    scenario = _scenario(cluster, jobs, trace, params, until, slot, load, seed, skip_invalid, quiet)
+    scenario = workload.scenario(seed, params, quiet=quiet)
     settings = o.policy_settings(params, set_, [policy])[policy]
     with progress_bar("misreports", quiet) as progress:
         results = audit_truthfulness(
@@ -108,14 +103,9 @@ def truthfulness(
 
 
 @audit.command()
+@takes_workload("incidents")
 def sharing(
-    cluster: o.ClusterOption = None,
-    jobs: o.JobsOption = None,
-    trace: o.TraceOption = None,
-    until: o.UntilOption = None,
-    slot: o.SlotOption = "20min",
-    load: o.LoadOption = 1.0,
-    skip_invalid: o.SkipInvalidOption = False,
+    workload: Workload,
     policy: o.PolicyOption = "astraea",
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
@@ -134,7 +124,7 @@ def sharing(
     from shadowprice.policies.registry import policy_info
     from shadowprice.simulator.audit import audit_sharing
 
-    scenario = _scenario(cluster, jobs, trace, params, until, slot, load, seed, skip_invalid, quiet)
+    scenario = workload.scenario(seed, params, quiet=quiet)
     settings = o.policy_settings(params, set_, [policy])[policy]
     known = policy_info("batchsche").parameters.model_fields
     names = set(known) | {field.alias for field in known.values() if field.alias}
@@ -158,36 +148,6 @@ def sharing(
             "yes" if result.revenue_kept else "no",
         )
     stdout().print(table)
-
-
-def _scenario(
-    cluster: Any,
-    jobs: Any,
-    trace: Any,
-    params: Any,
-    until: Any,
-    slot: str,
-    load: float,
-    seed: int,
-    skip_invalid: bool,
-    quiet: bool,
-) -> Scenario:
-    scenario, remarks = o.load_scenario(
-        cluster=cluster,
-        jobs=jobs,
-        trace=trace,
-        incidents=None,
-        params=params,
-        until=until,
-        slot=slot,
-        load=load,
-        seed=seed,
-        skip_invalid=skip_invalid,
-    )
-    if not quiet:
-        for remark in remarks:
-            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
-    return scenario
 
 
 def _table(title: str) -> Table:

@@ -13,6 +13,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output, prepare_kernels, print_json, stderr, stdout
+from shadowprice.cli.workload import Workload, takes_workload
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -41,14 +42,9 @@ TimeOption = Annotated[
 ]
 
 
+@takes_workload("incidents")
 def bound(
-    cluster: o.ClusterOption = None,
-    jobs: o.JobsOption = None,
-    trace: o.TraceOption = None,
-    until: o.UntilOption = None,
-    slot: o.SlotOption = "20min",
-    load: o.LoadOption = 1.0,
-    skip_invalid: o.SkipInvalidOption = False,
+    workload: Workload,
     gap: GapOption = "1%",
     time_: TimeOption = "10min",
     seed: o.SeedOption = 0,
@@ -80,24 +76,11 @@ def bound(
     """
     from shadowprice.certificate.certify import certify
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.source import Source
 
     distance, seconds = _distance(gap), duration("--time", time_)
     if prices is not None:
         check_place(prices)
-    source = Source(
-        cluster=cluster,
-        jobs=jobs,
-        trace=trace,
-        until=until,
-        slot=slot,
-        load=load,
-        skip_invalid=skip_invalid,
-    )
-    scenario, remarks = source.scenario(seed)
-    if not quiet:
-        for remark in remarks:
-            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    scenario = workload.scenario(seed, quiet=quiet)
     prepare_kernels(["oasis"], quiet)  # whose search over slots proves the payoffs
     with stop_sign() as stop, bound_progress(quiet) as report:
         found = certify(

@@ -17,6 +17,7 @@ from shadowprice.cli.console import (
     stderr,
     stdout,
 )
+from shadowprice.cli.workload import Workload, read, takes_workload
 from shadowprice.core import bounds
 
 if TYPE_CHECKING:
@@ -30,16 +31,10 @@ if TYPE_CHECKING:
 PAGE, NUMBERS = "compare.html", "compare.json"
 
 
+@takes_workload()
 def compare(
     policy: o.PoliciesOption,
-    cluster: o.ClusterOption = None,
-    jobs: o.JobsOption = None,
-    trace: o.TraceOption = None,
-    incidents: o.IncidentsOption = None,
-    until: o.UntilOption = None,
-    slot: o.SlotOption = "20min",
-    load: o.LoadOption = 1.0,
-    skip_invalid: o.SkipInvalidOption = False,
+    workload: Workload,
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
     seed: o.SeedOption = 0,
@@ -95,28 +90,14 @@ def compare(
     from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.source import Source
     from shadowprice.simulator.trials import Variant, further_seeds, run_all, trials_of
 
     named = o.variants(policy)
     proving = duration("--bound-time", bound_time)
     settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
     chosen = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
-    source = Source(
-        cluster=cluster,
-        jobs=jobs,
-        trace=trace,
-        incidents=incidents,
-        params=params,
-        until=until,
-        slot=slot,
-        load=load,
-        skip_invalid=skip_invalid,
-    )
-    scenario, remarks = source.scenario(seed)
-    if not quiet:
-        for remark in remarks:
-            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    source = workload.source(params)
+    scenario = read(source, seed, quiet=quiet)
     # A wrong parameter is to wait neither for the compiler nor for the runs before its own.
     for variant in chosen:
         policy_parameters(variant.policy, variant.settings)

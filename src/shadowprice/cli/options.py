@@ -18,7 +18,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 
 if TYPE_CHECKING:
-    from shadowprice.simulator.scenario import Scenario
+    pass
 
 LEAST_LOAD = 1e-3
 """Least load that a cluster is sized for: a thousand times the servers that the work needs."""
@@ -155,36 +155,6 @@ OutputOption = Annotated[
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress, no remarks.", rich_help_panel=OUTPUT)
 ]
-
-
-def load_scenario(
-    *,
-    cluster: Path | None,
-    jobs: Path | None,
-    trace: str | None,
-    incidents: Path | None,
-    params: Path | None,
-    until: str | None,
-    slot: str,
-    load: float,
-    seed: int,
-    skip_invalid: bool,
-) -> tuple[Scenario, list[str]]:
-    """Read everything that a run is made of, as `simulator.source.Source` does."""
-    from shadowprice.simulator.source import Source
-
-    source = Source(
-        cluster=cluster,
-        jobs=jobs,
-        trace=trace,
-        incidents=incidents,
-        params=params,
-        until=until,
-        slot=slot,
-        load=load,
-        skip_invalid=skip_invalid,
-    )
-    return source.scenario(seed)
 
 
 def policy_settings(

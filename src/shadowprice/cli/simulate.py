@@ -16,6 +16,7 @@ from shadowprice.cli.console import (
     stderr,
     stdout,
 )
+from shadowprice.cli.workload import Workload, takes_workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,15 +25,9 @@ if TYPE_CHECKING:
     from shadowprice.results.files import Run
 
 
+@takes_workload()
 def simulate(
-    cluster: o.ClusterOption = None,
-    jobs: o.JobsOption = None,
-    trace: o.TraceOption = None,
-    incidents: o.IncidentsOption = None,
-    until: o.UntilOption = None,
-    slot: o.SlotOption = "20min",
-    load: o.LoadOption = 1.0,
-    skip_invalid: o.SkipInvalidOption = False,
+    workload: Workload,
     policy: o.PolicyOption = "oasis",
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
@@ -91,21 +86,7 @@ def simulate(
             raise InputError(Fault(flag, "needs a directory to write to", "give --out DIR"))
     advising = duration("--advice-time", advice_time)
     settings = o.policy_settings(params, set_, [policy])[policy]
-    scenario, remarks = o.load_scenario(
-        cluster=cluster,
-        jobs=jobs,
-        trace=trace,
-        incidents=incidents,
-        params=params,
-        until=until,
-        slot=slot,
-        load=load,
-        seed=seed,
-        skip_invalid=skip_invalid,
-    )
-    if not quiet:
-        for remark in remarks:
-            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    scenario = workload.scenario(seed, params, quiet=quiet)
     policy_parameters(policy, settings)  # a wrong one is not to wait for the compiler
     prepare_kernels([policy], quiet)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.

@@ -15,6 +15,7 @@ from shadowprice.cli.console import (
     stderr,
     stdout,
 )
+from shadowprice.cli.workload import Workload, takes_workload
 from shadowprice.core import bounds
 
 if TYPE_CHECKING:
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
     from shadowprice.simulator.whatif import WhatIf
 
 
+@takes_workload()
 def whatif(
-    cluster: o.ClusterOption = None,
-    jobs: o.JobsOption = None,
-    trace: o.TraceOption = None,
+    workload: Workload,
     add: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,11 +46,6 @@ def whatif(
             metavar="NAME:COUNT",
         ),
     ] = None,
-    incidents: o.IncidentsOption = None,
-    until: o.UntilOption = None,
-    slot: o.SlotOption = "20min",
-    load: o.LoadOption = 1.0,
-    skip_invalid: o.SkipInvalidOption = False,
     policy: o.PoliciesOption = "oasis",
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
@@ -82,7 +77,6 @@ def whatif(
     shadowprice whatif --trace 'philly:philly.csv.gz?limit=2000' --remove gpu:1 --seeds 5
     """
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.source import Source
     from shadowprice.simulator.trials import Variant
     from shadowprice.simulator.whatif import Change
     from shadowprice.simulator.whatif import whatif as run_whatif
@@ -92,17 +86,7 @@ def whatif(
     variants = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
     changes = [Change.parse(text) for text in add or ()]
     changes += [Change.parse(text, -1, "--remove") for text in remove or ()]
-    source = Source(
-        cluster=cluster,
-        jobs=jobs,
-        trace=trace,
-        incidents=incidents,
-        params=params,
-        until=until,
-        slot=slot,
-        load=load,
-        skip_invalid=skip_invalid,
-    )
+    source = workload.source(params)
     prepare_kernels([variant.policy for variant in variants], quiet)
     with stop_sign() as stop, progress_bar("whatif", quiet):
         found = run_whatif(source, variants, changes, range(seed, seed + seeds), stop=stop)

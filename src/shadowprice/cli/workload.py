@@ -1,0 +1,116 @@
+"""The options that say what is run, for every command that runs a workload."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
+
+from shadowprice.cli import options as o
+from shadowprice.cli.console import stderr
+
+if TYPE_CHECKING:
+    from shadowprice.simulator.scenario import Scenario
+    from shadowprice.simulator.source import Source
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is run, as options name it.
+
+    A field is an option, in the order of ``--help``; its annotation says how it is written.
+    """
+
+    cluster: o.ClusterOption = None
+    jobs: o.JobsOption = None
+    trace: o.TraceOption = None
+    incidents: o.IncidentsOption = None
+    until: o.UntilOption = None
+    slot: o.SlotOption = "20min"
+    load: o.LoadOption = 1.0
+    skip_invalid: o.SkipInvalidOption = False
+
+    def source(self, params: Path | None = None) -> Source:
+        """Return what these options name; ``params`` is noted beside it.
+
+        Raises
+        ------
+        InputError
+            If something is missing, or given twice.
+        """
+        from shadowprice.simulator.source import Source
+
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Source(**named, params=params)
+
+    def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:
+        """Read everything, and print remarks on what was left out or assumed.
+
+        Raises
+        ------
+        InputError
+            If a file is wrong.
+        """
+        return read(self.source(params), seed, quiet=quiet)
+
+
+def read(source: Source, seed: int, *, quiet: bool) -> Scenario:
+    """Return the scenario of a source, and print remarks on what was left out or assumed."""
+    scenario, remarks = source.scenario(seed)
+    if not quiet:
+        for remark in remarks:
+            stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
+    return scenario
+
+
+def takes_workload(*without: str) -> Callable[[Command], Command]:
+    """Let a command that takes a `Workload` be called with its options instead.
+
+    Parameters
+    ----------
+    *without : str
+        Options that the command has no use for.
+
+    Returns
+    -------
+    callable
+        A decorator: the parameter ``workload`` makes place for one parameter an option.
+    """
+
+    def decorate(command: Command) -> Command:
+        asked = get_type_hints(Workload, include_extras=True)
+        names = [field.name for field in fields(Workload) if field.name not in without]
+        options = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=Workload.__dataclass_fields__[name].default,
+                annotation=asked[name],
+            )
+            for name in names
+        ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            workload = Workload(**{name: given.pop(name) for name in names})
+            command(workload=workload, **given)
+
+        parameters: list[inspect.Parameter] = []
+        hints = get_type_hints(command, {**command.__globals__, "Workload": Workload}, None, True)
+        for parameter in inspect.signature(command).parameters.values():
+            if parameter.name == "workload":
+                parameters += options
+                continue
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(kind=kind, annotation=hints[parameter.name]))
+        made = cast(Any, called)
+        made.__signature__ = inspect.Signature(parameters, return_annotation=None)
+        made.__annotations__ = {one.name: one.annotation for one in parameters}
+        return cast(Command, called)
+
+    return decorate
