@@ -33,7 +33,8 @@ live: $(STAMP) ## Start the live service here, let two tenants' jobs train for a
 test: $(STAMP) ## Run the tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-nojit: $(STAMP) ## Run the kernel tests interpreted, without the compiler
+test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compiler, as `make test` does too
+	@$(BIN)/python -m pytest tests/integration/test_interpreted.py
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 tests/unit/kernels
 
 smoke: ## Build the wheel, install it into a clean environment, and use it there

@@ -11,7 +11,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.oasis.planner import Planner
+from shadowprice.policies.oasis.planner import ScheduleSearch
 from shadowprice.policies.oasis.policy import pools
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import Pool, PriceConstants
@@ -42,7 +42,7 @@ class Market:
     def members(self) -> tuple[Any, Any]:
         return pools(self.on, halved=True)
 
-    def planner(self, *, literal: bool = False) -> Planner:
+    def planner(self, *, literal: bool = False) -> ScheduleSearch:
         """Return a planner that has just looked at the ledger."""
         boards = [
             PriceBoard(
@@ -53,7 +53,7 @@ class Market:
             )
             for members, low, high in zip(self.members, self.low, self.high, strict=True)
         ]
-        planner = Planner(*boards, self.on.slot_seconds, literal=literal)
+        planner = ScheduleSearch(*boards, self.on.slot_seconds, literal=literal)
         planner.follow(LedgerView(self.ledger))
         return planner
 

@@ -16,7 +16,7 @@ from shadowprice.experiments.pdors.setting import SLOT, cluster, workload
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, place_external
 from shadowprice.policies.pdors.parameters import PdorsParameters
-from shadowprice.policies.pdors.planner import Planner
+from shadowprice.policies.pdors.planner import PdorsPlanner
 from shadowprice.policies.pdors.policy import Pdors
 from shadowprice.policies.pdors.quotes import Choices
 from shadowprice.simulator.driver import Simulation
@@ -70,7 +70,7 @@ class Probe(Pdors):
             yield from super().decide(view, event)
             return
         planner = self._planner
-        assert isinstance(planner, Planner)
+        assert isinstance(planner, PdorsPlanner)
         for job in event.jobs:
             planner.follow(view.ledger)
             choices = planner.choices(job, view)

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Schedule(NamedTuple):
+class Found(NamedTuple):
     """The best schedule over a horizon.
 
     Attributes
@@ -231,7 +231,7 @@ def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
 
 def best_schedule(
     cost: Floats, gain: Ints, required: int, utility: Floats, *, gap: float = 0.0
-) -> Schedule:
+) -> Found:
     """Schedule of largest payoff: exactly (to 1e-9 relative), or to within a gap.
 
     Parameters
@@ -252,7 +252,7 @@ def best_schedule(
 
     Returns
     -------
-    Schedule
+    Found
         On equal payoffs the earliest completion; with a gap, of rounded schedules only. The same
         input always gives the same choices.
 
@@ -273,4 +273,4 @@ def best_schedule(
     if not 0.0 <= gap < np.inf:
         raise ValueError(f"the gap must be a number >= 0, not {gap}: 0 for the optimum")
     slot, payoff, total, choice, bound = _search(cost, gain, required, utility, float(gap))
-    return Schedule(slot >= 0, int(slot), float(payoff), float(total), choice, float(bound))
+    return Found(slot >= 0, int(slot), float(payoff), float(total), choice, float(bound))

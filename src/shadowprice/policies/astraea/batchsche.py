@@ -12,13 +12,13 @@ import numpy as np
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.astraea.parameters import RoundParameters, Theta
-from shadowprice.policies.astraea.pools import Pool
+from shadowprice.policies.astraea.pools import TenantPool
 from shadowprice.policies.astraea.rounds import RoundPolicy
 from shadowprice.policies.tenants.dealing import deal
 from shadowprice.policies.tenants.tenancy import Tenancy, tenancy_of
 
 
-def private_pools(tenancy: Tenancy, theta: Theta) -> list[Pool]:
+def private_pools(tenancy: Tenancy, theta: Theta) -> list[TenantPool]:
     """Return a pool of its own servers for each tenant."""
     workers, ps = deal(tenancy)
     pools = []
@@ -26,7 +26,7 @@ def private_pools(tenancy: Tenancy, theta: Theta) -> list[Pool]:
         held = workers[:, tenant].sum(axis=0) + ps[:, tenant].sum(axis=0)
         servers = np.flatnonzero(held)
         pools.append(
-            Pool(
+            TenantPool(
                 (tenant,),
                 servers,
                 np.ascontiguousarray(workers[:, tenant, servers]),

@@ -22,7 +22,7 @@ NEARLY_FREE = 1.0 + 1e-9
 
 
 @dataclass(eq=False)
-class Pool:
+class TenantPool:
     """Servers with the tenants that may use them.
 
     Parameters
@@ -123,9 +123,9 @@ class Pool:
         return Market(kinds[0], kinds[1], pack_in_time=pack_in_time)
 
 
-def whole_pool(tenancy: Tenancy, theta: Theta) -> Pool:
+def whole_pool(tenancy: Tenancy, theta: Theta) -> TenantPool:
     """Return the pool that all tenants share."""
-    return Pool(
+    return TenantPool(
         tuple(range(len(tenancy.tenants))),
         np.arange(tenancy.cluster.servers),
         tenancy.workers,
@@ -136,12 +136,12 @@ def whole_pool(tenancy: Tenancy, theta: Theta) -> Pool:
     )
 
 
-def whole_pools(tenancy: Tenancy, theta: Theta) -> list[Pool]:
+def whole_pools(tenancy: Tenancy, theta: Theta) -> list[TenantPool]:
     """Return the one pool that all tenants share, as a list."""
     return [whole_pool(tenancy, theta)]
 
 
-def theta_record(tenancy: Tenancy, pool: Pool) -> Mapping[str, float]:
+def theta_record(tenancy: Tenancy, pool: TenantPool) -> Mapping[str, float]:
     """Return theta in force by type of place."""
     worker, ps = pool.thetas()
     return dict(zip((*tenancy.worker_types, *tenancy.ps_types), (*worker, *ps), strict=True))

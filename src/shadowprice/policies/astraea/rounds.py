@@ -33,7 +33,7 @@ from shadowprice.policies.astraea.calendar import Calendar, Round
 from shadowprice.policies.astraea.guarantees import performance, sigma_of
 from shadowprice.policies.astraea.market import Award, Market
 from shadowprice.policies.astraea.parameters import RoundParameters, Theta
-from shadowprice.policies.astraea.pools import Pool, theta_record
+from shadowprice.policies.astraea.pools import TenantPool, theta_record
 from shadowprice.policies.astraea.prices import rounds_of_lemma
 from shadowprice.policies.astraea.reasons import why_not
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, gang_job, hopeless
@@ -55,7 +55,7 @@ class _Running:
 
     award: Award
     begin: int
-    pool: Pool
+    pool: TenantPool
 
 
 class RoundPolicy:
@@ -85,7 +85,7 @@ class RoundPolicy:
         context: PolicyContext,
         parameters: RoundParameters,
         tenancy: Tenancy,
-        pools_of: Callable[[Tenancy, Theta], Iterable[Pool]],
+        pools_of: Callable[[Tenancy, Theta], Iterable[TenantPool]],
         *,
         sharing: bool,
     ) -> None:
@@ -109,7 +109,7 @@ class RoundPolicy:
         self._ahead: deque[Round] = deque()
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
-        self._markets: list[tuple[Pool, Market, Round]] = []
+        self._markets: list[tuple[TenantPool, Market, Round]] = []
         self.capabilities = Capabilities(
             plans_ahead=True,
             charges=sharing and tenancy.named,
@@ -325,7 +325,7 @@ class RoundPolicy:
         self._markets = [
             (pool, pool.open(slots, lost, pack_in_time=pack), turn) for pool in self.pools
         ]
-        mine: dict[Pool, list[GangJob]] = {}
+        mine: dict[TenantPool, list[GangJob]] = {}
         for name, waiting in self._waiting.items():
             if waiting.job.arrival < turn.collected:
                 remaining = view.open_jobs[name].remaining
@@ -340,7 +340,9 @@ class RoundPolicy:
             left = [gang for gang in gangs if gang.name not in scheduled]
             yield from self._postpone(view, turn, market, left)
 
-    def _as_gang(self, waiting: _Waiting, turn: Round, remaining: int) -> tuple[Pool, GangJob]:
+    def _as_gang(
+        self, waiting: _Waiting, turn: Round, remaining: int
+    ) -> tuple[TenantPool, GangJob]:
         job, claim = waiting.job, waiting.claim
         pool = self._pool_of[claim.tenant]
         # d = completion - arrival, and the last of n slots of the round is turn.start + n - 1.
@@ -356,7 +358,7 @@ class RoundPolicy:
         )
         return pool, gang
 
-    def _commit(self, award: Award, turn: Round, pool: Pool) -> Commit:
+    def _commit(self, award: Award, turn: Round, pool: TenantPool) -> Commit:
         gang, name = award.gang, award.job.name
         del self._waiting[name]
         self._running[name] = _Running(award, turn.start + gang.start, pool)

@@ -14,7 +14,7 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.recomputation import Outcome, Recomputation, layout_of
-from shadowprice.policies.dorm.shares import Entry, Pools
+from shadowprice.policies.dorm.shares import Entry, ServerGroups
 from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
@@ -46,7 +46,7 @@ class Dorm(Reactive[DormParameters]):
         self._empty = EmptyCluster(context.cluster)
         self._room = Room(context.cluster)
         self._up = np.ones(context.cluster.servers, dtype=np.bool_)
-        self._pools = Pools(context.cluster, self._up, parameters.exact_servers)
+        self._pools = ServerGroups(context.cluster, self._up, parameters.exact_servers)
         self._running: dict[str, Entry] = {}
         self._queue: dict[str, Entry] = {}
         self._arrivals = 0
@@ -139,7 +139,7 @@ class Dorm(Reactive[DormParameters]):
 
     def _renew(self) -> None:
         """Take note that another set of servers is up."""
-        self._pools = Pools(self._cluster, self._up, self._parameters.exact_servers)
+        self._pools = ServerGroups(self._cluster, self._up, self._parameters.exact_servers)
 
     # ---------------------------------------------------------------- recomputation
 

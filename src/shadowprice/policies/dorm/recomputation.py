@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shadowprice.policies.dorm.model import Instance, Item, Solution, solve
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.dorm.placing import Layout
-from shadowprice.policies.dorm.shares import Entry, Pools
+from shadowprice.policies.dorm.shares import Entry, ServerGroups
 from shadowprice.policies.reactive.room import Room
 
 Integers = NDArray[np.int64]
@@ -30,7 +30,7 @@ class Recomputation:
     ----------
     room : Room
         What is free, and where jobs stand; not changed.
-    pools : Pools
+    pools : ServerGroups
         Groups of the servers that are up.
     setting : DormParameters
         Bounds and limits.
@@ -49,7 +49,7 @@ class Recomputation:
     """
 
     room: Room
-    pools: Pools
+    pools: ServerGroups
     setting: DormParameters
     running: Sequence[Entry]
     queued: Sequence[Entry]

@@ -77,7 +77,7 @@ def _classes(cluster: Cluster, rows: Integers, most: int) -> Integers:
     return np.unique(traits, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-class Pools:
+class ServerGroups:
     """The servers that are up, in groups: one by one, or by classes of equal or alike ones.
 
     Parameters

@@ -25,7 +25,7 @@ _NEAR = 8
 """Slots looked at first, beyond twice the shortest duration: most jobs never need the rest."""
 
 
-class Planner:
+class ScheduleSearch:
     """Finds schedules on two disjoint pools of servers.
 
     Parameters

@@ -16,7 +16,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.policies.oasis.parameters import OasisParameters
-from shadowprice.policies.oasis.planner import Planner
+from shadowprice.policies.oasis.planner import ScheduleSearch
 from shadowprice.policies.oasis.quotes import OasisPlanner
 from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
 from shadowprice.policies.pricing.alone import Alone
@@ -136,7 +136,7 @@ class Oasis(PricedAdmission):
             PriceBoard(cluster, learner.pool, constant, cluster.horizon)
             for learner, constant in zip(learners, constants, strict=True)
         )
-        planner = Planner(
+        planner = ScheduleSearch(
             workers,
             servers,
             cluster.slot_seconds,

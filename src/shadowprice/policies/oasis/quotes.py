@@ -12,7 +12,7 @@ from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.bags.quotes import BagQuote
-from shadowprice.policies.oasis.planner import Planner
+from shadowprice.policies.oasis.planner import ScheduleSearch
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import Offer, Quote, Scarcity
 
@@ -21,7 +21,7 @@ from shadowprice.policies.pricing.offers import Offer, Quote, Scarcity
 class OasisPlanner:
     """The planner as `policies.pricing.admission` asks it."""
 
-    planner: Planner
+    planner: ScheduleSearch
 
     @property
     def boards(self) -> Sequence[PriceBoard]:
@@ -43,7 +43,7 @@ class OasisPlanner:
 class OasisQuote:
     """See `policies.pricing.offers.Quote`."""
 
-    planner: Planner
+    planner: ScheduleSearch
     view: View
     job: Job
     remaining: int

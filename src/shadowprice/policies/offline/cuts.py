@@ -60,7 +60,7 @@ class _Kind:
     count: int
 
 
-class Pool:
+class CutPool:
     """Items that share servers, and the inequalities found for them.
 
     Parameters
@@ -157,7 +157,7 @@ class Pool:
         return answer.values[weights], answer.values[tops], answer.objective
 
 
-def pools(problem: Problem, slot: int) -> list[Pool]:
+def pools(problem: Problem, slot: int) -> list[CutPool]:
     """Return the pools of a slot: one for each role, or one where a server may carry both."""
     workers = [Item(at, True) for at, one in enumerate(problem.requests) if one.completions]
     servers = [
@@ -166,4 +166,4 @@ def pools(problem: Problem, slot: int) -> list[Pool]:
         if one.completions and one.job.ps is not None
     ]
     groups = [workers, servers] if problem.separate else [workers + servers]
-    return [Pool(problem, slot, group) for group in groups if group]
+    return [CutPool(problem, slot, group) for group in groups if group]

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.milp import INFINITY, Answer, Program
-from shadowprice.policies.offline.cuts import Pool, pools
+from shadowprice.policies.offline.cuts import CutPool, pools
 from shadowprice.policies.offline.packing import Items, items_of, pack, places
 from shadowprice.policies.offline.problem import Problem, Request, Solution
 
@@ -103,8 +103,8 @@ class _Walls:
 
     def __init__(self, problem: Problem) -> None:
         self.written: set[int] = set()
-        alike: dict[bytes, list[Pool]] = {}
-        self.pools: list[list[Pool]] = []
+        alike: dict[bytes, list[CutPool]] = {}
+        self.pools: list[list[CutPool]] = []
         for slot in range(problem.slots):
             key = problem.free[slot].tobytes()
             if key not in alike:

@@ -33,7 +33,7 @@ _EVERYWHERE = np.zeros((2, 0), dtype=np.bool_)
 METHODS = {"randomised": RANDOMISED, "exact": EXACT, "greedy": GREEDY}
 
 
-class Planner:
+class PdorsPlanner:
     """Finds schedules on one pool of servers that carry workers and parameter servers.
 
     Parameters

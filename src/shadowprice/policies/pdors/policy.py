@@ -12,7 +12,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.pdors.parameters import PdorsParameters
-from shadowprice.policies.pdors.planner import Planner
+from shadowprice.policies.pdors.planner import PdorsPlanner
 from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.board import PriceBoard
@@ -69,7 +69,7 @@ class Pdors(PricedAdmission):
         )
         constants = first_constants("pdors", context, parameters, [learner], [parameters.given])
         board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
-        planner = Planner(board, cluster, parameters, context.seed)
+        planner = PdorsPlanner(board, cluster, parameters, context.seed)
         self._seed = context.seed
         super().__init__(planner, [learner], parameters, cluster)
 
@@ -85,7 +85,7 @@ class Pdors(PricedAdmission):
             constants = self._parameters.scaled(learner.constants())
         self._learners = (learner,)
         board = PriceBoard(cluster, learner.pool, constants, cluster.horizon)
-        self._planner = Planner(board, cluster, self._parameters, self._seed)
+        self._planner = PdorsPlanner(board, cluster, self._parameters, self._seed)
 
     def _alone(self) -> Alone:
         assert isinstance(self._parameters, PdorsParameters)

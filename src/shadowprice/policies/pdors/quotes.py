@@ -17,7 +17,7 @@ from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.policies.pricing.offers import Offer, Scarcity
 
 if TYPE_CHECKING:
-    from shadowprice.policies.pdors.planner import Planner
+    from shadowprice.policies.pdors.planner import PdorsPlanner
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -67,7 +67,7 @@ class PdorsQuote:
 
     Parameters
     ----------
-    planner : Planner
+    planner : PdorsPlanner
         At the prices of the moment.
     view : View
         The state.
@@ -77,7 +77,7 @@ class PdorsQuote:
         Progress units to make.
     """
 
-    def __init__(self, planner: Planner, view: View, job: Job, remaining: int) -> None:
+    def __init__(self, planner: PdorsPlanner, view: View, job: Job, remaining: int) -> None:
         self._planner = planner
         self._view = view
         self._job = job
