@@ -140,8 +140,11 @@ def _faults(on: Cluster, jobs: Sequence[Job], rng: np.random.Generator) -> list[
     return happened
 
 
-def bags() -> Iterator[tuple[str, World]]:
-    """Yield worlds of bags of tasks and training jobs."""
+def bags(policy: str) -> Iterator[tuple[str, World]]:
+    """Yield worlds of bags of tasks and training jobs, if a policy runs any."""
+    on, jobs, _ = policy_worlds.world_of(policy, 1)
+    if not policy_worlds.fresh(policy, on, jobs, 1).capabilities.runs_bags:
+        return
     for seed in range(1, 9):
         yield f"bags {seed}", World(*bag_cases.world(seed))
 
@@ -190,7 +193,7 @@ def recorded(policy: str, traces: Path | None = None) -> dict[str, str]:
         if traces is not None:
             there = [] if policy in SLOW | set(policy_worlds.SHARED) else list(pieces(traces))
         else:
-            there = list(worlds(policy)) + (list(bags()) if policy == "oasis" else [])
+            there = list(worlds(policy)) + list(bags(policy))
         for name, world in there:
             found[f"{_label(settings)}: {name}"] = digest(policy, settings, world)
     return found
