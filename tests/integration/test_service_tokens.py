@@ -26,6 +26,17 @@ OPERATORS = {
     ("put", "/v1/tenants/{name}"),
     ("delete", "/v1/tenants/{name}"),
 }
+LOOKING = (
+    "jobs",
+    "prices",
+    "prices/history",
+    "timeline",
+    "decisions",
+    "events",
+    "servers",
+    "tenants",
+    "service",
+)
 BODIES: dict[tuple[str, str], Any] = {
     ("patch", OWN): {"minibatches": 20},
     ("post", "/v1/jobs"): job("submitted", tenant="vision"),
@@ -55,14 +66,23 @@ def _ask(client: Any, method: str, path: str) -> Any:
     return client.request(method.upper(), where, json=BODIES.get((method, path), {}))
 
 
-@pytest.mark.parametrize("kind", ["none", "wrong", "expired", "empty", "basic"])
+KINDS = ["none", "wrong", "cut", "longer", "expired", "revoked", "empty", "basic"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_but_health_answers_without_a_valid_token(
     live: Running, routes: list[tuple[str, str]], kind: str
 ) -> None:
-    token = {"none": None, "wrong": "sp_" + "x" * 43, "empty": "-", "basic": None}.get(kind)
+    good = live.service.token_file.read_text().strip()
+    wrong = {"wrong": "sp_" + "x" * 43, "cut": good[:-1], "longer": f"{good}A", "empty": "-"}
+    token = wrong.get(kind)
     if kind == "expired":
         token = live.token("vision", expires="1ms")
         time.sleep(0.01)
+    if kind == "revoked":
+        made = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
+        assert live.client.delete(f"/v1/tokens/{made['id']}").status_code == 204
+        token = made["token"]
     with live.as_(token) as client:
         if kind == "basic":
             client.headers["Authorization"] = "Basic dmlzaW9uOnNlY3JldA=="
@@ -72,6 +92,16 @@ def test_nothing_but_health_answers_without_a_valid_token(
             assert answer.status_code in wanted, (method, path, answer.text)
             if wanted == {401}:
                 assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_it_is_decided_who_may_use_every_route(routes: list[tuple[str, str]]) -> None:
+    """A new route is an operator's, a job's, or one of these: decide, and write it here."""
+    left = {(m, p) for m, p in routes if (m, p) not in OPERATORS | OPEN and not p.startswith(OWN)}
+    assert left <= {
+        ("post", "/v1/jobs"),
+        ("post", "/v1/quote"),
+        *(("get", f"/v1/{name}") for name in LOOKING),
+    }
 
 
 def test_a_tenant_operates_nothing(live: Running, routes: list[tuple[str, str]]) -> None:
@@ -105,7 +135,7 @@ def test_another_tenants_job_is_not_there(live: Running, routes: list[tuple[str,
             assert "theirs" not in client.get(path).text
         for method, path in (("post", "/v1/jobs"), ("post", "/v1/quote")):
             assert _ask(client, method, path).status_code == 403
-        for path in ("/v1/servers", "/v1/tenants", "/v1/service", "/v1/prices"):
+        for path in (f"/v1/{name}" for name in LOOKING if name != "events"):
             assert "theirs" not in client.get(path).text
             assert "vision" not in client.get(path).text
     assert live.client.get("/v1/jobs/theirs").json() == before
