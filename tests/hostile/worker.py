@@ -109,11 +109,12 @@ def main() -> None:
 
         limit = resident("VmData") + MEMORY_LIMIT
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    sys.stdin = io.TextIOWrapper(os.fdopen(os.dup(0), "rb"), encoding="utf-8")
+    cases = io.TextIOWrapper(os.fdopen(os.dup(0), "rb"), encoding="utf-8")
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     gc.freeze()
-    for line in sys.stdin:
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115  # a call's own input
+    for line in cases:
         replies.write(json.dumps(answer(Case.of(json.loads(line)), runs)) + "\n")
         replies.flush()
 
