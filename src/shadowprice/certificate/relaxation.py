@@ -181,6 +181,10 @@ class Relaxation:
             (counts, gains, np.where(self.counted, use, 0.0))
             for counts, gains, use in self._choices
         ]
+        self._shares = {
+            (pool, demand): np.where(self.counted[pool], share, 0.0)
+            for (pool, demand), share in self._shares.items()
+        }
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -201,6 +205,30 @@ class Relaxation:
         use : ndarray of float64, shape (choices, pools, limits)
         """
         return self._choices[job]
+
+    def costs(self, job: int, prices: Floats) -> Floats:
+        """Return what each choice of a job costs in some slots.
+
+        A choice is some workers and some parameter servers, so two products do for all of them.
+
+        Parameters
+        ----------
+        job : int
+            Position of the job.
+        prices : ndarray of float64, shape (slots, pools, limits)
+            Prices of these slots.
+
+        Returns
+        -------
+        ndarray of float64, shape (slots, choices)
+        """
+        member, counts = self.members[job], self._choices[job][0]
+        cost = np.outer(prices[:, 0] @ self._share(0, member.worker), counts)
+        if member.ps is not None:
+            pool = len(self.limits) - 1
+            servers = member.ps_counts[np.searchsorted(member.worker_counts, counts)]
+            cost += np.outer(prices[:, -1] @ self._share(pool, member.ps), servers)
+        return cost
 
     def _choices_of(self, job: Job) -> tuple[Integers, Integers, Floats]:
         gains = np.maximum(job.gains, job.internal_gains)
@@ -246,8 +274,7 @@ class Relaxation:
         first, slots = window.first - self.start, window.end - window.first
         if slots <= 0 or not len(gains) or int(gains.max()) * slots < member.required:
             return self._late(window)
-        here = prices[first : first + slots].reshape(slots, -1)
-        cost = here @ use.reshape(len(gains), -1).T
+        cost = self.costs(job, prices[first : first + slots])
         utility = member.utility.values(np.arange(slots))
         found = best_schedule(np.maximum(cost, 0.0), gains, member.required, utility)
         if not found.feasible or found.payoff < window.tail:

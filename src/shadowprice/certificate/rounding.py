@@ -34,6 +34,8 @@ Floats = NDArray[np.float64]
 
 _PARTS: Final = (1.0, 0.8, 0.5, 0.0)
 """Parts of the prices at which a whole job set is placed."""
+_PAYOFF_GAP: Final = 1e-3
+"""Relative gap of a job's schedule: what follows is a heuristic anyway."""
 _EXACT: Final = 1e-8
 """Relative gap that no search can close: the payoffs proved have a rounding error added."""
 _TRIES: Final = 3
@@ -120,7 +122,7 @@ class Rounding:
     def _search(self, at: int, part: float, required: int) -> Placed | None:
         relaxation, job = self._relaxation, self._jobs[at]
         window = relaxation.windows[at]
-        counts, _, use = relaxation.choices(at)
+        counts = relaxation.choices(at)[0]
         slots = window.end - window.first
         # The slower, external rate holds wherever the job stands.
         choices = np.searchsorted(job.worker_counts, counts)
@@ -138,10 +140,9 @@ class Rounding:
             demands = (workers, job.worker, shares[0], servers, job.ps, share)
         ps_counts = job.ps_counts[choices]
         room = slot_costs(*demands, counts[useful], ps_counts[useful])
-        here = part * self._prices[first : first + slots].reshape(slots, -1)
-        cost = here @ use[useful].reshape(int(useful.sum()), -1).T + room
+        cost = part * relaxation.costs(at, self._prices[first : first + slots])[:, useful] + room
         utility = job.utility.values(np.arange(slots))
-        found = best_schedule(cost, gains[useful], required, utility)
+        found = best_schedule(cost, gains[useful], required, utility, gap=_PAYOFF_GAP)
         if not found.feasible or found.payoff <= 0:
             return None
         entries = expand_choices(

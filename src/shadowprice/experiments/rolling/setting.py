@@ -1,0 +1,210 @@
+"""Workloads, policies and one run; traces that are not at hand are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Final, cast
+from zlib import crc32
+
+import numpy as np
+
+from shadowprice.core.job import Job
+from shadowprice.core.schedule import Placement
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.simulator.execution import ExactExecution, ExecutionModel
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.source import Source
+from shadowprice.traces.generator import GeneratorOptions, Preset, generate, paper_cluster
+from shadowprice.traces.locate import parse_spec
+
+_JOBS_A_SERVER: Final = 8
+"""Jobs of a generated workload for each server of either kind: OASiS's 400 on 50 and 50."""
+
+ITP: Final = "itp:microsoft_itp_2021/elasticflow/cluster0{}.csv.gz"
+PHILLY: Final = "philly:philly/philly.csv.gz"
+CIRCLES: Final = ("51b7ef", "23dbec", "e13805", "2869ce", "0e4a51", "103959", "b436b2", "6214e9")
+"""Virtual clusters of the Philly file, the smallest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A policy with parameters.
+
+    Parameters
+    ----------
+    key : str
+        Name in tables.
+    policy : str
+        Its policy.
+    settings : mapping
+        What is set of it.
+    """
+
+    key: str
+    policy: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+ROLLING: Final = Scheme("rolling", "rolling")
+FORESEEING: Final = Scheme("oasis, all jobs known", "oasis", {"prices": "offline"})
+SCHEMES: Final = (
+    ROLLING,
+    Scheme("oasis", "oasis", {"prices": "online"}),
+    Scheme("rrh", "rrh"),
+    Scheme("elasticflow", "elasticflow"),
+    Scheme("srtf", "srtf"),
+    Scheme("las", "las"),
+    Scheme("backfill", "backfill"),
+    Scheme("drf", "drf"),
+    Scheme("fifo", "fifo"),
+    FORESEEING,
+)
+"""All but the last know only what has arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Jobs, and their cluster: sized to a trace at load 1, OASiS's for generated ones.
+
+    Parameters
+    ----------
+    name : str
+        Name in tables.
+    trace : str
+        As ``--trace`` names it; empty for a generated workload.
+    slot : str
+        Length of a slot.
+    preset : str
+        Ranges of the generator, for a generated workload.
+    jobs : int
+        Jobs of a generated workload.
+    slots : int
+        Its timespan.
+    """
+
+    name: str
+    trace: str = ""
+    slot: str = "20min"
+    preset: Preset = "calibrated"
+    jobs: int = 0
+    slots: int = 0
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether it can be had here."""
+        return not self.trace or parse_spec(self.trace).path.exists()
+
+    def scenario(self, seed: int) -> Scenario:
+        """Return what to run."""
+        if self.trace:
+            return Source(trace=self.trace, slot=self.slot).scenario(seed)[0]
+        options = GeneratorOptions(
+            preset=self.preset,
+            jobs=self.jobs,
+            slots=self.slots,
+            slot_seconds=Fraction(1200),
+            arrivals="bursty",
+        )
+        servers = max(1, self.jobs // _JOBS_A_SERVER)
+        document = paper_cluster(
+            workers=servers,
+            parameter_servers=servers,
+            slot_seconds=options.slot_seconds,
+            horizon=self.slots,
+            seed=seed,
+        )
+        on = ClusterSpec.model_validate(document).resolve("generated cluster")
+        return Scenario(on, generate(options, seed=seed).to_jobs(on), self.slots, seed)
+
+
+def workloads(*, quick: bool) -> list[Workload]:
+    """Return the workloads at hand; windows of a few hundred jobs where it is to be quick."""
+    part = "limit=120" if quick else ""
+    found = [
+        *(Workload(f"ITP cluster0{at}", _with(ITP.format(at), part)) for at in range(1, 7)),
+        *(Workload(f"Philly {vc}", _with(PHILLY, f"vc={vc}", part)) for vc in CIRCLES),
+        Workload("Philly, 6,000 jobs", _with(PHILLY, "from=20d", part or "limit=6000")),
+        Workload(
+            "ElasticFlow's Philly file",
+            _with("itp:philly/elasticflow/philly_103959.csv", part),
+            slot="60s",
+        ),
+        Workload("generated: calibrated", jobs=60 if quick else 400, slots=100 if quick else 300),
+        Workload(
+            "generated: paper",
+            preset="paper",
+            jobs=60 if quick else 400,
+            slots=100 if quick else 300,
+        ),
+    ]
+    if quick:
+        found = [one for one in found if one.name in QUICK]
+    return [one for one in found if one.at_hand]
+
+
+QUICK: Final = frozenset(
+    {"ITP cluster03", "ITP cluster05", "Philly 103959", "Philly 0e4a51", "generated: calibrated"}
+)
+
+
+def _with(trace: str, *options: str) -> str:
+    given = "&".join(filter(None, options))
+    return f"{trace}?{given}" if given else trace
+
+
+def run(scenario: Scenario, scheme: Scheme) -> dict[str, Any]:
+    """Run a policy on a workload; return a row of a table."""
+    policy = build_policy(scenario, scheme.policy, scheme.settings)
+    info = record_run(scenario, scheme.key, policy, settings=scheme.settings).info
+    summary = cast("dict[str, Any]", info["summary"])
+    met, latency = summary["met_target"], info["timing"]["decision_latency"]
+    return {
+        "policy": scheme.key,
+        "jobs": summary["arrived"],
+        "utility": summary["total_utility"],
+        "share": summary["total_utility"] / max(1e-12, summary["value"]),
+        "in time": met["share"],
+        "JCT": summary["jct"]["mean"],
+        "restricted JCT": summary["jct"]["restricted_mean"],
+        "resizes": summary["resizes"],
+        "decision p99 ms": 1e3 * latency["p99"] if latency["p99"] is not None else None,
+    }
+
+
+class Misstated(ExecutionModel):
+    """Jobs whose work is a factor of what they state, drawn for each between 0.5 and 2.
+
+    Parameters
+    ----------
+    most : float
+        Largest factor; the smallest is its inverse. Log-uniform, by the job's name.
+    seed : int
+        Of the draws.
+    """
+
+    def __init__(self, most: float, seed: int) -> None:
+        self._most, self._seed = most, seed
+        self._exact = ExactExecution()
+        self._factors: dict[str, float] = {}
+
+    def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
+        """Return the stated progress over the job's factor, at least a unit where there is any."""
+        if job.name not in self._factors:
+            drawn = np.random.default_rng([self._seed, crc32(job.name.encode())]).uniform(-1, 1)
+            self._factors[job.name] = self._most**drawn
+        stated = self._exact.progress(job, placement, slot, moved=moved)
+        return max(min(stated, 1), int(stated / self._factors[job.name]))
+
+
+def misstated(scenario: Scenario, most: float) -> Scenario:
+    """Return the same jobs with work that is up to a factor more or less than stated."""
+    return replace(scenario, execution=Misstated(most, scenario.seed))
+
+
+def restarting(scenario: Scenario, seconds: int) -> Scenario:
+    """Return the same jobs, which lose so much time whenever they move."""
+    share = Fraction(seconds) / scenario.cluster.slot_seconds
+    jobs: Sequence[Job] = [replace(job, restart=share) for job in scenario.jobs]
+    return replace(scenario, jobs=jobs)

@@ -1,0 +1,56 @@
+"""Every policy on every workload."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from shadowprice.experiments.rolling.setting import SCHEMES, run, workloads
+from shadowprice.experiments.style import PALETTE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+
+def measure(settings: Settings) -> Tables:
+    """Run every policy on every workload."""
+    asked = workloads(quick=settings.quick)
+    rows = []
+    for at, (workload, scheme) in enumerate(product(asked, SCHEMES)):
+        settings.progress(at, len(asked) * len(SCHEMES), f"{workload.name}, {scheme.key}")
+        rows.append({"workload": workload.name, **run(workload.scenario(settings.seed), scheme)})
+    table = pl.DataFrame(rows, infer_schema_length=None)
+    return {"runs": table, "shares": shares(table)}
+
+
+def shares(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the share of the value on offer, a row a workload and a column a policy."""
+    return table.pivot(on="policy", index="workload", values="share", maintain_order=True)
+
+
+def draw(tables: Tables, figure: Figure) -> None:
+    """Draw a group of points a workload."""
+    table = tables["runs"]
+    panel = figure.subplots()
+    names = table["workload"].unique(maintain_order=True).to_list()
+    for at, policy in enumerate(table["policy"].unique(maintain_order=True)):
+        mine = table.filter(pl.col("policy") == policy)
+        places = [names.index(name) for name in mine["workload"]]
+        panel.plot(
+            mine["share"].to_numpy(),
+            np.array(places),
+            "D" if policy == "rolling" else "o",
+            color=PALETTE[at % len(PALETTE)],
+            fillstyle="full" if at < len(PALETTE) else "none",
+            markersize=9 if policy == "rolling" else 5,
+            label=policy,
+        )
+    panel.set_yticks(range(len(names)), names)
+    panel.invert_yaxis()
+    panel.set(xlabel="earned of the value on offer", xlim=(0, 1.02))
+    panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -1,0 +1,66 @@
+"""The experiments on `rolling`, on what can be had without traces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shadowprice.core.schedule import Placement
+from shadowprice.experiments.framework import Settings, experiments
+from shadowprice.experiments.rolling import gap, parts, setting, traces
+from tests.workloads import cluster, job
+
+QUICK = Settings(quick=True)
+
+
+@pytest.fixture(autouse=True)
+def without_traces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only what is generated, and little of it."""
+    monkeypatch.setenv("SHADOWPRICE_TRACES", str(tmp_path))
+    (one,) = setting.workloads(quick=True)
+    small = replace(one, jobs=16, slots=40)
+    for module in (parts, traces):
+        monkeypatch.setattr(module, "workloads", lambda *, quick: [small])
+
+
+def test_every_experiment_is_declared() -> None:
+    named = {name for name in experiments() if name.startswith("rolling-")}
+    assert named == {"rolling-traces", "rolling-parts", "rolling-misstated", "rolling-gap"}
+
+
+def test_every_policy_earns_a_part_of_the_value_on_offer() -> None:
+    tables = traces.measure(QUICK)
+    assert tables["shares"].columns == ["workload", *(scheme.key for scheme in setting.SCHEMES)]
+    assert tables["runs"]["share"].is_between(0, 1).all()
+    assert (tables["runs"]["jobs"] == 16).all()
+
+
+def test_parts_and_restarts_are_runs_of_rolling() -> None:
+    table = parts.measure_parts(QUICK)["parts"]
+    wanted = [*(scheme.key for scheme in parts.PARTS), "restarts of 30 s", "restarts of 300 s"]
+    assert table["policy"].to_list() == wanted
+    assert table["share"].is_between(0, 1).all()
+
+
+def test_misstated_work_is_within_the_factor_and_each_jobs_own() -> None:
+    on = cluster(1, 0)
+    slow = setting.Misstated(2.0, seed=1)
+    here = Placement((0,), (4,), (0,))
+    gains = []
+    for at in range(40):
+        one = job(on, f"job-{at}", ps_amounts=None, minibatches=1000)
+        gains.append(slow.progress(one, here, 0) / one.gain(4, colocated=True))
+        assert slow.progress(one, here, 7) == slow.progress(one, here, 0)
+    assert 0.45 <= min(gains) < 0.7
+    assert 1.5 < max(gains) <= 2.0
+    table = parts.measure_misstated(QUICK)["misstated"]
+    assert table["work"].unique(maintain_order=True).to_list() == list(parts.FACTORS)
+
+
+def test_nothing_earns_more_than_the_bound() -> None:
+    table = gap.measure(QUICK)["gap"]
+    assert table["policy"][0] == "the bound"
+    assert (table["of the bound"] <= 1.0 + 1e-9).all()
+    assert table["of the bound"].min() > 0
