@@ -115,7 +115,7 @@ export function trouble(problem) {
  */
 export function table(caption, columns, rows, { key = null, none = "None." } = {}) {
   const made = element("table", { class: "cards" }, element("caption", { class: "sr" }, caption),
-    element("thead", {}, element("tr", {}, ...columns.map((one) => element("th", { scope: "col", class: one.class ?? "" }, one.head)))),
+    element("thead", {}, element("tr", {}, ...columns.map((one) => element("th", { scope: "col", class: one.class ?? "" }, one.head || element("span", { class: "sr" }, "Actions"))))),
     element("tbody", {}, ...rows.map((row) => {
       const line = element("tr", {}, ...columns.map((one) => {
         const inside = one.cell(row);

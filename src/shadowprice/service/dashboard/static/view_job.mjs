@@ -119,7 +119,7 @@ export class JobView {
     const marks = by === null ? [] : [{ x: by, name: "promised" }];
     if (isOpen(job) && where.now - began > 0.12 * (xs.at(-1) - began)) marks.push({ x: where.now, name: "now" });
     this.pace.hidden = false;
-    this.paceChart = updated(this.paceChart, this.paceHost, { kind: "slotLines", slots: true, x: xs, end: xs.at(-1), x_label: clock.title, y_label: "mini-batches", y_high: job.required, series, marks, legend: true }, charts);
+    this.paceChart = updated(this.paceChart, this.paceHost, { kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: "mini-batches", series, marks, legend: true }, charts);
   }
 
   drawMetrics(points) {
@@ -131,15 +131,22 @@ export class JobView {
         this.metricCharts.set(name, { host, chart: null, colour: at });
       }
       const one = this.metricCharts.get(name), mine = points.filter((point) => typeof point.metrics[name] === "number");
-      one.chart = updated(one.chart, one.host, { kind: "lines", x: mine.map((point) => point.minibatches), x_label: "mini-batches", y_label: shown(name), height: 220, series: [{ name: shown(name), colour: one.colour, values: mine.map((point) => point.metrics[name]) }] }, this.app.charts);
+      one.chart = updated(one.chart, one.host, { kind: "lines", x: mine.map((point) => Math.round(point.minibatches * 100) / 100), x_label: "mini-batches", y_label: shown(name), height: 220, series: [{ name: shown(name), colour: one.colour, values: mine.map((point) => point.metrics[name]) }] }, this.app.charts);
     }
   }
 
   drawStory(events) {
-    const rows = events.slice(-200).reverse();
+    const newest = events.slice(-200).reverse(), rows = [];
+    for (let at = 0; at < newest.length; at += 1) {
+      // A promise that moves slot by slot is told once.
+      const run = newest.slice(at).findIndex((one) => one.kind !== newest[at].kind);
+      const count = run < 0 ? newest.length - at : run;
+      rows.push({ ...newest[at], more: count > 3 ? count - 1 : 0 });
+      if (count > 3) at += count - 1;
+    }
     swap(this.story, element("h2", {}, "Story"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
-      when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one))))),
-    events.length > rows.length ? element("p", { class: "remark" }, `The ${rows.length} newest of ${number(events.length)} entries.`) : null);
+      when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
+    events.length > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(events.length)} entries.`) : null);
   }
 
   drawGenerations(rows) {
