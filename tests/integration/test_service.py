@@ -285,3 +285,13 @@ def test_any_name_can_be_asked_for(live: Running, name: str) -> None:
 def test_a_name_that_no_address_can_hold_is_refused(live: Running) -> None:
     for name in (".", ".."):
         assert "is a step in an address" in live.client.post("/v1/jobs", json=job(name)).text
+
+
+def test_tenants_with_shares_come_and_go_under_rolling(tmp_path: Path) -> None:
+    with running(tmp_path, policy="rolling") as live:
+        for name, share in (("red", {"gpu": 4}), ("blue", {"gpu": 8}), ("red", {"gpu": 2})):
+            answer = live.client.put(f"/v1/tenants/{name}", json={"share": share})
+            assert answer.status_code == 200, answer.text
+        assert live.client.post("/v1/jobs", json=job("mine", tenant="blue")).status_code == 200
+        assert live.client.delete("/v1/tenants/red").status_code == 204
+        assert live.client.get("/v1/jobs/mine").json()["tenant"] == "blue"

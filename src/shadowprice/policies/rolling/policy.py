@@ -9,6 +9,7 @@ from typing import ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
     Decision,
     Drop,
@@ -95,14 +96,17 @@ class Rolling(Reactive[RollingParameters]):
     def _recall(self, before: Self) -> None:
         """Keep the prices as learnt."""
         self._learner = before._learner.moved_to(self._pools, np.ones(len(self._cluster.resources)))
-        self._learners = (
-            [
-                one.moved_to(self._pools, part)
-                for one, part in zip(before._learners, self._quotas.part, strict=True)
-            ]
-            if self._quotas.given
-            else [self._learner]
-        )
+        if not self._quotas.given:
+            self._learners = [self._learner]
+            return
+        # Tenants come and go: each keeps what was learnt of it, new ones begin with nothing.
+        known: dict[str | None, PriceLearner] = {}
+        if before._quotas.given:
+            known = dict(zip(_owners(before._cluster), before._learners, strict=True))
+        self._learners = [
+            known[name].moved_to(self._pools, part) if name in known else self._new_learner(part)
+            for name, part in zip(_owners(self._cluster), self._quotas.part, strict=True)
+        ]
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Take in a job with its promise and where it stands."""
@@ -374,3 +378,8 @@ def build(context: PolicyContext, parameters: RollingParameters) -> Rolling:
     if parameters.quota:
         check_shares(context.cluster)
     return Rolling(context, parameters)
+
+
+def _owners(cluster: Cluster) -> list[str | None]:
+    """Return whose each row of `Quotas` is; the last is of jobs without a tenant."""
+    return [*(tenant.name for tenant in cluster.tenants), None]
