@@ -53,6 +53,7 @@ def checked_url(text: str, place: str = "the server") -> str:
     mend = "write http://127.0.0.1:8642"
     try:
         parts = urlsplit(full)
+        (parts.hostname or "").encode("idna")  # no label of a host is empty, or too long
         wrong = parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0
     except ValueError:
         wrong = True

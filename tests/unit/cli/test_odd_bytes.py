@@ -36,7 +36,9 @@ def test_a_word_that_must_be_text_is_told(capsys: pytest.CaptureFixture[str]) ->
     assert r"'half\udcff' holds bytes that are no text" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("host", [ODD, "\N{COLLISION SYMBOL}", "münchen.example"])
+@pytest.mark.parametrize(
+    "host", [ODD, "\N{COLLISION SYMBOL}", "münchen.example", "../..", "a" * 70]
+)
 def test_an_address_is_what_goes_over_the_wire(host: str) -> None:
     with pytest.raises(InputError, match="is no address of a service"):
         checked_url(f"http://{host}")
