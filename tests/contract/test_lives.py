@@ -91,7 +91,9 @@ def test_a_program_that_cannot_be_run_failed_and_says_why(
 def test_all_workers_run_and_parameter_servers_end_with_them(harness: Harness) -> None:
     command = (
         'echo "$SHADOWPRICE_ROLE $SHADOWPRICE_RANK of $SHADOWPRICE_WORKERS+$SHADOWPRICE_PS,'
-        ' $RANK of $WORLD_SIZE"; [ $SHADOWPRICE_ROLE = ps ] && exec sleep 600; exit 0'
+        ' $RANK of $WORLD_SIZE"; mark=$SHADOWPRICE_CHECKPOINT_DIR/ps;'
+        " if [ $SHADOWPRICE_ROLE = ps ]; then touch $mark; exec sleep 600; fi;"
+        " until [ -e $mark ]; do sleep 0.05; done"  # a server that was ended has said its line
     )
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:

@@ -329,8 +329,8 @@ def test_sigterm_keeps_what_was_done(folder: Path) -> None:
 def test_sigterm_before_a_run_leaves_nothing(folder: Path) -> None:
     # While it reads its files, which this call never ends.
     script = (
-        "import os, signal, shadowprice.cli.options as o\n"
-        "o.load_scenario = lambda **_: os.kill(os.getpid(), signal.SIGTERM) or input()\n"
+        "import os, signal, shadowprice.cli.workload as w\n"
+        "w.read = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM) or input()\n"
     )
     answer = subprocess.run(
         [sys.executable, "-c", script + CALL[2], *SIMULATE, "--out", "run"],
