@@ -244,6 +244,7 @@ def test_faults_are_told_by_their_place_in_the_file(
         (["queue", "--state", "runing"], "--state: 'runing' is no state"),
         (["queue", "-s", "nowhere"], "is no server that is known"),
         (["queue", "-s", "127.0.0.1:1"], "is the service running?"),
+        (["events", "-s", "127.0.0.1:1"], "is the service running?"),
         (["revise", "x", "--set", "nonsense"], "there is no job 'x'"),
         (["drain", "g-9"], "there is no server 'g-9'"),
         (["tokens", "--operator", "--tenant", "a"], "exclude each other"),

@@ -102,4 +102,5 @@ def test_make_live_shows_jobs_that_learn(tmp_path: Path) -> None:
         "letters-small",
     }
     assert all("% right" in line for line in said)
-    assert "resizing" in done.stdout
+    # Jobs that came first gave way to those that came later, whatever was on the screen meanwhile.
+    assert any(int(line.split()[1]) > 1 for line in said)

@@ -330,6 +330,7 @@ class AsyncClient:
         """
         decoder = Decoder(after)
         waits = pauses()
+        met = False  # nobody waits for a service that was never there
         while True:
             try:
                 query = {} if decoder.last is None else {"after": decoder.last}
@@ -343,15 +344,16 @@ class AsyncClient:
                     if not response.is_success:
                         await response.aread()
                         raise refusal(response)
+                    met = True
                     async for line in response.aiter_lines():
                         for event in decoder.take(line):
                             waits = pauses()
                             yield event
             except httpx.HTTPError as error:
-                if not reconnect:
+                if not (reconnect and met):
                     raise unreachable(self.address, error) from error
             except Exception as error:
-                if not (reconnect and passing(error)):
+                if not (reconnect and met and passing(error)):
                     raise
             if not reconnect:
                 return

@@ -323,6 +323,7 @@ class Client:
         """
         decoder = Decoder(after)
         waits = pauses()
+        met = False  # nobody waits for a service that was never there
         while True:
             try:
                 query = {} if decoder.last is None else {"after": decoder.last}
@@ -336,15 +337,16 @@ class Client:
                     if not response.is_success:
                         response.read()
                         raise refusal(response)
+                    met = True
                     for line in response.iter_lines():
                         for event in decoder.take(line):
                             waits = pauses()
                             yield event
             except httpx.HTTPError as error:
-                if not reconnect:
+                if not (reconnect and met):
                     raise unreachable(self.address, error) from error
             except Exception as error:
-                if not (reconnect and passing(error)):
+                if not (reconnect and met and passing(error)):
                     raise
             if not reconnect:
                 return
