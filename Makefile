@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
 
-.PHONY: help demo live test test-nojit smoke lint docs charts fuzz fuzz-api bench clean
+.PHONY: help demo live test test-debian test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -31,7 +31,10 @@ live: $(STAMP) ## Start the live service here, let two tenants' jobs train for a
 	@$(BIN)/python tools/live.py
 
 test: $(STAMP) ## Run the tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not browser and not postgres'
+
+test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'browser or postgres'
 
 test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compiler, as `make test` does too
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py

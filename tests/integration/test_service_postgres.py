@@ -12,9 +12,12 @@ import pytest
 from tests.postgres import Server, binaries, postgres
 from tests.services import job, running
 
-pytestmark = pytest.mark.skipif(
-    binaries() is None, reason="PostgreSQL is not installed: apt-get install postgresql"
-)
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.skipif(
+        binaries() is None, reason="PostgreSQL is not installed: apt-get install postgresql"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
