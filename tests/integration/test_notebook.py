@@ -16,7 +16,10 @@ NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 
 
 def executed() -> Any:
-    """Run the notebook in a kernel of its own; outputs are kept as text alone."""
+    """Run the notebook in a kernel of its own; outputs are kept as text alone.
+
+    That kernels are compiled is told on stderr the first time, and is not of the notebook.
+    """
     import nbformat
     from nbclient import NotebookClient
 
@@ -28,6 +31,8 @@ def executed() -> Any:
         client.execute(cwd=folder, env=env)
     for cell in notebook.cells:
         cell.metadata = {}
+        if cell.cell_type == "code":
+            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
         for output in cell.get("outputs", []):
             if "data" in output:
                 output["data"] = {"text/plain": output["data"]["text/plain"]}
