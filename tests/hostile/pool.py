@@ -83,6 +83,8 @@ class Worker:
                     "PYTHONHASHSEED": "0",
                     "HOME": str(self._runs),
                     "XDG_CONFIG_HOME": str(self._runs),
+                    # No service may answer what is asked of one, also where a real one listens.
+                    "SHADOWPRICE_SERVER": "http://127.0.0.1:1",
                 },
             )
         return self._process
