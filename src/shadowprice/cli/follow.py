@@ -136,7 +136,9 @@ def top(
     console = stdout()
     with connected(server) as client:
         if output is Output.JSON:
-            told, jobs, servers = client.service(), client.jobs(*_OPEN), client.servers()
+            from shadowprice.cli.queue import OPEN
+
+            told, jobs, servers = client.service(), client.jobs(*OPEN), client.servers()
             record = {
                 "service": dict(told),
                 "jobs": [dict(job.record) for job in jobs],
@@ -152,9 +154,6 @@ def top(
             while True:
                 time.sleep(interval)
                 live.update(_screen(client, console.height), refresh=True)
-
-
-_OPEN = ("pending", "admitted", "standby", "running", "resizing")
 
 
 def _screen(client: Client, height: int) -> RenderableType:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.console import Output, print_json, stdout
-from shadowprice.cli.live import connected, show
+from shadowprice.cli.live import ServerOption, connected, show
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import Fault, InputError
 
@@ -134,9 +134,7 @@ def tokens(
     revoke: Annotated[
         int | None, typer.Option("--revoke", help="Take the token of this number back.", min=1)
     ] = None,
-    server: Annotated[
-        str | None, typer.Option("--server", "-s", metavar="NAME|URL", help="Which service.")
-    ] = None,
+    server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the tokens of a service, hand one out, or take one back (operators).

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from shadowprice.client import Job
 
-OPEN = "pending,admitted,standby,running,resizing"
+OPEN = ("pending", "admitted", "standby", "running", "resizing")
 COLUMNS = ["NAME", "TENANT", "STATE", "TIME", "WORKERS", "PS", "DONE", "PROMISE", "SERVERS(REASON)"]
-STATES = (*OPEN.split(","), "finished", "refused", "failed", "cancelled")
+STATES = (*OPEN, "finished", "refused", "failed", "cancelled")
 
 
 def rows_of(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
@@ -54,7 +54,7 @@ def rows_of(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
 def queue(
     state: Annotated[
         str, typer.Option("--state", help="States, commas between, or all.", metavar="STATES")
-    ] = OPEN,
+    ] = ",".join(OPEN),
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Whose.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most.")] = 100,
     server: ServerOption = None,
