@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TRAIN_STAMP := $(VENV)/.installed-train
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
 
-.PHONY: help demo live test test-debian test-nojit smoke lint docs charts fuzz fuzz-api bench clean
+.PHONY: help demo live test test-debian test-train test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -20,6 +21,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+$(TRAIN_STAMP): $(STAMP)
+	@echo "Setting up torch and Ray in $(VENV) (a few minutes, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev-train]'
+	@touch $@
+
 demo: $(STAMP) ## Run a generated workload under six schedulers; table, runs and pages in runs/demo
 	@$(BIN)/shadowprice generate --preset calibrated --arrivals bursty --jobs 200 --slots 100 --seed 3 --out runs/demo/workload
 	@$(BIN)/shadowprice compare -c runs/demo/workload/cluster.yaml -j runs/demo/workload/jobs.jsonl --until '100 slots' \
@@ -31,10 +37,13 @@ live: $(STAMP) ## Start the live service here, let two tenants' jobs train for a
 	@$(BIN)/python tools/live.py
 
 test: $(STAMP) ## Run the tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not browser and not postgres'
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not browser and not postgres and not train and not ray'
 
 test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'browser or postgres'
+
+test-train: $(TRAIN_STAMP) ## Run the tests that need torch and Ray, which are large
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'train or ray'
 
 test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compiler, as `make test` does too
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py
