@@ -46,6 +46,7 @@ def spec(
     grace: float = 20.0,
     env: Mapping[str, str] | None = None,
     directory: str = "",
+    tolerates_workers: bool = False,
     **more: Any,
 ) -> GenerationSpec:
     """Return a generation that runs a line of the shell, or words."""
@@ -55,7 +56,13 @@ def spec(
         job=job,
         generation=generation,
         placement=placement or (Share("one", 1),),
-        program=Program(words, dict(env or {}), directory, grace=grace),
+        program=Program(
+            words,
+            dict(env or {}),
+            directory,
+            grace=grace,
+            tolerates_workers=tolerates_workers,
+        ),
         **more,
     )
 

@@ -124,6 +124,57 @@ def test_one_worker_that_fails_ends_the_generation(harness: Harness) -> None:
     harness.run(scenario)
 
 
+def test_workers_that_are_tolerated_may_die_while_another_lives(harness: Harness) -> None:
+    gone = "$SHADOWPRICE_CHECKPOINT_DIR/gone"
+    command = (
+        "if [ $RANK = 1 ]; then echo dying; kill -KILL $$; fi; if [ $SHADOWPRICE_ROLE = ps ];"
+        f" then sleep 1; touch {gone}; exec sleep 600; fi; until [ -e {gone} ]; do sleep 0.05; done"
+    )
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        shares = (Share("one", 2, 1),)
+        await executor.start(spec("job", 1, command, *shares, tolerates_workers=True))
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code) == (Ending.DONE, 0)
+        assert "worker-1 ended by SIGKILL" in ended.reason
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("command", "process"),
+    [
+        ("[ $RANK = 0 ] && sleep 0.5; exit 9", "worker-0"),
+        ("[ $SHADOWPRICE_ROLE = ps ] && exit 9; exec sleep 600", "ps-0"),
+    ],
+)
+def test_the_last_worker_and_any_parameter_server_are_never_tolerated_to_die(
+    harness: Harness, command: str, process: str
+) -> None:
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        ps = int(process == "ps-0")
+        shares = (Share("one", 2, ps),)
+        await executor.start(spec("job", 1, command, *shares, tolerates_workers=True))
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code, ended.reason) == (Ending.FAILED, 9, f"{process} exited 9")
+
+    harness.run(scenario)
+
+
+def test_a_stop_is_answered_though_a_tolerated_worker_died_before(harness: Harness) -> None:
+    command = f"if [ $RANK = 1 ]; then exit 9; fi; {POLITE}"
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        shares = (Share("one", 2),)
+        await executor.start(spec("job", 1, command, *shares, tolerates_workers=True))
+        await ready(executor, "job")
+        await executor.stop(77, "job", 1)
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.command) == (Ending.STOPPED, 77)
+
+    harness.run(scenario)
+
+
 # ------------------------------------------------------------------ stopping
 
 

@@ -35,6 +35,8 @@ class Program:
         Failures that the job is allowed in all; one more ends it.
     grace : float
         Seconds between being told to end (SIGTERM) and being ended (SIGKILL).
+    tolerates_workers : bool
+        Whether a worker that dies does not end its generation while another lives.
     """
 
     command: tuple[str, ...]
@@ -42,6 +44,7 @@ class Program:
     directory: str = ""
     retries: int = 0
     grace: float = DEFAULT_GRACE
+    tolerates_workers: bool = False
 
     def record(self) -> dict[str, object]:
         """Return the program as plain values."""
@@ -51,6 +54,7 @@ class Program:
             "directory": self.directory,
             "retries": self.retries,
             "grace": self.grace,
+            "tolerates_workers": self.tolerates_workers,
         }
 
     @classmethod

@@ -14,6 +14,11 @@ that was away, for a moment or a month, misses nothing: what it did not record i
 Fencing. The newest generation that an executor saw of a job, in a `start` or a `stop`, is kept
 where it survives both of them. A `start` of an older one is stale, a `start` of the same one a
 duplicate: neither starts anything. Orders may so be repeated, delayed and reordered at will.
+
+Endings. All processes of a generation end together: with the first that fails, and once all workers
+exited 0. A program that tolerates workers (`Program.tolerates_workers`) says that the others go on
+without one that dies: only parameter servers, or the last worker, then end the generation.
+`executors.local.verdict` is that rule, for every executor.
 """
 
 from __future__ import annotations
@@ -181,11 +186,11 @@ class Ending(StrEnum):
     """How a generation ended."""
 
     DONE = "done"
-    """Every worker exited 0."""
+    """Every worker exited 0; of a program that tolerates workers, all have ended, and one so."""
     STOPPED = "stopped"
     """It was told to stop, and exited 143, died of SIGTERM, or was killed after its grace."""
     FAILED = "failed"
-    """A process exited otherwise."""
+    """A process exited otherwise; of a program that tolerates workers, a server did, or all did."""
     LOST = "lost"
     """It was ended from outside: its server, machine or agent went away. No fault of the job."""
 

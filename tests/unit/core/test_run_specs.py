@@ -38,6 +38,7 @@ def test_words_are_taken_as_they_are() -> None:
     program = program_of({"command": ["python", "train.py", "--n", 3, "a b; c"]})
     assert program.command == ("python", "train.py", "--n", "3", "a b; c")
     assert (program.retries, program.grace, program.directory) == (0, 30.0, "")
+    assert not program.tolerates_workers
 
 
 def test_a_line_is_for_the_shell() -> None:
@@ -52,10 +53,11 @@ def test_everything_is_carried() -> None:
             "workdir": "/srv/x",
             "retries": 3,
             "grace": "0.5 slots",
+            "tolerates": "workers",
         }
     )
     environment = {"OMP_NUM_THREADS": "1", "NAME": "v"}
-    assert program == Program(("x",), environment, "/srv/x", 3, 10.0)
+    assert program == Program(("x",), environment, "/srv/x", 3, 10.0, True)
     assert Program.from_record(program.record()) == program
 
 
@@ -94,6 +96,7 @@ def test_a_job_plans_the_same_with_and_without_it() -> None:
         ({"command": "x", "retries": -1}, "run.retries"),
         ({"command": "x", "retries": 1001}, "1,001 is above the bound of 1,000 failures"),
         ({"command": "x", "retries": True}, "boolean"),
+        ({"command": "x", "tolerates": "servers"}, "run.tolerates"),
         ({"command": "x", "grace": 30}, "run.grace"),
         ({"command": "x", "grace": "2d"}, "172,800 is above the bound of 86,400 seconds"),
         ({"command": "x", "grace": "-1s"}, "run.grace"),

@@ -1,11 +1,11 @@
-"""The model of what a job really runs: ``run: {command, env, workdir, retries, grace}``."""
+"""What a job really runs: ``run: {command, env, workdir, retries, grace, tolerates}``."""
 
 from __future__ import annotations
 
 import math
 import re
 from fractions import Fraction
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, field_validator
 
@@ -44,6 +44,7 @@ class RunSpec(Spec):
     workdir: Annotated[str, at_most_long(bounds.PATH)] | None = None
     retries: Annotated[NonNegativeInt, at_most(bounds.RETRIES)] = 0
     grace: DurationField | None = None
+    tolerates: Literal["nothing", "workers"] = "nothing"
 
     @field_validator("command", mode="before")
     @classmethod
@@ -111,4 +112,5 @@ class RunSpec(Spec):
             directory=self.workdir or "",
             retries=self.retries,
             grace=seconds,
+            tolerates_workers=self.tolerates == "workers",
         )

@@ -90,6 +90,7 @@ def plan_of(
         "processes": processes,
         "deals": [one.record() for one in dealt],
         "grace": spec.program.grace,
+        "tolerates_workers": spec.program.tolerates_workers,
         "port": port,
         "secrets": [spec.progress_token],
         "log_bytes": log_bytes,

@@ -20,7 +20,7 @@ from typing import Any, Final
 from shadowprice.executors.local import cgroups, children
 from shadowprice.executors.local.generation import ENDED, RUNNING, Generation, me, start_time
 from shadowprice.executors.local.logs import LogWriter
-from shadowprice.executors.local.verdict import status, verdict
+from shadowprice.executors.local.verdict import decided, status, verdict
 
 STRAY_GRACE: Final = 2.0
 """Seconds that what a job left behind has to end, once its own processes are over."""
@@ -78,6 +78,8 @@ class Supervisor:
         self._second = 0.0
         self._alone = False
         """Whether there is no child, and so, as orphans become children, no descendant at all."""
+        # Plans that an earlier version wrote say nothing of it.
+        self._tolerant = bool(self._plan.get("tolerates_workers", False))
         cgroup = self._plan["cgroup"]
         self._cgroup = Path(cgroup) if cgroup else None
         self._waking, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -262,16 +264,16 @@ class Supervisor:
         self._exits.append((child.name, code))
 
     def _decide(self) -> None:
-        """End the rest when the first fails, or when all workers are done."""
+        """End the rest once nothing that the others do can change how it ends."""
         if self._ending:
             return
-        workers = [child for child in self._children.values() if child.name.startswith("worker-")]
-        done = all(child.code == 0 for child in workers)
-        failed = any(code for _, code in self._exits)
-        if done or failed:
+        if decided(self._exits, self._workers(), tolerant=self._tolerant):
             others = any(child.code is None for child in self._children.values())
             grace = self._plan["grace"]
             self._end(grace if others else min(grace, STRAY_GRACE))
+
+    def _workers(self) -> int:
+        return sum(name.startswith("worker-") for name in self._children)
 
     def _enforce(self) -> None:
         """Kill what is left after its grace.
@@ -305,7 +307,8 @@ class Supervisor:
             cgroups.remove(self._cgroup)
         known = verdict(
             self._exits,
-            sum(name.startswith("worker-") for name in self._children),
+            self._workers(),
+            tolerant=self._tolerant,
             stopped=self._stopped,
             from_outside=self._outside,
             killed=self._killed,

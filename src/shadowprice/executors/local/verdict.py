@@ -38,10 +38,50 @@ def status(returned: int) -> int:
     return 128 - returned if returned < 0 else returned
 
 
+def decided(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
+    """Return whether a generation that nobody told to end is over, whatever its rest still does.
+
+    Parameters
+    ----------
+    exits : sequence of (str, int)
+        The processes that ended, each with its exit status, in that order.
+    workers : int
+        How many workers there were.
+    tolerant : bool
+        Whether it goes on without a worker that dies.
+    """
+    return _done(exits, workers, tolerant) or bool(_failed(exits, workers, tolerant))
+
+
+def _done(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> bool:
+    """Return whether every worker exited 0; where others are tolerated, all ended and one so."""
+    codes = [code for name, code in exits if _is_worker(name)]
+    return len(codes) == workers and (0 in codes if tolerant else not any(codes))
+
+
+def _failed(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> str:
+    """Return the process whose end made a generation fail, empty where it did not.
+
+    A process that exits 0 never does. Of those that exit otherwise the first does; where workers
+    are tolerated, the first parameter server, or the last worker if none exited 0.
+    """
+    ended = [code for name, code in exits if _is_worker(name)]
+    for name, code in exits:
+        workers -= _is_worker(name)
+        if code and (not tolerant or not _is_worker(name) or (not workers and 0 not in ended)):
+            return name
+    return ""
+
+
+def _is_worker(name: str) -> bool:
+    return name.startswith("worker-")
+
+
 def verdict(
     exits: Sequence[tuple[str, int]],
     workers: int,
     *,
+    tolerant: bool = False,
     stopped: bool,
     from_outside: bool,
     killed: Set[str],
@@ -55,6 +95,8 @@ def verdict(
         Every process with its exit status, in the order in which they ended.
     workers : int
         How many of them are workers.
+    tolerant : bool
+        Whether it went on without workers that died.
     stopped : bool
         Whether it was ordered to stop before anything decided otherwise.
     from_outside : bool
@@ -65,13 +107,19 @@ def verdict(
         What is known beside a status: why a program could not be begun, that memory ran out.
     """
     codes = dict(exits)
-    by_worker = [code for name, code in exits if name.startswith("worker-")]
-    if len(by_worker) == workers and not any(by_worker):
-        return Verdict("done", "worker-0", 0, "every worker exited 0")
+    if _done(exits, workers, tolerant):
+        well = [name for name, code in exits if _is_worker(name) and code == 0]
+        name = "worker-0" if "worker-0" in well else well[0]
+        return Verdict("done", name, 0, _completion(exits))
     told = stopped or from_outside
-    for name, code in exits:
-        if name in killed or code == 0 or (told and code == TERMINATED):
-            continue
+    # What ends as it was told to is as good as what exits 0.
+    answers = [
+        (name, 0 if name in killed or (told and code == TERMINATED) else code)
+        for name, code in exits
+    ]
+    name = _failed(answers, workers, tolerant)
+    if name:
+        code = codes[name]
         return Verdict("failed", name, code, f"{name} {_how(code, told=told)}{_note(notes, name)}")
     name = next((one for one, _ in exits if one in killed), exits[0][0])
     ending = "lost" if from_outside and not stopped else "stopped"
@@ -79,6 +127,13 @@ def verdict(
     if killed & codes.keys():
         reason += f"; {name} was still there after its grace, and was killed"
     return Verdict(ending, name, codes[name], reason)
+
+
+def _completion(exits: Sequence[tuple[str, int]]) -> str:
+    died = [f"{name} {_how(code, told=False)}" for name, code in exits if code and _is_worker(name)]
+    if not died:
+        return "every worker exited 0"
+    return f"the workers that lived exited 0; on the way {', '.join(died)}"
 
 
 def _note(notes: Mapping[str, str], name: str) -> str:

@@ -110,6 +110,7 @@ _JOB_SCHEMA: Final[Document] = {
                 "workdir": _TEXT,
                 "retries": {"type": "integer", "minimum": 0},
                 "grace": _DURATION,
+                "tolerates": {"enum": ["nothing", "workers"]},
             },
         },
     },

@@ -1,0 +1,68 @@
+"""How a generation ended, against the table of docs/executors.md read out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowprice.executors.local.verdict import Verdict, decided, verdict
+
+Exits = list[tuple[str, int]]
+W0, W1, PS = "worker-0", "worker-1", "ps-0"
+
+
+def judged(exits: Exits, workers: int = 2, *, tolerant: bool = True, **more: bool) -> Verdict:
+    told = {"stopped": False, "from_outside": False} | more
+    return verdict(exits, workers, tolerant=tolerant, killed=frozenset(), notes={}, **told)
+
+
+@pytest.mark.parametrize(
+    ("exits", "over", "ending", "process"),
+    [
+        ([(W1, 137)], False, None, None),
+        ([(W1, 137), (W0, 0)], True, "done", W0),
+        ([(W0, 137), (W1, 0)], True, "done", W1),
+        ([(W0, 0), (W1, 137)], True, "done", W0),
+        ([(W1, 137), (W0, 3)], True, "failed", W0),
+        ([(PS, 9)], True, "failed", PS),
+        ([(W1, 137), (PS, 9), (W0, 143)], True, "failed", PS),
+        ([(PS, 0)], False, None, None),
+    ],
+)
+def test_workers_that_are_tolerated_end_nothing_while_another_lives(
+    exits: Exits, over: bool, ending: str | None, process: str | None
+) -> None:
+    assert decided(exits, 2, tolerant=True) is over
+    if over:
+        found = judged(exits)
+        assert (found.ending, found.process) == (ending, process)
+
+
+def test_the_reason_names_workers_that_died_on_the_way() -> None:
+    assert "worker-1 ended by SIGKILL, status 137" in judged([(W1, 137), (W0, 0)]).reason
+
+
+def test_a_stop_counts_though_a_worker_died_before_it() -> None:
+    exits = [(W1, 137), (W0, 143), (PS, 143)]
+    assert judged(exits, stopped=True).ending == "stopped"
+    assert judged(exits, stopped=True, tolerant=False).ending == "failed"
+    assert judged(exits, from_outside=True).ending == "lost"
+    assert judged([(W1, 137), (W0, 1)], stopped=True).ending == "failed"
+
+
+@given(st.permutations([W0, W1, PS]), st.lists(st.sampled_from([0, 1, 137, 143]), min_size=3))
+def test_without_tolerance_the_first_that_exits_otherwise_decides(
+    order: list[str], codes: list[int]
+) -> None:
+    exits = list(zip(order, codes, strict=False))
+    for count in range(1, 4):
+        seen = dict(exits[:count])
+        well = [name for name in (W0, W1) if seen.get(name) == 0]
+        bad = [name for name, code in exits[:count] if code]
+        assert decided(exits[:count], 2, tolerant=False) is (len(well) == 2 or bool(bad))
+    found = judged(exits, tolerant=False)
+    if len(well) == 2:
+        assert (found.ending, found.process) == ("done", W0)
+    else:
+        assert (found.ending, found.process) == ("failed", bad[0])
