@@ -20,7 +20,6 @@ works too: reports go nowhere, checkpoints into the working directory.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -202,15 +201,15 @@ class Checkpoint:
     data: bytes
 
 
-def save(step: int, data: bytes, directory: Path | None = None) -> None:
+def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> None:
     """Save a checkpoint: whole or not at all, and never the only one that is damaged.
 
     Parameters
     ----------
     step : int
         Steps done so far; among checkpoints the greatest counts.
-    data : bytes
-        What `load` is to return.
+    data : bytes or memoryview
+        What `load` is to return; a view is written without being copied.
     directory : Path, optional
         Where; by default the job's own.
 
@@ -222,10 +221,14 @@ def save(step: int, data: bytes, directory: Path | None = None) -> None:
     directory = directory or current().checkpoint_dir
     directory.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(data).digest()
-    content = _HEADER.pack(_MAGIC, step, len(data), digest) + data
+    header = _HEADER.pack(_MAGIC, step, len(data), digest)
     for unfinished in directory.glob(".checkpoint-*"):  # of a process that was killed while saving
         unfinished.unlink(missing_ok=True)
-    _replace(directory / f"checkpoint-{step:015d}", content, lasting=True)
+    _replace(directory / f"checkpoint-{step:015d}", header, data, lasting=True)
+    for later, path in list(_listed(directory)):
+        # Passed over when this run began: it must not be counted among those that are kept.
+        if later > step and _whole(path, later) is None:
+            path.unlink(missing_ok=True)
     for _, old in list(_listed(directory))[KEPT:]:
         old.unlink(missing_ok=True)
 
@@ -238,17 +241,35 @@ def load(directory: Path | None = None) -> Checkpoint | None:
     directory : Path, optional
         Where; by default the job's own.
     """
+    return next(saved(directory), None)
+
+
+def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
+    """Yield the whole checkpoints that are kept, the newest first; damaged ones are passed over.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        Where; by default the job's own.
+    """
     for step, path in _listed(directory or current().checkpoint_dir):
-        with contextlib.suppress(OSError):
-            content = path.read_bytes()
-            if len(content) < _HEADER.size:
-                continue
-            magic, written, length, digest = _HEADER.unpack_from(content)
-            data = content[_HEADER.size :]
-            whole = magic == _MAGIC and written == step and length == len(data)
-            if whole and hashlib.sha256(data).digest() == digest:
-                return Checkpoint(step, data)
-    return None
+        data = _whole(path, step)
+        if data is not None:
+            yield Checkpoint(step, data)
+
+
+def _whole(path: Path, step: int) -> bytes | None:
+    """Return what a checkpoint holds, None where it is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if len(content) < _HEADER.size:
+        return None
+    magic, written, length, digest = _HEADER.unpack_from(content)
+    data = content[_HEADER.size :]
+    whole = magic == _MAGIC and written == step and length == len(data)
+    return data if whole and hashlib.sha256(data).digest() == digest else None
 
 
 def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
@@ -263,12 +284,13 @@ def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
             yield int(match[1]), path
 
 
-def _replace(path: Path, content: bytes, *, lasting: bool) -> None:
+def _replace(path: Path, *content: bytes | memoryview, lasting: bool) -> None:
     """Put a file in the place of another, at once; if it is to last, it is on disk before."""
     new = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         with new.open("wb") as stream:
-            stream.write(content)
+            for piece in content:
+                stream.write(piece)
             if lasting:
                 stream.flush()
                 os.fsync(stream.fileno())

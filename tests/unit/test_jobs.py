@@ -123,6 +123,15 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(inside: Path, damage:
     assert jobs.load() == jobs.Checkpoint(1, b"one" * 100)
 
 
+def test_a_damaged_checkpoint_is_not_counted_among_those_kept(inside: Path) -> None:
+    jobs.save(5, b"five")
+    jobs.save(9, b"nine")
+    (inside / "c" / f"checkpoint-{9:015d}").write_bytes(b"damaged")
+    jobs.save(6, b"six")
+    jobs.save(7, memoryview(b"seven"))
+    assert list(jobs.saved()) == [jobs.Checkpoint(7, b"seven"), jobs.Checkpoint(6, b"six")]
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(inside: Path) -> None:
     script = (
         "import resource, signal; from shadowprice import jobs; jobs.save(1, b'one')\n"

@@ -1,0 +1,138 @@
+"""One generation of a job: what its processes were told, and how they find each other."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from shadowprice import jobs
+from shadowprice.training.errors import TrainingError
+
+PATIENCE: Final = timedelta(minutes=5)
+"""How long processes wait for each other: to come together, and in all they do together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What this process is among those of its generation.
+
+    Parameters
+    ----------
+    job : jobs.Job
+        What it was told.
+    rank, world : int
+        Its number among all processes, and how many there are: workers first, then servers.
+    address : str
+        Where they meet; empty for a process that is alone.
+    """
+
+    job: jobs.Job
+    rank: int
+    world: int
+    address: str
+
+    @property
+    def device(self) -> torch.device:
+        """What it computes on: the first GPU that it was given, else the CPU."""
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+    @property
+    def backend(self) -> str:
+        """How tensors travel: NCCL between GPUs, else gloo."""
+        return "nccl" if self.device.type == "cuda" and dist.is_nccl_available() else "gloo"
+
+
+def current() -> Generation:
+    """Return what this process was told; one that was told nothing is alone.
+
+    Raises
+    ------
+    TrainingError
+        If it was told that there are others, and not where.
+    """
+    job = jobs.current()
+    try:
+        rank = int(os.environ.get("RANK", "0"))
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError as error:
+        raise TrainingError(f"RANK and WORLD_SIZE are no numbers: {error}") from None
+    if not 0 <= rank < world:
+        raise TrainingError(f"RANK is {rank} and WORLD_SIZE {world}: no such process")
+    if world == 1:
+        return Generation(job, 0, 1, "")
+    address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if not address or not port:
+        raise TrainingError(
+            f"WORLD_SIZE is {world}, but MASTER_ADDR and MASTER_PORT are not set: start all "
+            "processes by a scheduler or by torchrun"
+        )
+    return Generation(job, rank, world, f"{address}:{port}")
+
+
+def join_group(
+    generation: Generation, *, backend: str | None = None, patience: timedelta = PATIENCE
+) -> None:
+    """Come together with the other processes of the generation, as `torch.distributed` does.
+
+    Parameters
+    ----------
+    generation : Generation
+        Which.
+    backend : str, optional
+        How tensors travel; by default `Generation.backend`.
+    patience : timedelta, optional
+        How long to wait for the others, now and in everything done together later.
+
+    Raises
+    ------
+    TrainingError
+        If they do not come.
+    """
+    if dist.is_initialized():
+        raise TrainingError("the process group exists already: join before anything else does")
+    if generation.device.type == "cuda":
+        torch.cuda.set_device(generation.device)
+    if generation.address and _loopback(generation.address.rpartition(":")[0]):
+        # gloo asks the resolver for this machine's name, which not every machine knows.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.HashStore() if generation.world == 1 else None
+    try:
+        dist.init_process_group(
+            backend or generation.backend,
+            init_method=None if store else "env://",
+            store=store,
+            rank=generation.rank,
+            world_size=generation.world,
+            timeout=patience,
+        )
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise TrainingError(
+            f"process {generation.rank} of {generation.world} did not find the others at "
+            f"{generation.address}: {said[0]}"
+        ) from error
+
+
+def leave_group() -> None:
+    """Let go of the others; nothing happens where there is no group."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def say(text: str) -> None:
+    """Tell people something, in the process's log."""
+    print(f"shadowprice: {text}", file=sys.stderr, flush=True)
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return address == "localhost"

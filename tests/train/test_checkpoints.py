@@ -1,0 +1,99 @@
+"""Checkpoints of torch objects: whole or not at all, alone or in pieces."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from shadowprice import jobs
+from shadowprice.training import checkpoints
+
+pytestmark = pytest.mark.train
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    adam = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(torch.ones(1, 3)).sum().backward()
+    adam.step()
+    state = {"model": model.state_dict(), "optimizer": adam.state_dict(), "told": {"batch": 3}}
+    size = checkpoints.save(7, state, tmp_path)
+    found = checkpoints.load(tmp_path)
+    assert found is not None
+    assert (found.step, found.size, found.pieces) == (7, size, 0)
+    assert found.state["told"] == {"batch": 3}
+    assert torch.equal(found.state["model"]["weight"], model.weight)
+    other = torch.optim.Adam(torch.nn.Linear(3, 2).parameters())
+    other.load_state_dict(found.state["optimizer"])
+    assert other.state_dict()["param_groups"][0]["lr"] == 0.1
+
+
+class Trap:
+    def __reduce__(self) -> object:
+        return (Path.touch, (Path("ran"),))
+
+
+@pytest.mark.parametrize("trap", [True, False])
+def test_nothing_in_a_checkpoint_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], trap: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoints.save(1, {"a": 1}, tmp_path / "c")
+    data = checkpoints.packed({"a": Trap()}) if trap else memoryview(b"something else")
+    jobs.save(2, data, tmp_path / "c")
+    found = checkpoints.load(tmp_path / "c")
+    assert found is not None
+    assert (found.step, found.state) == (1, {"a": 1})
+    assert not (tmp_path / "ran").exists()
+    assert "the checkpoint of step 2 was not made here" in capsys.readouterr().err
+
+
+def save_in_pieces(folder: Path, step: int, values: list[float]) -> None:
+    digests = [
+        checkpoints.save_piece(step, number, {"part": torch.tensor([value])}, folder)
+        for number, value in enumerate(values)
+    ]
+    checkpoints.save(step, {"servers": len(values)}, folder, digests=digests)
+
+
+def test_pieces_make_one_checkpoint_and_one_damaged_piece_undoes_it(tmp_path: Path) -> None:
+    save_in_pieces(tmp_path, 1, [0.5, 1.5, 2.5])
+    save_in_pieces(tmp_path, 2, [3.5, 4.5])  # fewer servers
+    found = checkpoints.load(tmp_path)
+    assert found is not None
+    assert (found.step, found.pieces, found.state) == (2, 2, {"servers": 2})
+    assert [found.piece(one)["part"].item() for one in range(2)] == [3.5, 4.5]
+
+    piece = tmp_path / "piece-1" / f"checkpoint-{2:015d}"
+    piece.write_bytes(piece.read_bytes()[:-1] + b"?")
+    with pytest.raises(OSError, match="piece 1 of the checkpoint of step 2 is damaged"):
+        found.piece(1)
+    found = checkpoints.load(tmp_path)
+    assert found is not None
+    assert [found.piece(one)["part"].item() for one in range(3)] == [0.5, 1.5, 2.5]
+
+
+def test_pieces_of_which_no_leader_knows_are_no_checkpoint(tmp_path: Path) -> None:
+    save_in_pieces(tmp_path, 1, [0.5, 1.5])
+    save_in_pieces(tmp_path, 2, [2.5, 3.5])
+    # The next one is cut off after its pieces, and another goes on from step 2: the same number,
+    # other content.
+    checkpoints.save_piece(3, 0, {"part": torch.tensor([9.0])}, tmp_path)
+    found = checkpoints.load(tmp_path)
+    assert found is not None
+    assert found.step == 2
+    assert found.piece(0)["part"].item() == 2.5
+
+
+def test_a_mapping_is_asked_for() -> None:
+    stream = io.BytesIO()
+    torch.save([1], stream)
+    with pytest.raises(pickle.UnpicklingError, match="a checkpoint of list"):
+        checkpoints.unpacked(stream.getvalue())
