@@ -1,0 +1,185 @@
+"""Chunks and shares of steps: every mini-batch of every epoch counts once, whoever dies when."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.training import Order
+from shadowprice.training.servers.dealing import Key, Ledger, Rounds, Work
+from shadowprice.training.servers.ordering import ChunkOrder
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["work", "work", "work", "work", "die", "late", "again", "save", "crash"]),
+        st.integers(0, 3),
+    ),
+    max_size=120,
+)
+"""What happens, and to which worker; a crash goes back to what was saved last."""
+
+
+class World:
+    """Workers that do what they are dealt, die, wake up late, and say things twice."""
+
+    def __init__(self, minibatches: list[int], epochs: int, seed: int) -> None:
+        self.minibatches, self.epochs = minibatches, epochs
+        self.order = ChunkOrder(minibatches, seed)  # one sample a mini-batch
+        self.counted: list[tuple[int, int, int]] = []
+        self.saved: tuple[dict[str, object] | None, list[tuple[int, int, int]]] = (None, [])
+        self.begin(None)
+
+    def begin(self, record: dict[str, object] | None) -> None:
+        self.ledger = Ledger(self.minibatches, self.epochs, self.order.chunks, record)
+        self.with_worker: dict[int, tuple[Work, int]] = {}
+        self.old: dict[int, tuple[Work, int]] = {}
+
+    def step(self, event: str, worker: int) -> None:
+        if event == "work":
+            self.work(worker)
+        elif event == "die":
+            if worker in self.with_worker:
+                self.old[worker] = self.with_worker.pop(worker)
+            self.ledger.lost(worker)
+        elif event == "late" and worker in self.old:  # it was taken for dead, and commits now
+            work, index = self.old[worker]
+            assert self.ledger.commit(worker, work.token, index) is None
+        elif event == "again" and worker in self.with_worker:
+            work, index = self.with_worker[worker]
+            assert self.ledger.commit(worker, work.token, index - 1) is None
+            assert self.ledger.commit(worker + 1, work.token, index) is None
+        elif event == "save":
+            self.saved = (copy.deepcopy(self.ledger.record()), list(self.counted))
+        elif event == "crash":
+            record, self.counted = self.saved[0], list(self.saved[1])
+            self.begin(record)
+
+    def work(self, worker: int) -> None:
+        if worker not in self.with_worker:
+            work = self.ledger.deal(worker, 4)
+            if work is None:
+                assert self.ledger.finished or self.with_worker  # nobody waits for nothing
+                return
+            held = [one.chunk for one, _ in self.with_worker.values()]
+            assert work.chunk not in held  # no two workers on one chunk
+            assert work.first < work.last
+            self.with_worker[worker] = (work, work.first)
+        work, index = self.with_worker[worker]
+        assert self.ledger.commit(worker, work.token, index) == ((work.token, index),)
+        self.counted.append((work.epoch, work.chunk, index))
+        if index + 1 == work.last:
+            del self.with_worker[worker]
+        else:
+            self.with_worker[worker] = (work, index + 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    minibatches=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    epochs=st.integers(1, 3),
+    seed=st.integers(0, 3),
+    happened=events,
+)
+def test_every_mini_batch_of_every_epoch_counts_once(
+    minibatches: list[int], epochs: int, seed: int, happened: list[tuple[str, int]]
+) -> None:
+    world = World(minibatches, epochs, seed)
+    for event, worker in happened:
+        world.step(event, worker)
+    for worker in range(4):  # all but one die; that one does the rest
+        if worker != 1:
+            world.step("die", worker)
+    for _ in range(epochs * sum(minibatches)):
+        world.work(1)
+    wanted = {
+        (epoch, chunk, index)
+        for epoch in range(epochs)
+        for chunk, count in enumerate(minibatches)
+        for index in range(count)
+    }
+    assert Counter(world.counted) == dict.fromkeys(wanted, 1)
+    assert world.ledger.finished
+    assert world.ledger.committed == len(wanted)
+    assert world.ledger.epoch == epochs
+
+
+def test_what_is_announced_is_what_comes_next() -> None:
+    order = ChunkOrder([2] * 12, 0)
+    ledger = Ledger([2] * 12, 2, order.chunks)
+    ahead: dict[int, int] = {}
+    kept = dealt = 0
+    for turn in range(16):
+        worker = turn % 3
+        work = ledger.deal(worker, 3)
+        assert work is not None
+        for index in range(work.first, work.last):
+            ledger.commit(worker, work.token, index)
+        dealt += worker in ahead
+        kept += ahead.get(worker) == work.chunk
+        ahead[worker] = work.ahead
+    assert (kept, dealt) == (13, 13)
+
+
+def test_an_epoch_ends_before_the_chunks_of_the_next_run_out() -> None:
+    ledger = Ledger([1, 1, 1], 5, lambda _: (0, 1, 2))
+    slow = ledger.deal(0, 2)
+    assert slow is not None
+    done = []
+    while (work := ledger.deal(1, 2)) is not None:
+        ledger.commit(1, work.token, work.first)
+        done.append((work.epoch, work.chunk))
+    assert sorted(done) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert ledger.epoch == 0
+    assert ledger.commit(0, slow.token, 0) is not None
+    assert ledger.epoch == 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    samples=st.integers(1, 20),
+    batch=st.integers(1, 6),
+    parts=st.integers(1, 4),
+    happened=events,
+)
+def test_every_part_of_every_step_counts_once_and_steps_come_in_order(
+    samples: int, batch: int, parts: int, happened: list[tuple[str, int]]
+) -> None:
+    order = Order(samples, batch, min(parts, batch), shuffle=False)
+    rounds = Rounds(order, 2)
+    saved, applied, kept = None, [], []
+    at: dict[int, Work] = {}
+    dealt: dict[Key, Work] = {}
+    rest = [("work", worker) for _ in range(3 * 2 * order.steps * parts) for worker in range(4)]
+    for event, worker in [*happened, *rest]:
+        if event == "work":
+            if worker not in at:
+                work = rounds.deal(worker, 4)
+                if work is not None:
+                    at[worker] = work
+                    dealt[work.token, work.first] = work
+                continue
+            work = at.pop(worker)
+            assert work.chunk == len(applied)
+            whole = rounds.commit(worker, work.token, work.first)
+            assert whole is not None
+            assert rounds.commit(worker, work.token, work.first) is None  # said twice
+            if whole:
+                taken = [dealt[key] for key in whole]
+                assert [one.first for one in taken] == [0, *(one.last for one in taken[:-1])]
+                assert taken[-1].last == len(order.divided(work.chunk))
+                applied.append(work.chunk)
+        elif event == "die":
+            gone = at.pop(worker, None)
+            rounds.lost(worker)
+            if gone is not None:
+                assert rounds.commit(worker, gone.token, gone.first) is None
+        elif event == "save":
+            saved, kept = rounds.record(), list(applied)
+        elif event == "crash":
+            rounds, applied = Rounds(order, 2, saved), list(kept)
+            at.clear()
+    assert applied == list(range(2 * order.steps))
+    assert rounds.finished

@@ -1,0 +1,163 @@
+"""Data sets in chunks: whole or refused, whatever the storage does, and there ahead of need."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fsspec")
+
+from shadowprice.training import TrainingError
+from shadowprice.training.servers import chunks
+from shadowprice.training.servers.fetching import Fetcher
+
+pytestmark = pytest.mark.train
+
+ARRAYS = {"x": np.arange(14.0).reshape(7, 2), "y": np.arange(7)}
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    where = {"path": f"{tmp_path}/set", "file": f"file://{tmp_path}/set"}
+    return where.get(request.param, f"memory://{uuid.uuid4().hex}")
+
+
+def test_chunks_come_back_as_they_were(url: str) -> None:
+    written = chunks.write(url, ARRAYS, 3)
+    data = chunks.read(url)
+    assert data == written
+    assert [one.samples for one in data.chunks] == [3, 3, 1]
+    assert data.samples == 7
+    parts = [data.fetch(number) for number in range(3)]
+    for name, array in ARRAYS.items():
+        assert np.array_equal(np.concatenate([part[name] for part in parts]), array)
+
+
+class Faulty:
+    """A storage that fails, or gives too little, so many times before it answers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: list[str]) -> None:
+        self.asked = 0
+        self.faults = faults
+        whole = chunks._read
+
+        def read(*given: Any) -> bytes:
+            self.asked += 1
+            content = whole(*given)
+            fault = self.faults.pop(0) if self.faults else ""
+            if fault == "torn":
+                return content[: len(content) // 2]
+            if fault == "flipped":
+                return content[:-1] + bytes([content[-1] ^ 1])
+            if fault:
+                raise ConnectionError(fault)
+            return content
+
+        monkeypatch.setattr(chunks, "_read", read)
+        monkeypatch.setattr(chunks, "_DELAYS", (0.0, 0.0, 0.0))
+
+
+def test_a_storage_that_fails_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = chunks.write(str(tmp_path / "set"), ARRAYS, 3)
+    storage = Faulty(monkeypatch, ["reset", "torn", "flipped"])
+    assert np.array_equal(data.fetch(1)["y"], [3, 4, 5])
+    assert storage.asked == 4
+
+
+def test_what_stays_torn_or_away_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = chunks.write(str(tmp_path / "set"), ARRAYS, 3)
+    Faulty(monkeypatch, ["torn"] * 4 + ["gone"] * 4)
+    with pytest.raises(TrainingError, match=r"set/chunk-000002.npz cannot be read: it is not what"):
+        data.fetch(2)
+    with pytest.raises(TrainingError, match="gone"):
+        data.fetch(2)
+    (tmp_path / "set" / "chunk-000000.npz").unlink()
+    with pytest.raises(TrainingError, match=r"chunk-000000\.npz cannot be read"):
+        data.fetch(0)
+
+
+def test_objects_are_never_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
+        chunks.write(str(tmp_path), {"x": np.array([{}], dtype=object)}, 1)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ({"chunks": []}, "it names 0 chunks"),
+        ({"chunks": [["../x", 1, 1, ""]]}, "'../x' is no name of a file in its folder"),
+        ({"chunks": [["x", 0, 1, ""]]}, "0 of x is no count from 1"),
+        ({"chunks": [["x", 1, 2**40, ""]]}, "is no count from 1 to 4,294,967,296"),
+        ({"chunks": [["x", 1]]}, "cannot be read"),
+    ],
+)
+def test_an_index_that_says_what_cannot_be_is_refused(
+    tmp_path: Path, index: Any, message: str
+) -> None:
+    text = index if isinstance(index, str) else json.dumps(index)
+    (tmp_path / chunks.INDEX).write_text(text)
+    with pytest.raises(TrainingError, match=message):
+        chunks.read(str(tmp_path))
+
+
+def test_arrays_need_one_row_a_sample(tmp_path: Path) -> None:
+    for arrays in ({}, {"x": np.ones(2), "y": np.ones(3)}, {"x": np.ones(0)}):
+        with pytest.raises(TrainingError, match="one row a sample"):
+            chunks.write(str(tmp_path), arrays, 2)
+
+
+# ------------------------------------------------------------------ ahead of need
+
+
+def test_what_was_wanted_is_there_when_it_is_taken() -> None:
+    begun, asked = threading.Event(), []
+
+    def fetch(number: int) -> chunks.Arrays:
+        asked.append(number)
+        begun.set()
+        return {"x": np.array([number])}
+
+    fetcher = Fetcher(fetch, keep=2)
+    fetcher.want(5)
+    assert begun.wait(10)
+    while not fetcher._known[5].done():
+        time.sleep(0.001)
+    assert fetcher.take(5)["x"] == 5
+    assert fetcher.waited == 0
+    fetcher.take(6)
+    fetcher.take(7)  # 5 is let go
+    fetcher.take(7)
+    assert asked == [5, 6, 7]
+    fetcher.take(5)
+    assert asked == [5, 6, 7, 5]
+
+
+def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:
+    go = threading.Event()
+    faults = [OSError("away")]
+
+    def fetch(number: int) -> chunks.Arrays:
+        assert go.wait(10)
+        if faults:
+            raise faults.pop()
+        return {"x": np.array([number])}
+
+    fetcher = Fetcher(fetch)
+    threading.Timer(0.05, go.set).start()
+    with pytest.raises(OSError, match="away"):
+        fetcher.take(1)
+    assert fetcher.waited == 1
+    assert fetcher.take(1)["x"] == 1
