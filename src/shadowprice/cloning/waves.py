@@ -170,7 +170,7 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
                 f"draw the jobs with most={most}",
             )
         )
-    tables, begins, steps = _tables(jobs.laws)
+    tables, begins, steps = log_survival_tables(jobs.laws)
     means = np.array([law.mean for law in jobs.laws])
     paying = np.array([paying_age(law) for law in jobs.laws])
     typical = float((means[jobs.law] * jobs.scale).mean())
@@ -196,7 +196,7 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
     )
 
 
-def _tables(laws: Sequence[Distribution]) -> tuple[Floats, Floats, Floats]:
+def log_survival_tables(laws: Sequence[Distribution]) -> tuple[Floats, Floats, Floats]:
     """Tabulate ln S of every law at knots in ln t, from where S leaves 1 to far in the tail."""
     tables = np.empty((len(laws), KNOTS))
     begins, steps = np.empty(len(laws)), np.empty(len(laws))

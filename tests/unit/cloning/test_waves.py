@@ -7,7 +7,15 @@ import pytest
 from scipy.integrate import quad
 
 from shadowprice.cloning.api import Distribution, LogNormal, Pareto, TaskGroup, Weibull
-from shadowprice.cloning.waves import GRID, Rule, WaveRule, Waves, _tables, paying_age, run
+from shadowprice.cloning.waves import (
+    GRID,
+    Rule,
+    WaveRule,
+    Waves,
+    log_survival_tables,
+    paying_age,
+    run,
+)
 from shadowprice.cloning.workload import WaveJobs, measured_jobs, poisson_jobs
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.cloning.saving import assess
@@ -193,7 +201,7 @@ def test_savings_are_those_of_their_definition() -> None:
         LogNormal.of_mean(1.0, 8.0), LogNormal.of_mean(1.2, 12.0), LogNormal.of_mean(0.8, 5.0),
     ]  # fmt: skip
     ages = [[30.0], [4.0, 1.0], [0.0]]
-    tables, begins, steps = _tables(laws)
+    tables, begins, steps = log_survival_tables(laws)
     means = np.array([law.mean for law in laws])
     paying = np.array([paying_age(law) for law in laws])
     begun = np.zeros((3, 3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowprice.experiments.cloning import busy, light
+from shadowprice.experiments.cloning import busy, light, processes
 from shadowprice.experiments.framework import Experiment
 
 SOURCE = "CSD, speculative cloning with a dual approach (2017)"
@@ -62,5 +62,14 @@ EXPERIMENTS = (
         measure=busy.measure_workers,
         draw=busy.draw_workers,
         size=(11.0, 7.6),
+    ),
+    Experiment(
+        name="cloning-processes",
+        title="Bags on real processes: the measured tail against the predicted",
+        source=f"{SOURCE}, (3) and (5)",
+        reported=NONE,
+        measure=processes.measure_processes,
+        draw=processes.draw_processes,
+        size=(11.0, 4.4),
     ),
 )

@@ -1,0 +1,76 @@
+"""What one more copy of a task that really runs would save: the rule by saving, live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shadowprice.cloning.waves import GRID, log_survival_tables, paying_age
+from shadowprice.kernels.cloning.saving import assess
+from shadowprice.laws.distributions import Distribution
+
+
+class Savings:
+    """Savings of copies of tasks that run, when no task waits.
+
+    Parameters
+    ----------
+    laws : sequence of Distribution
+        The law of each task.
+    most : int
+        Most copies of a task at once.
+    machine_price : float
+        Seconds of flowtime that a machine second is worth: what keeps idle machines from copying
+        for nearly nothing.
+
+    Attributes
+    ----------
+    look : float
+        Seconds after which it is worth looking again, while nothing ends: a quarter of the mean.
+    """
+
+    def __init__(
+        self, laws: Sequence[Distribution], *, most: int = 3, machine_price: float = 0.1
+    ) -> None:
+        distinct = {id(law): law for law in laws}
+        places = {key: place for place, key in enumerate(distinct)}
+        self._law = np.array([places[id(law)] for law in laws], dtype=np.int64)
+        known = tuple(distinct.values())
+        self.log_survival_tables = log_survival_tables(known)
+        self._means = np.array([law.mean for law in known])
+        self._paying = np.array([paying_age(law) for law in known])
+        self._most = most
+        self._price = machine_price
+        self.look = 0.25 * float(self._means[self._law].mean())
+
+    def best(
+        self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
+    ) -> int | None:
+        """Return the task whose next copy saves most beyond what it costs, None where none does.
+
+        Parameters
+        ----------
+        now : float
+            The time.
+        running : sequence of int
+            Tasks that are not done, by their place among the laws.
+        begun : sequence of sequence of float
+            When each one's present copies began; a task that may have no other has as many as it
+            may have at most, or more.
+        """
+        count = len(running)
+        copies = np.array([min(len(one), self._most) for one in begun], dtype=np.int64)
+        starts = np.full((count, self._most), now)
+        for row, one in enumerate(begun):
+            newest = sorted(one)[-self._most :]
+            starts[row, : len(newest)] = newest
+        saving, extra = np.zeros(count), np.zeros(count)
+        assess(
+            0, now, np.array([0, count]), np.array([count]), np.zeros(count, dtype=np.bool_),
+            self._law[np.asarray(running, dtype=np.int64)], np.ones(count), copies, starts,
+            *self.log_survival_tables, self._means, self._paying, self._most, GRID, saving, extra,
+        )  # fmt: skip
+        gain = np.where(copies < self._most, saving - self._price * extra, 0.0)
+        place = int(np.argmax(gain)) if count else 0
+        return running[place] if count and gain[place] > 0.0 else None

@@ -1,0 +1,130 @@
+"""Bags on real processes: the tail that is measured, and the one that copies were planned by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from shadowprice.cloning.api import Pareto
+from shadowprice.cloning.montecarlo import clopper_pearson
+from shadowprice.experiments.style import PALETTE
+from shadowprice.training import bag
+from shadowprice.training.bag.rehearsal import Wait, wait
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+LAW: Final = Pareto.of_mean(1.8, 0.18)
+TASKS: Final = 8
+PROCESSES: Final = 32
+DEADLINE: Final = 0.45
+MISS: Final = 0.05
+LEVEL: Final = 0.99
+"""Of intervals and bands."""
+PLANS: Final = (("one copy each", 1, PALETTE[6]), ("planned", None, PALETTE[0]))
+
+
+def measure_processes(settings: Settings) -> Tables:
+    """Run bags of tasks that wait as long as a Pareto law draws it, in copies and without."""
+    bags = 30 if settings.quick else 250
+    runs: list[dict[str, Any]] = []
+    tasks: list[dict[str, Any]] = []
+    summary: list[dict[str, Any]] = []
+    with bag.Workers(wait, PROCESSES) as workers:
+        for at, (name, copies, _) in enumerate(PLANS):
+            outcomes = []
+            for number in range(bags):
+                settings.progress(at * bags + number, len(PLANS) * bags, name)
+                outcome = workers.run(
+                    [Wait(LAW, settings.seed * 1_000_003 + number)] * TASKS,
+                    law=LAW, deadline=DEADLINE, miss_probability=MISS, copies=copies,
+                )  # fmt: skip
+                outcomes.append(outcome)
+                spent = outcome.machine_seconds
+                runs.append({"plan": name, "seconds": outcome.seconds, "machine_seconds": spent})
+                tasks.extend(
+                    {
+                        "plan": name,
+                        "copies": outcome.plan.copies[task],
+                        "seconds": outcome.ends[task],
+                        "drawn": outcome.values[task],
+                    }
+                    for task in range(TASKS)
+                )
+            missed = sum(one.missed for one in outcomes)
+            low, high = clopper_pearson(missed, bags, LEVEL)
+            plan = outcomes[0].plan
+            summary.append(
+                {
+                    "plan": name, "copies": sum(plan.copies), "bags": bags,
+                    "predicted_miss": plan.miss_probability, "measured_miss": missed / bags,
+                    "low": low, "high": high, "predicted_machine_seconds": plan.machine_seconds,
+                    "measured_machine_seconds": float(
+                        np.mean([one.machine_seconds for one in outcomes])
+                    ),
+                }
+            )  # fmt: skip
+    return {
+        "bags": pl.DataFrame(runs), "tasks": pl.DataFrame(tasks), "summary": pl.DataFrame(summary)
+    }  # fmt: skip
+
+
+def predicted_misses(seconds: NDArray[np.float64], copies: list[int]) -> NDArray[np.float64]:
+    """Return the probability, by (3), that a bag lasts longer than given times.
+
+    Parameters
+    ----------
+    seconds : ndarray
+        The times.
+    copies : list of int
+        Of each of its tasks.
+    """
+    late = LAW.survival(seconds)[:, None] ** np.asarray(copies)
+    return np.asarray(1.0 - np.prod(1.0 - late, axis=1))
+
+
+def band(samples: int) -> float:
+    """Return how far an empirical tail may be off anywhere, but for one time in a hundred.
+
+    The inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant: exact for every
+    sample size.
+    """
+    return float(np.sqrt(np.log(2.0 / (1.0 - LEVEL)) / (2.0 * samples)))
+
+
+def draw_processes(tables: Tables, figure: Figure) -> None:
+    """Draw how often bags, and single tasks, last longer than a time."""
+    left, right = figure.subplots(1, 2)
+    times = np.geomspace(LAW.shortest, 20.0, 400)
+    for name, _, colour in PLANS:
+        rows = tables["tasks"].filter(pl.col("plan") == name)
+        copies = rows["copies"][:TASKS].to_list()
+        whole = tables["bags"].filter(pl.col("plan") == name)["seconds"].sort().to_numpy()
+        _tail(left, whole, times, predicted_misses(times, copies), colour, name)
+        one = rows["seconds"].sort().to_numpy()
+        late = np.mean(LAW.survival(times)[:, None] ** np.asarray(copies), axis=1)
+        _tail(right, one, times, late, colour, name)
+    for axes, title in ((left, "Bags of 8 tasks"), (right, "Single tasks")):
+        axes.axvline(DEADLINE, color=PALETTE[6], linewidth=1.0, linestyle=":")
+        axes.set(title=title, xscale="log", yscale="log", xlabel="seconds", ylim=(2e-3, 1.3))
+        axes.set_xticks([0.1, 0.2, 0.45, 1, 2, 5, 10], ["0.1", "0.2", "0.45", "1", "2", "5", "10"])
+        axes.minorticks_off()
+    left.set_ylabel("share that lasts longer")
+    left.plot([], [], color=PALETTE[6], linestyle="--", label="predicted")
+    left.legend(loc="lower left")
+
+
+def _tail(axes: Any, sample: Any, times: Any, predicted: Any, colour: str, name: str) -> None:
+    share = 1.0 - np.arange(1, len(sample) + 1) / len(sample)
+    width = band(len(sample))
+    axes.fill_between(
+        times, np.maximum(predicted - width, 1e-4), np.minimum(predicted + width, 1.0),
+        color=colour, alpha=0.12, linewidth=0,
+    )  # fmt: skip
+    axes.plot(times, predicted, color=colour, linestyle="--", linewidth=1.2)
+    axes.step(sample, np.maximum(share, 1e-4), where="post", color=colour, label=name)

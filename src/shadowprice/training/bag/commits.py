@@ -1,0 +1,167 @@
+"""What a bag keeps on disk: results and files of its tasks, each there whole, once, or not at all.
+
+::
+
+    bag.json                which bag it is
+    token                   the largest token that was ever granted
+    task-000012/            a task that is done: what its copy wrote, and result.pickle
+    .copies/                what copies write that have not won
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from shadowprice.core.errors import Fault, InputError
+
+RESULT: Final = "result.pickle"
+_FORMAT: Final = "shadowprice-bag"
+
+
+class Commits:
+    """The directory of one bag.
+
+    Parameters
+    ----------
+    path : Path
+        The directory; made if it is not there.
+    function : callable
+        What the bag runs.
+    payloads : sequence of bytes
+        Its tasks, pickled.
+
+    Raises
+    ------
+    InputError
+        If another bag is in it, somebody else's files are, or another process uses it.
+    OSError
+        If it cannot be written.
+    """
+
+    def __init__(self, path: Path, function: Callable[..., Any], payloads: Sequence[bytes]) -> None:
+        self._path = path.absolute()
+        self._copies = self._path / ".copies"
+        content = hashlib.sha256()
+        for payload in payloads:
+            content.update(hashlib.sha256(payload).digest())
+        own = {
+            "format": _FORMAT,
+            "function": f"{function.__module__}.{getattr(function, '__qualname__', function)}",
+            "tasks": len(payloads),
+            "content": content.hexdigest(),
+        }
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._know(own)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            mend = "wait for it, or give another directory"
+            raise InputError(Fault(str(path), "another process runs a bag in it", mend)) from error
+        except BaseException:
+            os.close(self._lock)
+            raise
+        shutil.rmtree(self._copies, ignore_errors=True)
+        self._copies.mkdir()
+        self._token = self._last_token()
+
+    def _know(self, own: dict[str, object]) -> None:
+        file = self._path / "bag.json"
+        try:
+            known = json.loads(file.read_text())
+        except FileNotFoundError:
+            if any(self._path.iterdir()):
+                mend = "give a new directory, or an empty one"
+                raise InputError(
+                    Fault(str(self._path), "it has files in it that are no bag's", mend)
+                ) from None
+            _write(file, json.dumps(own).encode())
+            return
+        except ValueError:
+            known = None
+        if known != own:
+            mend = "give another directory, or remove this one"
+            raise InputError(
+                Fault(
+                    str(self._path),
+                    "the results of another function or other tasks are in it",
+                    mend,
+                )
+            )
+
+    def _last_token(self) -> int:
+        try:
+            return int((self._path / "token").read_text())
+        except FileNotFoundError:
+            return 0
+
+    def done(self) -> dict[int, Any]:
+        """Return the results of the tasks that earlier runs did."""
+        found = {}
+        for entry in sorted(self._path.glob("task-*")):
+            with contextlib.suppress(FileNotFoundError):  # somebody removed it to have it again
+                found[int(entry.name[5:])] = pickle.loads((entry / RESULT).read_bytes())
+        return found
+
+    def scratch(self, task: int, copy: int) -> Path:
+        """Make a copy's own directory."""
+        path = self._copies / f"{task}-{copy}"
+        path.mkdir()
+        return path
+
+    def grant(self) -> int:
+        """Return a token larger than every one before; it is on disk before it is told."""
+        self._token += 1
+        _write(self._path / "token", str(self._token).encode())
+        return self._token
+
+    def commit(self, task: int, scratch: Path, result: bytes) -> None:
+        """Make a copy's directory the task's, at once; it is on disk before."""
+        (scratch / RESULT).write_bytes(result)
+        for folder, _, files in os.walk(scratch):
+            for name in files:
+                _sync(Path(folder, name))
+            _sync(Path(folder))
+        scratch.rename(self._path / f"task-{task:06d}")
+        _sync(self._path)
+
+    def drop(self, scratch: Path | None) -> None:
+        """Remove what a copy wrote that did not win."""
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        if self._lock >= 0:
+            shutil.rmtree(self._copies, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _sync(path: Path) -> None:
+    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, content: bytes) -> None:
+    new = path.with_name(f".{path.name}.new")
+    with new.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.replace(path)

@@ -1,0 +1,256 @@
+"""One bag from its first copy to its last: who wins, who is killed, what is tried again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shadowprice import jobs
+from shadowprice.training.bag.attempt import CLAIM, DONE
+from shadowprice.training.bag.outcome import Ending, Outcome, Progress, TaskFailedError, Try
+
+if TYPE_CHECKING:
+    from shadowprice.training.bag.commits import Commits
+    from shadowprice.training.bag.planning import LawArgument, Plan
+    from shadowprice.training.bag.workers import Worker, Workers
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A copy that runs."""
+
+    task: int
+    number: int
+    worker: Worker
+    started: float
+    scratch: Path | None
+    holds: bool = False
+    """Whether it was granted its task's token: no other copy runs, or is begun, while it lives."""
+
+
+class Run:
+    """A bag while it runs.
+
+    Parameters
+    ----------
+    workers : Workers
+        The processes.
+    plan : Plan
+        Copies of each of ``left``.
+    payloads : sequence of bytes
+        All tasks, pickled.
+    left : sequence of int
+        Tasks that are to run.
+    known : mapping
+        Results of the others.
+    law
+        As in `plan_copies`, of ``left``.
+    retries, keep_going, store, progress
+        As in `Workers.run`.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        plan: Plan,
+        payloads: Sequence[bytes],
+        left: Sequence[int],
+        known: Mapping[int, Any],
+        law: LawArgument,
+        *,
+        retries: int,
+        keep_going: bool,
+        store: Commits | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._workers = workers
+        self._plan = plan
+        self._payloads = payloads
+        self._left = tuple(left)
+        self._values = dict(known)
+        self._retries = retries
+        self._keep_going = keep_going
+        self._store = store
+        self._progress = progress
+        self._waiting: deque[int] = deque()
+        self._running: dict[int, list[_Copy]] = {task: [] for task in left}
+        self._begun = dict.fromkeys(left, 0)
+        self._failures = dict.fromkeys(left, 0)
+        self._failed: dict[int, TaskFailedError] = {}
+        self._ends: dict[int, float] = {}
+        self._tries: list[Try] = []
+        self._savings = None
+        if plan.by_saving and law is not None:
+            from shadowprice.cloning.savings import Savings  # noqa: PLC0415  # it compiles
+            from shadowprice.training.bag.planning import laws_of  # noqa: PLC0415
+
+            self._savings = Savings(laws_of(law, len(left)) or ())
+
+    def finish(self) -> Outcome:
+        """Run until every task is done or given up; nothing runs afterwards."""
+        # Copies of one task follow one another, so that few processes take every task once first.
+        most = max(self._plan.copies, default=0)
+        for number in range(most):
+            wanted = zip(self._left, self._plan.copies, strict=True)
+            self._waiting.extend(task for task, copies in wanted if number < copies)
+        self._workers.prepare(min(len(self._waiting), self._workers.processes))
+        self._began = time.monotonic()
+        try:
+            while self._waiting or any(self._running.values()):
+                self._begin_copies()
+                self._tell()
+                self._take_answers()
+            self._tell()
+        finally:
+            for copies in self._running.values():
+                for copy in copies:
+                    copy.worker.kill()
+        seconds = max(self._ends.values(), default=0.0)
+        return Outcome(
+            self._values, self._failed, len(self._payloads), self._ends, seconds, self._plan,
+            tuple(self._tries),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ beginning
+
+    @property
+    def _busy(self) -> int:
+        return sum(map(len, self._running.values()))
+
+    def _over(self, task: int) -> bool:
+        return task in self._values or task in self._failed
+
+    def _begin_copies(self) -> None:
+        while self._busy < self._workers.processes:
+            task = self._next()
+            if task is None:
+                return
+            self._begin(task)
+
+    def _next(self) -> int | None:
+        """Return the task of the next copy to begin, None where none is."""
+        while self._waiting:
+            task = self._waiting.popleft()
+            settled = any(copy.holds for copy in self._running[task])
+            if not self._over(task) and not settled:
+                return task
+        if self._savings is None:
+            return None
+        open_tasks = [
+            place
+            for place, task in enumerate(self._left)
+            if self._running[task] and not any(copy.holds for copy in self._running[task])
+        ]
+        begun = [[copy.started for copy in self._running[self._left[at]]] for at in open_tasks]
+        place = self._savings.best(time.monotonic(), open_tasks, begun)
+        return None if place is None else self._left[place]
+
+    def _begin(self, task: int) -> None:
+        number = self._begun[task]
+        worker = self._workers.take()
+        scratch = None if self._store is None else self._store.scratch(task, number)
+        copy = _Copy(task, number, worker, time.monotonic(), scratch)
+        self._begun[task] += 1
+        self._running[task].append(copy)
+        place = None if scratch is None else str(scratch)
+        try:
+            worker.connection.send((task, number, place, self._payloads[task]))
+        except OSError:  # it died while it was idle
+            self._fail(copy, worker.death())
+
+    # ------------------------------------------------------------------ answers
+
+    def _take_answers(self) -> None:
+        by_connection = {
+            copy.worker.connection: copy for copies in self._running.values() for copy in copies
+        }
+        if not by_connection:
+            return
+        look = None if self._savings is None else self._savings.look
+        for connection in wait(list(by_connection), look):
+            copy = by_connection[connection]  # type: ignore[index]  # it is one of those given
+            if copy not in self._running[copy.task]:
+                continue  # another answer of this round has ended it
+            try:
+                kind, at, content = copy.worker.connection.recv()
+            except (EOFError, OSError):
+                self._fail(copy, f"its process {copy.worker.death()}")
+                continue
+            if kind == CLAIM:
+                self._settle(copy)
+                token = next(_tokens) if self._store is None else self._store.grant()
+                with contextlib.suppress(OSError):  # it died meanwhile: its pipe will say so
+                    copy.worker.connection.send(token)
+            elif kind == DONE:
+                self._settle(copy)
+                self._win(copy, at, content)
+            else:
+                self._fail(copy, content, alive=True)
+
+    def _settle(self, winner: _Copy) -> None:
+        """Kill the other copies of a task: the first to claim it, or to end, has it alone."""
+        for copy in tuple(self._running[winner.task]):
+            if copy is not winner:
+                copy.worker.kill()
+                self._end(copy, time.monotonic(), Ending.CANCELLED)
+        winner.holds = True
+
+    def _win(self, copy: _Copy, at: float, content: bytes) -> None:
+        value = pickle.loads(content)
+        if self._store is not None and copy.scratch is not None:
+            self._store.commit(copy.task, copy.scratch, content)
+        self._values[copy.task] = value
+        self._ends[copy.task] = at - self._began
+        self._end(copy, at, Ending.WON)
+        self._workers.give(copy.worker)
+        jobs.report(len(self._values))
+
+    def _fail(self, copy: _Copy, reason: str, *, alive: bool = False) -> None:
+        if alive:
+            self._workers.give(copy.worker)
+        else:
+            copy.worker.kill()
+        self._end(copy, time.monotonic(), Ending.FAILED, reason)
+        task = copy.task
+        self._failures[task] += 1
+        if self._failures[task] <= self._retries:
+            self._waiting.append(task)
+        elif not self._running[task] and task not in self._waiting:
+            error = TaskFailedError(task, self._failures[task], reason)
+            if not self._keep_going:
+                raise error
+            self._failed[task] = error
+
+    def _end(self, copy: _Copy, at: float, ending: Ending, reason: str = "") -> None:
+        self._running[copy.task].remove(copy)
+        if ending is not Ending.WON and self._store is not None:
+            self._store.drop(copy.scratch)
+        started = copy.started - self._began
+        self._tries.append(Try(copy.task, copy.number, started, at - copy.started, ending, reason))
+
+    def _tell(self) -> None:
+        if self._progress is None:
+            return
+        unbegun = {task for task in self._waiting if not self._begun[task]}
+        self._progress(
+            Progress(
+                tasks=len(self._payloads),
+                done=len(self._values),
+                failed=len(self._failed),
+                waiting=len(unbegun),
+                copies=self._busy,
+                failures=sum(self._failures.values()),
+                seconds=time.monotonic() - self._began,
+            )
+        )
+
+
+_tokens = itertools.count(1)

@@ -1,0 +1,93 @@
+"""What tests have bags run: functions that processes can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from shadowprice.training import bag
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def pid(_task: Any) -> int:
+    return os.getpid()
+
+
+def slow_but_last(task: tuple[str, int]) -> str:
+    """Write down that it is here, then wait for ever unless it is copy number ``fast``."""
+    folder, fast = task
+    attempt = bag.current()
+    Path(folder, f"copy-{attempt.copy}").write_text(str(os.getpid()))
+    if attempt.copy != fast:
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+        Path(folder, f"child-{attempt.copy}").write_text(str(child.pid))
+        time.sleep(600)
+    while len(list(Path(folder).glob("child-*"))) < fast:  # all others are at it
+        time.sleep(0.01)
+    return f"copy {attempt.copy}"
+
+
+def racing_side_effects(folder: str) -> int:
+    """Append to a file outside of the bag, in as many steps as would show two at it."""
+    attempt = bag.current()
+    token = attempt.claim()
+    with Path(folder, f"effects-{attempt.task}").open("a") as stream:
+        for step in range(20):
+            stream.write(f"{token} {step}\n")
+            stream.flush()
+            time.sleep(0.001)
+    return token
+
+
+def dies_holding(folder: str) -> int:
+    """Die of SIGKILL with the token, but for the second that gets it."""
+    attempt = bag.current()
+    token = attempt.claim()
+    with Path(folder, "tokens").open("a") as stream:
+        stream.write(f"{token}\n")
+    if len(Path(folder, "tokens").read_text().split()) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return token
+
+
+def writes_files(task: tuple[int, int]) -> int:
+    """Write half of two files, and fail or go on, as the copy's number says."""
+    number, failing = task
+    attempt = bag.current()
+    (attempt.directory / "first.txt").write_text(f"{number} by copy {attempt.copy}")
+    if attempt.copy < failing:
+        raise ValueError(f"no luck with {number}")
+    (attempt.directory / "second.txt").write_text("whole")
+    return number
+
+
+def fails_first(task: tuple[str, int]) -> int:
+    """Fail in some way in its first copy."""
+    way, value = task
+    if bag.current().copy == 0:
+        if way == "raise":
+            raise RuntimeError("the first never works")
+        if way == "kill":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if way == "exit":
+            os._exit(7)
+        if way == "leave":
+            sys.exit(0)
+    return value
+
+
+def unpicklable(_task: Any) -> Any:
+    return lambda: None
+
+
+def waits(folder: str) -> None:
+    Path(folder, f"{bag.current().task}.pid").write_text(str(os.getpid()))
+    time.sleep(600)

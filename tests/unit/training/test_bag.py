@@ -1,0 +1,245 @@
+"""Bags on real processes: who wins, what is killed, what is kept, and how often."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.training import bag
+from tests import bag_functions as functions
+
+
+def _alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in {b"Z", b"X"}
+
+
+def _gone(process: int, patience: float = 10.0) -> bool:
+    end = time.monotonic() + patience
+    while _alive(process):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _run(function: Any, tasks: Any, processes: int = 2, **settings: Any) -> bag.Outcome:
+    with bag.Workers(function, processes) as workers:
+        return workers.run(tasks, **settings)
+
+
+def test_results_come_in_the_order_of_the_tasks() -> None:
+    seen: list[bag.Progress] = []
+    outcome = _run(functions.square, range(7), progress=seen.append)
+    assert outcome.results == [0, 1, 4, 9, 16, 25, 36]
+    assert [one.ending for one in outcome.tries] == [bag.Ending.WON] * 7
+    assert seen[-1].done == 7
+    assert seen[-1].copies == 0
+    assert max(one.copies for one in seen) == 2
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+
+
+def test_processes_are_used_again_and_end_with_their_workers() -> None:
+    with bag.Workers(functions.pid, 1) as workers:
+        first = workers.run(range(3)).results
+        second = workers.run(range(3)).results
+        assert len({*first, *second}) == 1
+        assert _alive(first[0])
+    assert _gone(first[0])
+
+
+def test_nothing_to_do_is_done() -> None:
+    assert _run(functions.square, []).results == []
+
+
+def test_the_first_copy_to_end_wins_and_the_others_die_with_what_they_started(
+    tmp_path: Path,
+) -> None:
+    outcome = _run(functions.slow_but_last, [(str(tmp_path), 2)], 3, copies=3)
+    assert outcome.results == ["copy 2"]
+    endings = sorted((one.copy, one.ending.value) for one in outcome.tries)
+    assert endings == [(0, "cancelled"), (1, "cancelled"), (2, "won")]
+    for number in (0, 1):
+        assert _gone(int((tmp_path / f"copy-{number}").read_text()))
+        assert _gone(int((tmp_path / f"child-{number}").read_text()))
+
+
+def test_only_one_copy_gets_past_its_claim(tmp_path: Path) -> None:
+    outcome = _run(functions.racing_side_effects, [str(tmp_path)] * 2, 6, copies=3)
+    for task, token in enumerate(outcome.results):
+        lines = (tmp_path / f"effects-{task}").read_text().splitlines()
+        assert lines == [f"{token} {step}" for step in range(20)]
+    assert len(set(outcome.results)) == 2
+
+
+def test_a_holder_that_dies_passes_on_a_larger_token(tmp_path: Path) -> None:
+    kept = tmp_path / "bag"
+    outcome = _run(functions.dies_holding, [str(tmp_path)], 2, copies=2, retries=1, directory=kept)
+    first, second = map(int, (tmp_path / "tokens").read_text().split())
+    assert outcome.results == [second]
+    assert second > first
+    # And after a restart, larger still.
+    (kept / "task-000000" / "result.pickle").unlink()
+    (kept / "task-000000").rmdir()
+    (tmp_path / "tokens").write_text("0\n")
+    again = _run(functions.dies_holding, [str(tmp_path)], 1, directory=kept)
+    assert again.results[0] > second
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("raise", "RuntimeError: the first never works"),
+        ("kill", "died of SIGSEGV"),
+        ("exit", "exited 7"),
+        ("leave", "exited 0"),
+    ],
+)
+def test_failures_are_tried_again_as_often_as_allowed(way: str, told: str) -> None:
+    outcome = _run(functions.fails_first, [(way, 3), ("", 4)], retries=1)
+    assert outcome.results == [3, 4]
+    (failed,) = (one for one in outcome.tries if one.ending is bag.Ending.FAILED)
+    assert told in failed.reason
+    with pytest.raises(bag.TaskFailedError, match="task 1 failed once") as caught:
+        _run(functions.fails_first, [("", 3), (way, 4)])
+    assert told in str(caught.value)
+
+
+def test_a_failure_ends_no_task_of_which_another_copy_runs() -> None:
+    assert _run(functions.fails_first, [("raise", 3)], copies=2).results == [3]
+
+
+def test_others_go_on_where_that_is_asked_for(tmp_path: Path) -> None:
+    tasks = [(0, 0), (1, 9), (2, 0)]
+    outcome = _run(functions.writes_files, tasks, keep_going=True, directory=tmp_path)
+    assert dict(outcome.values) == {0: 0, 2: 2}
+    assert list(outcome.failed) == [1]
+    assert outcome.failed[1].failures == 1
+    with pytest.raises(bag.TaskFailedError, match="no luck with 1"):
+        _ = outcome.results
+
+
+def test_files_of_winners_are_kept_whole_and_no_others(tmp_path: Path) -> None:
+    tasks = [(0, 0), (1, 1)]
+    kept = tmp_path / "bag"
+    assert _run(functions.writes_files, tasks, retries=1, directory=kept).results == [0, 1]
+    names = sorted(entry.name for entry in kept.iterdir())
+    assert names == ["bag.json", "task-000000", "task-000001"]
+    assert (kept / "task-000001" / "first.txt").read_text() == "1 by copy 1"
+    assert (kept / "task-000001" / "second.txt").read_text() == "whole"
+
+
+def test_a_bag_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
+    tasks = [(0, 0), (1, 1), (2, 0)]
+    with pytest.raises(bag.TaskFailedError):
+        _run(functions.writes_files, tasks, 1, directory=tmp_path)
+    assert [entry.name for entry in tmp_path.glob("task-*")] == ["task-000000"]
+    outcome = _run(functions.writes_files, tasks, 1, retries=1, directory=tmp_path)
+    assert outcome.results == [0, 1, 2]
+    assert {one.task for one in outcome.tries} == {1, 2}
+    again = _run(functions.writes_files, tasks, 1, directory=tmp_path)
+    assert again.results == [0, 1, 2]
+    assert not again.tries
+
+
+def test_a_directory_is_of_one_bag(tmp_path: Path) -> None:
+    kept = tmp_path / "bag"
+    _run(functions.square, [1, 2], directory=kept)
+    with pytest.raises(InputError, match="other tasks are in it; give another"):
+        _run(functions.square, [1, 3], directory=kept)
+    with pytest.raises(InputError, match="another function"):
+        _run(functions.pid, [1, 2], directory=kept)
+    with pytest.raises(InputError, match="no bag's"):
+        _run(functions.square, [1], directory=Path(__file__).parent)
+
+
+def test_wrong_arguments_are_told_before_anything_runs() -> None:
+    with pytest.raises(InputError, match="function: it cannot be pickled"):
+        bag.Workers(lambda task: task, 1)
+    with pytest.raises(InputError, match="write a number from 1 to"):
+        bag.Workers(functions.square, 0)
+    with bag.Workers(functions.square, 2) as workers:
+        with pytest.raises(InputError, match=r"tasks\[1\]: it cannot be pickled"):
+            workers.run([1, lambda: None])
+        with pytest.raises(InputError, match="retries"):
+            workers.run([1], retries=-1)
+        with pytest.raises(InputError, match="law: int is no law"):
+            workers.run([1], law=3)  # type: ignore[arg-type]  # that is the point
+        with pytest.raises(InputError, match="copies: 0 of 1 tasks"):
+            workers.run([1], copies=0)
+
+
+def test_a_result_that_cannot_be_sent_is_a_failure() -> None:
+    with pytest.raises(bag.TaskFailedError, match="pickle"):
+        _run(functions.unpicklable, [0])
+
+
+_PROGRAM = """
+import signal, sys, time
+from shadowprice.training import bag
+from tests import bag_functions
+
+if __name__ == "__main__":
+    with bag.Workers(bag_functions.waits, 2) as workers:
+        workers.run([sys.argv[1]] * 2, directory=sys.argv[1] + "/bag")
+"""
+
+
+@contextlib.contextmanager
+def _program(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """Run a bag that never ends in a program of its own, and tell its copies."""
+    script = folder / "program.py"
+    script.write_text(_PROGRAM)
+    root = Path(__file__).parents[3]
+    environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}
+    with subprocess.Popen(
+        [sys.executable, str(script), str(folder)], env=environment, stderr=subprocess.PIPE
+    ) as program:
+        try:
+            end = time.monotonic() + 60
+            while not all((folder / f"{task}.pid").exists() for task in (0, 1)):
+                assert program.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            time.sleep(0.05)
+            yield program, [int((folder / f"{task}.pid").read_text()) for task in (0, 1)]
+        finally:
+            program.kill()
+
+
+def test_ctrl_c_leaves_no_copy_behind(tmp_path: Path) -> None:
+    with _program(tmp_path) as (program, copies):
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=30)
+        assert program.returncode != 0
+        assert b"KeyboardInterrupt" in errors
+        assert not any(map(_alive, copies))
+        assert not (tmp_path / "bag" / ".copies").exists()
+
+
+def test_copies_die_with_the_program_that_is_killed(tmp_path: Path) -> None:
+    with _program(tmp_path) as (program, copies):
+        program.kill()
+        program.wait()
+        assert all(map(_gone, copies))
+        # Its directory is free again at once.
+        with pytest.raises(InputError, match="another function"):
+            _run(functions.square, [0], directory=tmp_path / "bag")
+
+
+def test_two_bags_never_share_a_directory(tmp_path: Path) -> None:
+    with _program(tmp_path), pytest.raises(InputError, match="another process runs a bag in it"):
+        _run(functions.square, [0], directory=tmp_path / "bag")

@@ -1,0 +1,114 @@
+"""Copies of bags: as they are planned, what that promises, and what is measured."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shadowprice.cloning.api import CloningProblem, Pareto, TaskGroup, solve
+from shadowprice.core.errors import InputError
+from shadowprice.training import bag
+from shadowprice.training.bag.rehearsal import Wait, wait
+
+LAW = Pareto.of_mean(1.8, 0.9)
+LEVEL = 0.999
+"""How seldom a right tail is refused, over all seeds; Dvoretzky, Kiefer, Wolfowitz and Massart."""
+SLOW = 0.2
+"""Seconds that processes may take to begin and tell, on a busy machine."""
+
+
+def test_copies_are_those_of_cloning() -> None:
+    laws = [LAW] * 5 + [Pareto(2.5, 0.3)] * 3
+    plan = bag.plan_copies(8, 40, law=laws, deadline=2.0, miss_probability=0.02)
+    found = solve(CloningProblem([TaskGroup(5, LAW), TaskGroup(3, laws[-1])], 40, 2.0, 0.02))
+    assert sorted(plan.copies) == sorted(found.copies.tolist())
+    assert plan.machine_seconds == pytest.approx(found.expected_cost)
+    assert plan.miss_probability == pytest.approx(found.miss_probability)
+    assert plan.miss_probability is not None
+    assert plan.miss_probability <= 0.02
+
+
+def test_what_cannot_be_planned_is_told() -> None:
+    with pytest.raises(InputError, match=r"8 processes cannot finish .* processes: "):
+        bag.plan_copies(8, 8, law=LAW, deadline=1.0)
+    with pytest.raises(InputError, match="2 laws for 3 tasks"):
+        bag.plan_copies(3, 9, law=[LAW, LAW], deadline=9.0)
+    assert bag.plan_copies(3, 2, law=LAW, deadline=9.0).by_saving
+    assert bag.plan_copies(3, 9).copies == (1, 1, 1)
+    given = bag.plan_copies(3, 9, law=LAW, deadline=1.0, copies=2)
+    late = LAW.survival(1.0) ** 2
+    assert given.miss_probability == pytest.approx(1.0 - (1.0 - late) ** 3)
+
+
+def test_measured_durations_make_a_law() -> None:
+    seconds = LAW.inverse_survival(np.random.default_rng(1).uniform(1e-9, 1.0, 4000))
+    law = bag.measured(seconds)
+    assert law.survival(2.0) == pytest.approx(float(LAW.survival(2.0)), rel=0.2)
+    assert law.survival(60.0) > 0.0
+    assert bag.measured(seconds, tail=False).survival(seconds.max() * 1.01) == 0.0
+
+
+def _above(sample: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    """Return how far a sorted sample's tail is above a predicted one, in widths of the band."""
+    width = math.sqrt(math.log(1.0 / (1.0 - LEVEL)) / (2.0 * len(sample)))
+    until = 1.0 - np.arange(len(sample)) / len(sample)
+    return float((until - predicted).max()) / width
+
+
+def _below(sample: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    """Return how far it is below."""
+    width = math.sqrt(math.log(1.0 / (1.0 - LEVEL)) / (2.0 * len(sample)))
+    since = 1.0 - np.arange(1, len(sample) + 1) / len(sample)
+    return float((predicted - since).max()) / width
+
+
+@pytest.mark.train  # a hundred processes: not for every run
+def test_the_measured_tail_is_the_predicted_one() -> None:
+    tasks, copies = 40, 3
+    ends: list[float] = []
+    with bag.Workers(wait, tasks * copies) as workers:
+        for seed in (3, 4):
+            outcome = workers.run([Wait(LAW, seed)] * tasks, law=LAW, deadline=1.0, copies=copies)
+            for task in range(tasks):
+                least = min(_drawn(LAW, seed, task, copy) for copy in range(copies))
+                assert least <= outcome.values[task] <= outcome.ends[task]
+            later = [outcome.ends[task] - outcome.values[task] for task in range(tasks)]
+            assert np.median(later) < SLOW
+            won = sum(one.ending is bag.Ending.WON for one in outcome.tries)
+            assert (won, len(outcome.tries)) == (tasks, tasks * copies)
+            ends += outcome.ends.values()
+    sample = np.sort(ends)
+    # Tasks last as long as the least of three copies, and no longer than processes are slow.
+    assert _below(sample, LAW.survival(sample) ** copies) < 1.0
+    assert _above(sample, LAW.survival(sample - SLOW) ** copies) < 1.0
+    # The same test tells one copy from three.
+    assert _below(sample, LAW.survival(sample)) > 1.0
+
+
+def test_idle_processes_copy_what_is_late() -> None:
+    # One task is drawn to last ten times as long as the law lets expect; others are quick.
+    law = Pareto.of_mean(1.6, 0.3)
+    seed = next(
+        seed
+        for seed in range(10_000)
+        if _drawn(law, seed, 2, 0) > 4.0
+        and _drawn(law, seed, 2, 1) < 0.3
+        and all(_drawn(law, seed, task, 0) < 0.4 for task in (0, 1, 3))
+    )
+    with bag.Workers(wait, 3) as workers:
+        outcome = workers.run([Wait(law, seed)] * 4, law=law)
+    assert outcome.plan.by_saving
+    assert outcome.seconds < 3.0
+    assert [one.task for one in outcome.tries if one.ending is bag.Ending.CANCELLED].count(2) >= 1
+    # Nothing is copied while a task waits.
+    last_begin = max(one.started for one in outcome.tries if one.copy == 0)
+    assert all(one.started >= last_begin for one in outcome.tries if one.copy > 0)
+
+
+def _drawn(law: Pareto, seed: int, task: int, copy: int) -> float:
+    import random
+
+    return float(law.inverse_survival(1.0 - random.Random(f"{seed}/{task}/{copy}").random()))
