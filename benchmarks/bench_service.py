@@ -77,7 +77,17 @@ def serving(folder: Path, policy: str) -> Iterator[Server]:
     """Run a service that only observes."""
     (folder / "cluster.yaml").write_text(CLUSTER)
     words = [sys.executable, "-c", START, "serve", "-c", str(folder / "cluster.yaml"), "--data"]
-    words += [str(folder / "data"), "--listen", "127.0.0.1:0", "-p", policy, "--observe", "-q"]
+    words += [
+        str(folder / "data"),
+        "--listen",
+        "127.0.0.1:0",
+        "-p",
+        policy,
+        "--observe",
+        "--executor",
+        "none",
+        "-q",
+    ]
     began = time.perf_counter()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -68,6 +68,7 @@ def running(
     executor: Executor | None = None,
     name: str = "data",
     port: int = 0,
+    observe: bool | None = None,
 ) -> Iterator[Running]:
     """Run a service in a thread; without an executor it only observes."""
     path = folder / "cluster.yaml"
@@ -77,7 +78,8 @@ def running(
         data=data or str(folder / name),
         port=port,
         policy=policy,
-        observe=executor is None,
+        executor="none" if executor is None else "local",
+        observe=executor is None if observe is None else observe,
         token_file=folder / "operator.token" if data else None,
     )
     service = Service(settings, clock, executor)

@@ -468,7 +468,7 @@ def served(folder: Path, port: int, kill: bool) -> Iterator[str]:
     """Serve in a process of its own, which is killed or interrupted in the end."""
     command = [sys.executable, "-c", "from shadowprice.cli.main import main; main()", "serve"]
     command += ["--cluster", str(folder / "cluster.yaml"), "--data", str(folder / "data")]
-    command += ["--policy", "fifo", "--observe", "-q", "-o", "json"]
+    command += ["--policy", "fifo", "--observe", "--executor", "none", "-q", "-o", "json"]
     with subprocess.Popen(
         [*command, "--listen", f"127.0.0.1:{port}"], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -31,6 +31,8 @@ LOOKING = (
     "prices",
     "prices/history",
     "timeline",
+    "comparison",
+    "comparison/jobs",
     "decisions",
     "events",
     "servers",

@@ -64,6 +64,7 @@ PARTS: Final = {
     "nodes": _own("nodes", "Servers, as sinfo shows them.", LIVE),
     "drain": _live("nodes", "drain", "Give servers no more work."),
     "uncordon": _live("nodes", "uncordon", "Let servers take work again."),
+    "observed": _own("observed", "What really ran, beside what would have.", LIVE),
     "events": _live("follow", "events", "Follow what happens."),
     "top": _live("follow", "top", "What runs and waits, on one screen."),
     "tokens": _live("login", "tokens", "List, hand out and take back tokens."),

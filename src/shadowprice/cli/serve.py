@@ -66,7 +66,12 @@ def serve(
     settings: o.SetOption = None,
     params: o.ParamsOption = None,
     executor: Annotated[
-        str, typer.Option("--executor", help="What runs jobs.", metavar="NAME")
+        str,
+        typer.Option(
+            "--executor",
+            help="What runs jobs; with --observe what sees others run, or none.",
+            metavar="NAME",
+        ),
     ] = "local",
     executor_set: Annotated[
         list[str] | None,
@@ -78,7 +83,10 @@ def serve(
     ] = None,
     observe: Annotated[
         bool,
-        typer.Option("--observe", help="Command nothing: only say what would have been decided."),
+        typer.Option(
+            "--observe",
+            help="Command nothing: follow what really runs, and say what would have been decided.",
+        ),
     ] = False,
     keep: Annotated[
         str, typer.Option("--keep", help="How long closed jobs are kept, such as 365d.")

@@ -312,6 +312,20 @@ class AsyncClient:
             if (cursor := page.next) is None:
                 return
 
+    async def comparison(self, days: float | None = None) -> Json:
+        """Return what was decided beside what really ran, where the service only observes."""
+        return await self.send(calls.comparison(days))
+
+    async def compared_jobs(self) -> AsyncIterator[Json]:
+        """Yield jobs with both of their histories, the newest first, page by page."""
+        cursor: int | None = None
+        while True:
+            page = await self.send(calls.compared_jobs(cursor))
+            for entry in page.entries:
+                yield entry
+            if (cursor := page.next) is None:
+                return
+
     async def service(self) -> Json:
         """Return what the service is: its version, policy, slots."""
         return await self.send(calls.service())

@@ -259,6 +259,18 @@ def decisions(
     return Call("GET", _at("decisions"), _paged("decisions", Event.read), query)
 
 
+def comparison(days: float | None = None) -> Call[Json]:
+    """Compare what was decided with what really ran, where the service only observes."""
+    query = {"days": None if days is None else f"{days:g}"}
+    return Call("GET", _at("comparison"), dict, query, patience=30)
+
+
+def compared_jobs(cursor: int | None = None, limit: int | None = None) -> Call[Page[Json]]:
+    """List jobs with both of their histories, the newest first."""
+    query = {"cursor": cursor, "limit": limit}
+    return Call("GET", _at("comparison", "jobs"), _paged("jobs", dict), query)
+
+
 def service() -> Call[Json]:
     """Ask what the service is: its version, policy, slots."""
     return Call("GET", _at("service"), dict)

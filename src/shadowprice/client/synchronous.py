@@ -307,6 +307,19 @@ class Client:
             if (cursor := page.next) is None:
                 return
 
+    def comparison(self, days: float | None = None) -> Json:
+        """Return what was decided beside what really ran, where the service only observes."""
+        return self.send(calls.comparison(days))
+
+    def compared_jobs(self) -> Iterator[Json]:
+        """Yield jobs with both of their histories, the newest first, page by page."""
+        cursor: int | None = None
+        while True:
+            page = self.send(calls.compared_jobs(cursor))
+            yield from page.entries
+            if (cursor := page.next) is None:
+                return
+
     def service(self) -> Json:
         """Return what the service is: its version, policy, slots."""
         return self.send(calls.service())

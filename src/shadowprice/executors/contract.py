@@ -389,7 +389,7 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A job that really runs, whoever started it; for services that only look on.
+    """A job that really runs, or ran, whoever started it; for services that only look on.
 
     Parameters
     ----------
@@ -401,12 +401,18 @@ class Observed:
         When it began, seconds since 1970.
     tenant : str or None
         Its owner.
+    ended : float or None
+        When it ended, where that is known; what is not told of any more ended as well.
+    done : bool or None
+        Whether it ended with success; None where nobody can tell.
     """
 
     job: str
     placement: tuple[Share, ...]
     since: float
     tenant: str | None = None
+    ended: float | None = None
+    done: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,4 +578,7 @@ class Executor(Protocol):
         """
 
     async def observe(self) -> tuple[Observed, ...]:
-        """Return what really runs, this executor's own generations and those of others."""
+        """Return what really runs, this executor's own generations and those of others.
+
+        What ended may be told for a while, with when and how; a job is told of once.
+        """

@@ -38,10 +38,12 @@ from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND, Clock, SteadyClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
+from shadowprice.service.modes import check_executor, check_mode
+from shadowprice.service.observing import Follower
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.recovery import PolicyChoice, file_change
 from shadowprice.service.runner import Runner
-from shadowprice.service.settings import Settings
+from shadowprice.service.settings import NOTHING, Settings
 from shadowprice.service.slots import MoveOrigin
 from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.truth import Truth
@@ -67,7 +69,8 @@ class Service:
     clock : Clock, optional
         Where time comes from; by default the machine.
     executor : Executor, optional
-        What runs jobs, in place of the one that the settings name.
+        What runs jobs, in place of the one that the settings name; in a service that only observes,
+        what sees them run.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Service:
         self.choice = PolicyChoice(settings.policy, dict(settings.parameters))
         self.driver: Driver | None = None
         self.runner: Runner | None = None
+        self.follower: Follower | None = None
         self.whatifs = WhatIfs()
         self.key = b""
         self.address = ""
@@ -90,8 +94,9 @@ class Service:
         self._executor = executor
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="reader")
         self._tasks: list[asyncio.Task[None]] = []
-        if not settings.observe and executor is None:
+        if executor is None and settings.executor != NOTHING:
             self._executor = create(settings.executor, self._executor_options())
+        check_executor(settings, self._executor)
 
     def _executor_options(self) -> ExecutorOptions:
         folder = self.store.folder or Path.cwd() / "shadowprice-executor"
@@ -140,7 +145,11 @@ class Service:
             keep=int(self.settings.keep_days * DAY),
             metrics=self.metrics,
         )
-        if self._executor is not None:
+        if self.settings.observe:
+            if self._executor is not None:
+                self.follower = Follower(self.driver, self._executor)
+                await self.follower.open()
+        elif self._executor is not None:
             self.runner = Runner(self.driver, self._executor, self.key)
             self.runner.address = self.address
             await self.runner.open()
@@ -149,6 +158,8 @@ class Service:
             with suppress(ShadowpriceError):
                 await self.runner.settle()
             self.runner.begin()
+        if self.follower is not None:
+            self.follower.begin()
         self.metrics.writer.set(1)
 
     async def _own(self, driver: Driver) -> None:
@@ -191,6 +202,8 @@ class Service:
         await self.whatifs.close()
         if self.runner is not None:
             await self.runner.close()
+        if self.follower is not None:
+            await self.follower.close()
         if self.driver is not None:
             self.driver.hub.close()
             await self.driver.stop()
@@ -208,6 +221,7 @@ class Service:
 
     def _recover(self, clock: SteadyClock) -> Truth:
         truth = Truth(self.store, self.cluster, self.choice, clock, virtual=self.settings.observe)
+        check_mode(self.store, len(truth.views), observe=self.settings.observe)
         if truth.store.get("policy") != self.choice.label:
             truth.write_snapshot()
         log.info(
@@ -298,7 +312,7 @@ class Service:
             return self.driver.stuck
         if self.runner is not None and self.runner.trouble is not None:
             return self.runner.trouble
-        return None
+        return None if self.follower is None else self.follower.trouble
 
 
 class _FollowFile:

@@ -12,6 +12,9 @@ from shadowprice.core.errors import Fault, InputError
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8642"
 
+NOTHING: Final = "none"
+"""Name of no executor: a service that observes then plays its own decisions alone."""
+
 BODY: Final = 8 << 20
 """Bytes of a request's body, at most."""
 
@@ -38,11 +41,12 @@ class Settings:
     parameters : mapping
         The policy's parameters.
     executor : str
-        What runs jobs.
+        What runs jobs, or sees others run; ``none`` for nothing, in a service that observes.
     executor_settings : mapping of str to str
         What only that executor understands.
     observe : bool
-        Whether nothing is commanded: the service says what it would have done.
+        Whether nothing is commanded: the service follows what really runs, and says what it would
+        have done.
     keep_days : float
         Days that closed jobs are kept.
     token_file : Path or None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -79,6 +79,10 @@ class Demand:
 
     worker: NDArray[np.int64]
     ps: NDArray[np.int64]
+
+
+Past = Callable[[Connection, Calendar, int, int, str | None], tuple[list[Bar], bool]]
+"""Returns bars of what ran from a slot on up to a moment, and whether some were left out."""
 
 
 @dataclass(slots=True)
@@ -326,6 +330,8 @@ def timeline(
     server: str | None = None,
     job: str | None = None,
     scope: str | None = None,
+    past: Past = ran,
+    real: bool = False,
 ) -> dict[str, Any]:
     """Return what ran and is to run, as clients are told.
 
@@ -345,13 +351,18 @@ def timeline(
         Only there, or only this.
     scope : str, optional
         The tenant who asks: the names of others' jobs are left out.
+    past : callable
+        Returns what ran.
+    real : bool
+        Whether that is all: what is planned is left out.
     """
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     current = calendar.slot_at(now)
     first, last = max(0, current - back), max(current + 1, servers.coming) + slots
-    past, cut = ran(connection, calendar, first, now, job)
-    bars = [*past, *_running(published, calendar, now), *plans.bars]
+    bars, cut = past(connection, calendar, first, now, job)
+    if not real:
+        bars = [*bars, *_running(published, calendar, now), *plans.bars]
     bars = [
         bar
         for bar in bars
@@ -359,7 +370,7 @@ def timeline(
     ]
     promises = {
         name: slot
-        for name, slot in plans.promises.items()
+        for name, slot in ({} if real else plans.promises).items()
         if server is None and (job is None or name == job)
     }
     known = know(
@@ -432,4 +443,4 @@ def _running(published: Published, calendar: Calendar, now: int) -> list[Bar]:
     return bars
 
 
-__all__ = ["MOST", "Planned", "planned", "timeline"]
+__all__ = ["MOST", "Bar", "Known", "Planned", "know", "levels", "planned", "ran", "timeline"]

@@ -454,5 +454,6 @@ class LocalExecutor:
 
     async def observe(self) -> tuple[Observed, ...]:
         """Return what really runs on this machine; see `observing`."""
-        own = [entry.held() for entry in self._entries.values() if entry.phase == RUNNING]
+        entries = sorted(self._entries.values(), key=lambda entry: entry.accepted)
+        own = [entry.held() for entry in entries if entry.phase == RUNNING or entry.over]
         return await asyncio.to_thread(observed, own, self._machine.slice_of)

@@ -14,12 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from shadowprice.core import bounds
-from shadowprice.executors.contract import Held, Observed, Share
+from shadowprice.executors.contract import Ended, Ending, Held, Observed, Share
 from shadowprice.executors.local.children import processes
-from shadowprice.executors.local.generation import MARK, start_time
+from shadowprice.executors.local.generation import start_time
 
 _MOST: Final = 10_000
 """Jobs observed at once."""
@@ -33,25 +33,35 @@ def observed(
     Parameters
     ----------
     own : iterable of Held
-        The executor's own generations that run.
+        The executor's own generations that run, or ran and are not forgotten.
     slice_of : callable
         Returns the server whose cores a process is bound to, None where that is no one's.
     """
-    found = {held.job: Observed(held.job, held.placement, held.started or 0.0) for held in own}
+    found: dict[str, Observed] = {}
+    for held in own:  # in the order in which they were taken: the newest of a job counts
+        if held.started is not None:
+            found[held.job] = Observed(held.job, held.placement, held.started, **_end(held))
     foreign: dict[str, list[tuple[int, dict[str, str]]]] = {}
     marks = _marks()
     for process, (parent, told) in marks.items():
         name = told["SHADOWPRICE_JOB"]
         above = marks.get(parent)
-        if MARK in told or (above is not None and above[1]["SHADOWPRICE_JOB"] == name):
+        if above is not None and above[1]["SHADOWPRICE_JOB"] == name:
             continue
         foreign.setdefault(name, []).append((process, told))
     for name, members in list(foreign.items())[:_MOST]:
-        if name not in found:
+        if name not in found or found[name].ended is not None:
             seen = _observed(name, members, slice_of)
             if seen is not None:
                 found[name] = seen
     return tuple(found.values())
+
+
+def _end(held: Held) -> dict[str, Any]:
+    """Return when and how an own generation ended; nothing for one that runs."""
+    if not isinstance(held.end, Ended):
+        return {}
+    return {"ended": held.end.at, "done": held.end.ending is Ending.DONE}
 
 
 def _marks() -> dict[int, tuple[int, dict[str, str]]]:

@@ -22,12 +22,15 @@ from shadowprice.service.api.requests import (
     Operator,
     answer,
     body_of,
+    check_observes,
     known_query,
     limit_of,
     object_of,
+    truth_of,
     whole_of,
 )
 from shadowprice.service.clock import SECOND
+from shadowprice.service.comparison import seen
 from shadowprice.service.events import VIEWERS
 from shadowprice.service.price_history import history
 from shadowprice.service.prices import prices as prices_of
@@ -75,9 +78,13 @@ meanwhile, four times as long as it took to put together, if that is less."""
 async def timeline(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
     """Return what ran, runs and is promised where; tenants see names of their own jobs only.
 
-    Times are in slots since the beginning of slot 0 (`origin`).
+    Times are in slots since the beginning of slot 0 (`origin`). Where the service only observes,
+    `real=true` tells what was seen to run, in place of what it decided.
     """
-    known_query(request, ("back", "slots", "server", "job"))
+    known_query(request, ("back", "slots", "server", "job", "real"))
+    real = truth_of(request, "real")
+    if real:
+        check_observes(service)
     back = whole_of(request, "back", 24, 0, timelines.MOST) or 0
     slots = whole_of(request, "slots", 24, 1, timelines.MOST) or 24
     server, job = request.query_params.get("server"), request.query_params.get("job")
@@ -90,7 +97,7 @@ async def timeline(request: Request, service: Asked, caller: Anyone) -> JSONResp
     cache: dict[Any, tuple[float, float, int, bytes]] = request.app.state.__dict__.setdefault(
         "timelines", {}
     )
-    key = (back, slots, server, job, caller.scope)
+    key = (back, slots, server, job, caller.scope, real)
     known = cache.get(key)
     began = time.monotonic()
     if known is None or began >= known[0] or (began >= known[1] and known[2] != published.sequence):
@@ -108,6 +115,8 @@ async def timeline(request: Request, service: Asked, caller: Anyone) -> JSONResp
                 server=server,
                 job=job,
                 scope=caller.scope,
+                past=seen if real else timelines.ran,
+                real=real,
             )
         )
         if len(cache) >= 64:

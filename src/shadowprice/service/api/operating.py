@@ -18,6 +18,7 @@ from shadowprice.service.api.requests import (
 )
 from shadowprice.service.clock import stamp
 from shadowprice.service.prices import kinds_of, prices
+from shadowprice.service.settings import NOTHING
 from shadowprice.service.truth import Truth
 
 router = APIRouter(tags=["operating"])
@@ -75,7 +76,7 @@ async def service(request: Request, service: Asked, caller: Anyone) -> JSONRespo
     told = {
         "version": shadowprice.__version__,
         "policy": driver.policy,
-        "executor": None if service.settings.observe else service.settings.executor,
+        "executor": None if service.settings.executor == NOTHING else service.settings.executor,
         "observes": service.settings.observe,
         "now": stamp(driver.clock.now()),
         "slot_seconds": float(servers.cluster.slot_seconds),

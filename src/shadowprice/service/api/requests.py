@@ -230,6 +230,33 @@ def whole_of(
     return value
 
 
+def truth_of(request: Request, name: str) -> bool:
+    """Return whether a parameter of a query says ``true``; it need not be there.
+
+    Raises
+    ------
+    InputError
+        If it says neither ``true`` nor ``false``.
+    """
+    text = request.query_params.get(name, "false")
+    if text not in {"true", "false"}:
+        raise InputError(Fault(f"?{name}", f"{shown(text)} is neither true nor false"))
+    return text == "true"
+
+
+def check_observes(service: Service) -> None:
+    """Refuse to compare where the service's decisions are what happens.
+
+    Raises
+    ------
+    ProblemError
+        If it commands.
+    """
+    if not service.settings.observe:
+        detail = "the service commands what runs: there is nothing else to compare"
+        raise ProblemError("unsupported", detail)
+
+
 def limit_of(request: Request, default: int = 100) -> int:
     """Return how many entries a page is to have."""
     return whole_of(request, "limit", default, 1, LIMIT) or default

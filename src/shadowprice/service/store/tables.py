@@ -147,6 +147,32 @@ prices = Table(
 Index("prices_by_time", prices.c.at)
 Index("prices_by_grain", prices.c.grain, prices.c.at)
 
+observed = Table(
+    "observed",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("job", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("ended", BigInteger),
+    Column("placement", Text, nullable=False),
+)
+Index("observed_by_job", observed.c.job, observed.c.id)
+Index("observed_by_end", observed.c.ended)
+
+outcomes = Table(
+    "outcomes",
+    metadata,
+    Column("job", Text, primary_key=True),
+    Column("tenant", Text),
+    Column("started", BigInteger, nullable=False),
+    Column("ended", BigInteger),
+    Column("slot", BigInteger),
+    Column("runs", Integer, nullable=False),
+    Column("done", Integer),
+    Column("utility", Float),
+)
+Index("outcomes_by_end", outcomes.c.ended)
+
 tokens = Table(
     "tokens",
     metadata,

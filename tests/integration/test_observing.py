@@ -1,0 +1,277 @@
+"""A service that only observes: it commands nothing, and follows what others really run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.client import Address, AsyncClient, Client
+from shadowprice.core.errors import InputError
+from shadowprice.executors.contract import (
+    Capabilities,
+    ExecutorOptions,
+    GenerationSpec,
+    Observed,
+    Receipt,
+    Share,
+)
+from shadowprice.executors.registry import create
+from tests.services import Running, job, running
+from tests.worlds import HandClock, World, WorldExecutor
+
+CLUSTER = {
+    "slot": "1s",
+    "horizon": 100,
+    "tenants": [{"name": "red"}, {"name": "blue"}],
+    "servers": [{"name": "g", "count": 2, "capacity": {"gpu": 2, "cpu": 8}}],
+}
+
+
+class Witness(WorldExecutor):
+    """Sees what it is told to see, and notes every order."""
+
+    capabilities = Capabilities(observes=True)
+
+    def __init__(self) -> None:
+        super().__init__(World(HandClock()))
+        self.orders: list[str] = []
+        self.looks = 0
+        self.sees: tuple[Observed, ...] = ()
+
+    async def observe(self) -> tuple[Observed, ...]:
+        self.looks += 1
+        return self.sees
+
+    async def start(self, spec: GenerationSpec) -> Receipt:
+        self.orders.append(f"start {spec.job}")
+        return Receipt.ACCEPTED
+
+    async def stop(
+        self, command: int, job: str, generation: int, grace: float | None = None
+    ) -> Receipt:
+        self.orders.append(f"stop {job}")
+        return Receipt.ACCEPTED
+
+    async def forget(self, job: str, generation: int) -> None:
+        self.orders.append(f"forget {job}")
+
+    async def discard(self, job: str) -> None:
+        self.orders.append(f"discard {job}")
+
+
+def until(condition: Callable[[], bool], shown: Callable[[], object] = lambda: "") -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, shown()
+        time.sleep(0.05)
+
+
+def short(name: str, **changes: Any) -> dict[str, Any]:
+    utility = {"kind": "sigmoid", "value": 50, "decay": 0.01, "target": "600 slots"}
+    run = {"command": ["train"]}
+    return job(name, minibatches=2, minibatch_time="1s", utility=utility, run=run, **changes)
+
+
+def _live_through(live: Running, witness: Witness) -> None:
+    """Do everything that would make a service give orders."""
+    for name in ("a", "b", "c"):
+        assert live.client.post("/v1/jobs", json=short(name)).status_code == 200
+    until(lambda: "started" in _kinds(live), lambda: _kinds(live))
+    assert live.client.patch("/v1/servers/g-0", json={"drain": True}).status_code == 200
+    assert live.client.delete("/v1/jobs/b").status_code == 200
+    assert live.client.patch("/v1/jobs/c", json={"minibatches": 3}).status_code in {200, 409}
+    looks = witness.looks
+    if live.service.settings.observe:
+        until(lambda: witness.looks > looks + 1)
+        until(lambda: _state(live, "a") == "finished")
+    else:
+        until(lambda: bool(witness.orders))
+
+
+def _kinds(live: Running) -> set[str]:
+    story = [live.client.get(f"/v1/jobs/{name}/explain").json() for name in ("a", "b", "c")]
+    return {event["kind"] for one in story for event in one["events"]}
+
+
+def _state(live: Running, name: str) -> str:
+    return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
+
+
+@pytest.mark.parametrize("observe", [True, False])
+def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: bool) -> None:
+    witness = Witness()
+    with running(tmp_path, cluster=CLUSTER, executor=witness, observe=observe) as live:
+        _live_through(live, witness)
+    # The same life of a service that commands does give orders.
+    assert bool(witness.orders) != observe
+    if observe:
+        with running(tmp_path, cluster=CLUSTER, executor=witness, observe=True):
+            looks = witness.looks
+            until(lambda: witness.looks > looks + 1)
+        assert witness.orders == []
+
+
+def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:
+    blind = WorldExecutor(World(HandClock()))
+    with (
+        pytest.raises(InputError, match="cannot tell what others run"),
+        running(tmp_path, cluster=CLUSTER, executor=blind, observe=True),
+    ):
+        pass
+
+
+def test_what_was_only_observed_is_not_commanded_later(tmp_path: Path) -> None:
+    witness = Witness()
+    cluster = {**CLUSTER, "slot": "1h"}
+    with running(tmp_path, cluster=cluster, executor=witness, observe=True) as live:
+        live.client.post("/v1/jobs", json=job("open", run={"command": ["train"]}))
+    with (
+        pytest.raises(InputError, match="1 open jobs that were only observed; add --observe"),
+        running(tmp_path, cluster=cluster, executor=witness, observe=False),
+    ):
+        pass
+    with running(tmp_path, cluster=cluster, executor=witness, observe=True) as live:
+        live.client.delete("/v1/jobs/open")
+    with running(tmp_path, cluster=cluster, executor=witness, observe=False) as live:
+        assert live.client.get("/v1/comparison").json()["code"] == "unsupported"
+    assert witness.orders == []
+
+
+# ------------------------------------------------------------------ real processes
+
+
+@contextmanager
+def elsewhere(name: str, tenant: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A job that something else than the service started."""
+    environment = {**os.environ, "SHADOWPRICE_JOB": name, "SHADOWPRICE_TENANT": tenant}
+    words = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
+    process = subprocess.Popen(words, env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def watching(folder: Path) -> Iterator[Running]:
+    executor = create("local", ExecutorOptions(str(folder / "executor")))
+    with running(folder, cluster=CLUSTER, executor=executor, observe=True) as live:
+        yield live
+
+
+def _compared(live: Running, token: str | None = None) -> dict[str, Any]:
+    if token is None:
+        answer = live.client.get("/v1/comparison/jobs")
+    else:
+        with live.as_(token) as other:
+            answer = other.get("/v1/comparison/jobs")
+    assert answer.status_code == 200, answer.text
+    return {one["name"]: one for one in answer.json()["jobs"]}
+
+
+def test_real_processes_are_followed_over_a_restart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, gone, stranger = (f"{name} {tmp_path}" for name in ("mine", "gone", "stranger"))
+
+    def real(live: Running, name: str) -> dict[str, Any]:
+        return dict(_compared(live)[name]["real"])
+
+    with (
+        elsewhere(mine, "red") as process,
+        elsewhere(gone, "blue") as leaving,
+        elsewhere(stranger, "red"),
+    ):
+        with watching(tmp_path) as live:
+            live.client.post("/v1/jobs", json=short(mine, tenant="red"))
+            live.client.post("/v1/jobs", json=short(gone, tenant="blue"))
+            until(lambda: real(live, mine)["state"] == real(live, gone)["state"] == "running")
+            until(lambda: _compared(live)[mine]["would"]["state"] == "finished")
+        leaving.kill()
+        leaving.wait()  # while the service is away
+        with watching(tmp_path) as live:
+            until(lambda: real(live, gone)["state"] == "ended")
+            assert real(live, mine)["state"] == "running"
+            assert real(live, mine)["runs"] == 1
+            process.kill()
+            process.wait()
+            until(lambda: real(live, mine)["state"] == "ended")
+            told = real(live, mine)
+            assert 0 < told["utility"] < 50
+            assert _compared(live)[mine]["gain"] == pytest.approx(
+                _compared(live)[mine]["would"]["utility"] - told["utility"]
+            )
+            assert set(_compared(live, live.token("red"))) == {mine}
+            until(lambda: _compared(live)[gone]["would"]["state"] == "finished")
+            _look_at_it(live, capsys, monkeypatch, mine, stranger)
+
+
+def _look_at_it(
+    live: Running,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    mine: str,
+    stranger: str,
+) -> None:
+    """The sums, the past as bars, the command, and Python."""
+    told = live.client.get("/v1/comparison?days=1").json()
+    assert told["jobs"] == told["would"]["finished"] == told["real"]["finished"] == 2
+    assert told["real"]["taken_for_done"] == 2
+    assert stranger in {one["name"] for one in told["only_seen"]["newest"]}
+    assert told["would"]["utility"] > 50
+    assert told["real"]["utility"] > 50
+    bars = live.client.get("/v1/timeline?real=true&back=1000").json()
+    assert {mine, stranger} <= {one["job"] for one in bars["jobs"]}
+    assert set(bars["bars"]["what"]) == {0}
+    assert live.client.get("/v1/comparison?days=nan").status_code == 422
+    assert live.client.get("/v1/timeline?real=maybe").status_code == 422
+    assert live.client.get("/v1/comparison/jobs?limit=1").json()["next"] is not None
+    monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
+    token = live.service.token_file.read_text().strip()
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", token)
+    assert main(["observed", "--days", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "utility earned" in shown.out
+    assert "never submitted" in shown.err
+    assert main(["observed", "-o", "json"]) == 0
+    assert {one["name"] for one in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
+    address = Address(live.address, token)
+    with Client(address) as client:
+        assert [one["name"] for one in client.compared_jobs()][-1] == mine
+
+    async def ask() -> tuple[int, int]:
+        async with AsyncClient(address) as client:
+            first = await client.comparison(1)
+            return first["jobs"], len([one async for one in client.compared_jobs()])
+
+    assert asyncio.run(ask()) == (2, 2)
+
+
+def test_a_look_that_fails_is_told_and_repeated(tmp_path: Path) -> None:
+    class Stumbling(Witness):
+        fails = True
+
+        async def observe(self) -> tuple[Observed, ...]:
+            if self.fails:
+                raise RuntimeError("not now")
+            return await super().observe()
+
+    witness = Stumbling()
+    witness.sees = (Observed("a", (Share("g-0", 1),), time.time()),)
+    with running(tmp_path, cluster=CLUSTER, executor=witness, observe=True) as live:
+        live.client.post("/v1/jobs", json=short("a"))
+        assert _compared(live)["a"]["real"]["state"] == "not seen"
+        witness.fails = False
+        until(lambda: _compared(live)["a"]["real"]["state"] == "running")
