@@ -48,6 +48,10 @@ _HEAT: Final = 0.02
 """Temperature at first, as a part of what a job earns on average."""
 _PATIENCE: Final = 200
 """Moves without a better result after which the temperature has halved."""
+_ENOUGH: Final = 1000
+_ENOUGH_A_JOB: Final = 100
+"""Moves without a better result, and further ones a job, after which the search ends: on a few jobs
+it would go on for minutes with nothing left to find, on hundreds time ends it first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,13 +284,16 @@ def _improve(
     """Take competitors out and put them back in another order, with a job that is left out.
 
     A little may be lost on the way (simulated annealing): the temperature is a part of what a job
-    earns on average, lower the longer nothing better was found.
+    earns on average, lower the longer nothing better was found, until so many moves found nothing
+    that the search ends.
     """
     best = _snapshot(state)
     heat = _HEAT * best.utility / max(1, len(best.schedules))
     worth = np.array([_most(job) for job in relaxation.members])
-    cold = 0
-    while not stop() and best.utility < enough:
+    cold = idle = 0
+    patience = _ENOUGH + _ENOUGH_A_JOB * relaxation.jobs
+    while not stop() and best.utility < enough and idle < patience:
+        idle += 1
         outside = np.array([at for at in range(relaxation.jobs) if at not in state.placed])
         if not len(outside):
             break
@@ -305,7 +312,7 @@ def _improve(
         added += [at for at in again if at not in state.placed and state.place(at, 0.0)]
         if state.utility - before > heat / (1 + cold / _PATIENCE) * math.log(1 - rng.random()):
             if state.utility > best.utility + 1e-9:
-                best, cold = _snapshot(state), 0
+                best, cold, idle = _snapshot(state), 0, 0
                 report(best.utility)
             cold += 1
             continue

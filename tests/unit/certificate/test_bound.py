@@ -223,6 +223,24 @@ def test_the_best_schedule_is_one(seed: int) -> None:
     assert found.bound >= optimum * (1 - 1e-6) - 1e-6
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_a_search_that_finds_nothing_better_ends(seed: int) -> None:
+    """Bound and optimum are apart for good here: the search does not wait for its time to pass."""
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, gpus=2, horizon=6)
+    jobs = some_jobs(on, rng, 6)
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 10_000
+
+    found = certify(on, jobs, 6, gap=0.0, seconds=1e9, stop=stop)
+    assert found.gap > 0.01
+    assert asked < 5_000
+
+
 def test_no_jobs_earn_nothing() -> None:
     assert certify(cluster(), []).bound == 0.0
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import (
     Commit,
@@ -33,7 +34,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.oasis import Side, milp_payoff
 from tests.replays import world
-from tests.workloads import GBPS, GIB, cluster, job, random_job
+from tests.workloads import DIMENSIONS, GBPS, GIB, cluster, job, random_job
 
 GIVEN: Mapping[str, Any] = {
     "prices": "given",
@@ -346,6 +347,24 @@ def test_servers_for_both_are_split_in_halves_of_each_kind() -> None:
     workers, servers = pools(on, halved=False)
     assert workers.sum() == 4
     assert servers.tolist() == [False, True, False, False, False]
+
+
+def test_parameter_servers_are_left_one_of_several_kinds_of_server() -> None:
+    """Three kinds of one server each: without, all would be for workers."""
+    alone = [("big", {"gpu": 4, "cpu": 8}), ("small", {"cpu": 4}), ("more", {"gpu": 8, "cpu": 8})]
+    on = build_cluster(
+        slot_seconds=Fraction(600),
+        horizon=4,
+        servers=[(name, Role.ANY, amounts) for name, amounts in alone],
+        dimensions=DIMENSIONS,
+    )
+    workers, servers = pools(on, halved=True)
+    assert workers.tolist() == [True, False, True]
+    assert servers.tolist() == [False, True, False]
+    # Beside servers for workers only, one for both is for parameter servers.
+    workers, servers = pools(cluster(2, 0, both=1), halved=True)
+    assert servers.tolist() == [False, False, True]
+    assert workers.tolist() == [True, True, False]
 
 
 def test_one_machine_for_both_carries_workers_only_so_parameter_servers_find_no_room() -> None:
