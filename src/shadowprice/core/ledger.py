@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import OverbookingError, ShadowpriceError
 from shadowprice.core.schedule import EMPTY, Placement, Schedule
+
+_FEW: Final = 64
+"""Numbers up to which Python looks through an array sooner than numpy does."""
 
 Mark = tuple[int, int, NDArray[np.int64] | None]
 """Where a window was: its start, its place in the buffer, and rows that were overwritten."""
@@ -115,6 +119,7 @@ class Ledger:
         self._buffer = np.zeros((2 * self.horizon, *shape), dtype=np.int64)
         self._versions = np.zeros(2 * self.horizon, dtype=np.int64)
         self._offset = 0
+        self._changes = 0  # those that every slot saw, on top of its own
         self._standing = np.zeros(shape, dtype=np.int64)
         self._nothing = np.zeros(shape[1], dtype=np.int64)
         self.capacity = self.cluster.capacity.copy()
@@ -132,7 +137,11 @@ class Ledger:
     @property
     def versions(self) -> NDArray[np.int64]:
         """Changes seen by each slot of the window, shape (horizon,)."""
-        return self._versions[self._offset : self._offset + self.horizon]
+        return self._versions[self._offset : self._offset + self.horizon] + self._changes
+
+    def _touch(self, slots: NDArray[np.int64]) -> None:
+        """Take note that these slots of the window changed."""
+        self._versions[slots - self.start + self._offset] += 1
 
     def advance(self, slot: int) -> Mark:
         """Move the window so that it starts at ``slot``; earlier slots are forgotten.
@@ -164,7 +173,8 @@ class Ledger:
                 rows = self.used.copy()
                 # A slot beyond the window has never been touched: it holds only what stands.
                 self._buffer[: self.horizon] = rows
-                self._versions[: self.horizon] = self.versions.copy()
+                kept = self._versions[self._offset :][: self.horizon]
+                self._versions[: self.horizon] = kept.copy()
                 self._offset = 0
             entering = slice(self._offset + self.horizon, self._offset + self.horizon + steps)
             self._buffer[entering] = self._standing
@@ -182,7 +192,7 @@ class Ledger:
             # The copy down overwrote the rows that had left the window.
             self._buffer[: self.horizon] = rows
             self._offset = 0
-        self._versions[:] = int(self._versions.max()) + 1
+        self._changes += int(self._versions.max()) + 1
 
     def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:
         """Reserve a plan for a job that holds none.
@@ -224,7 +234,7 @@ class Ledger:
                 f"{self.cluster.names[int(plan.servers[entry])]!r} in slot {plan.slots[entry]}"
             )
         self.used[rows, plan.servers] = amounts
-        self.versions[plan.active_slots - self.start] += 1
+        self._touch(plan.active_slots)
         holding.plan = plan
 
     def release(self, job: str) -> Schedule:
@@ -243,7 +253,7 @@ class Ledger:
             rest = holding.plan.from_slot(self.start)
             rows = rest.slots - self.start
             self.used[rows, rest.servers] -= self._amounts(rest, holding)
-            self.versions[rest.active_slots - self.start] += 1
+            self._touch(rest.active_slots)
         if holding.standing is not None:
             self._take_away(*self._taken(holding))
         return rest
@@ -254,7 +264,7 @@ class Ledger:
         if len(rest):
             rows = rest.slots - self.start
             self.used[rows, rest.servers] += self._amounts(rest, holding)
-            self.versions[rest.active_slots - self.start] += 1
+            self._touch(rest.active_slots)
         if holding.standing is not None:
             self._add(*self._taken(holding))
 
@@ -263,7 +273,7 @@ class Ledger:
         holding = self.holdings[job]
         plan, holding.plan = holding.plan, EMPTY
         self.used[plan.slots - self.start, plan.servers] -= self._amounts(plan, holding)
-        self.versions[plan.active_slots - self.start] += 1
+        self._touch(plan.active_slots)
         self._forget_if_empty(job)
 
     def unstand(self, job: str, before: Placement | None) -> None:
@@ -291,17 +301,21 @@ class Ledger:
             held = self._taken(holding)
             self._take_away(*held)
         servers, added = taken = self._standing_amounts(placement, holding)
-        over = self.used[:, servers] + added > self.capacity[servers]
-        if np.count_nonzero(over):
+        amounts = self.used[:, servers] + added
+        over = amounts > self.capacity[servers]
+        # Of the few numbers that most placements are, bytes are looked through sooner.
+        if (b"\1" in over.tobytes()) if over.size <= _FEW else over.any():
             if before is not None:
                 self._add(*held)
             self._forget_if_empty(job)
-            entry, column = divmod(int(over.any(axis=0).argmax()), len(added.T))
+            entry, resource = divmod(int(over.any(axis=0).argmax()), len(added.T))
             raise OverbookingError(
-                f"job {job!r} would overbook {self.cluster.resources[column]} of server "
+                f"job {job!r} would overbook {self.cluster.resources[resource]} of server "
                 f"{self.cluster.names[placement.servers[entry]]!r}"
             )
-        self._add(servers, added)
+        self.used[:, servers] = amounts
+        self._standing[servers] += added
+        self._changes += 1
         holding.standing, holding.taken = placement, taken
 
     def lose(self, server: int) -> tuple[str, ...]:
@@ -343,7 +357,7 @@ class Ledger:
         kept = np.flatnonzero(rows >= 0)
         made._buffer[: self.horizon, rows[kept]] = self.used[:, kept]
         made._standing[rows[kept]] = self._standing[kept]
-        made._versions[:] = int(self._versions.max()) + 1
+        made._changes = self._changes + int(self._versions.max()) + 1
         made.capacity_version = self.capacity_version + 1
         made.capacity[list(out)] = 0
         made.holdings = {
@@ -422,8 +436,7 @@ class Ledger:
         else:
             self._standing[servers] += change
             self.used[:, servers] += change
-        versions = self.versions
-        versions += 1
+        self._changes += 1
 
     def _take_away(self, servers: int | list[int], change: Amounts) -> None:
         if isinstance(servers, int):
@@ -433,8 +446,7 @@ class Ledger:
         else:
             self._standing[servers] -= change
             self.used[:, servers] -= change
-        versions = self.versions
-        versions += 1
+        self._changes += 1
 
     def _taken(self, holding: Holding) -> tuple[int | list[int], Amounts]:
         """Return what a job takes where it stands, worked out once."""
@@ -446,7 +458,7 @@ class Ledger:
     def capacity_changed(self) -> None:
         """Take note that `capacity` was changed."""
         self.capacity_version += 1
-        self.versions[:] += 1
+        self._changes += 1
 
     @staticmethod
     def _amounts(plan: Schedule, holding: Holding) -> Amounts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,9 @@ class Status(Enum):
     CANCELLED = "cancelled"
     FAILED = "failed"
 
-    @property
-    def open(self) -> bool:
+    def __init__(self, told: str) -> None:
+        self.open: Final = told in ("arrived", "queued", "admitted")
         """Whether the job may still run."""
-        return self in _OPEN
-
-
-_OPEN = frozenset({Status.ARRIVED, Status.QUEUED, Status.ADMITTED})
 
 
 class JobState(Protocol):

@@ -6,6 +6,7 @@ All changes go through an `Undo`, so that an event takes effect as a whole or no
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from shadowprice.core.cluster import Cluster
@@ -158,14 +159,14 @@ class Books:
             return []
         going = [name for name in self._closed if name not in awaited]
         self._digest.refresh(self.jobs, self.cluster.names, going)
-        gone = []
-        for name in going:
-            gone.append(self.jobs.pop(name))
-            self._digest.leave(name)
-            self._departed[name] = None
-        self._closed[:] = [name for name in self._closed if name in self.jobs]
-        while len(self._departed) > DEPARTED:
-            del self._departed[next(iter(self._departed))]
+        self._digest.leave(going)
+        departed = self._departed
+        departed.update(dict.fromkeys(going))
+        gone = [self.jobs.pop(name) for name in going]
+        self._closed[:] = [name for name in self._closed if name in awaited]
+        if len(departed) > DEPARTED:
+            for name in list(islice(departed, len(departed) - DEPARTED)):
+                del departed[name]
         return gone
 
     def departed(self, name: str) -> bool:
@@ -301,16 +302,8 @@ class Books:
 
     def _let_go(self, name: str) -> None:
         """Release what a job holds from now on; it stops at the next slot unless placed again."""
-        record, undo = self.jobs[name], self._undo
-        holding = self.ledger.holdings.get(name)
-        if holding is not None:
-            rest = self.ledger.release(name)
-            undo.push(self.ledger.put_back, name, holding, rest)
-            for slot in rest.active_slots.tolist() if len(rest) else ():
-                agenda = self._agenda[slot]
-                undo.drop(agenda, name, self._commitment)
-                if not agenda:
-                    undo.drop(self._agenda, slot)
+        record = self.jobs[name]
+        self._release(name)
         if len(record.plan):
             self._touch(record).plan = EMPTY
         if record.placement is not None:
@@ -318,18 +311,30 @@ class Books:
         if name in self.running:
             self._move(name)
 
+    def _release(self, name: str) -> None:
+        """Give back what a job holds from now on."""
+        ledger, undo = self.ledger, self._undo
+        holding = ledger.holdings.get(name)
+        if holding is None:
+            return
+        rest = ledger.release(name)
+        undo.push(ledger.put_back, name, holding, rest)
+        for slot in rest.active_slots.tolist() if rest is not EMPTY else ():
+            agenda = self._agenda[slot]
+            undo.drop(agenda, name, self._commitment)
+            if not agenda:
+                undo.drop(self._agenda, slot)
+
     def _move(self, name: str) -> None:
         """Look at a job again when the next slot begins."""
         self._undo.keep(self._moved)
         self._moved[name] = None
 
     def _close(self, name: str, status: Status) -> JobRecord:
-        plan = self.jobs[name].plan
-        self._let_go(name)
-        record: JobRecord = self._undo.drop(self.open_jobs, name, self._arrival)
-        self._touch(record).status = status
-        if len(plan):
-            self._touch(record).plan = plan
+        """Let an open job be over; it keeps the plan that it followed."""
+        self._release(name)
+        record = self._touch(self._undo.drop(self.open_jobs, name, self._arrival))
+        record.status, record.placement = status, None
         if name in self.running:
             self._undo.drop(self.running, name, self._start)
         for mapping in (self._moved, self._planned):

@@ -170,8 +170,9 @@ def _began(_books: Books, _event: SlotBegan) -> None:
 
 
 def _ended(books: Books, event: SlotEnded) -> None:
+    running = books.running
     for name, gained in event.progress.items():
-        if type(gained) is int and 0 <= gained <= _LARGEST and name in books.running:
+        if type(gained) is int and 0 <= gained <= _LARGEST and name in running:
             continue
         if not books.ran(name):
             raise EventError(f"job {name!r} made progress in slot {event.slot} without running")

@@ -50,7 +50,7 @@ class StateDigest:
             record = jobs.get(name)
             if record is not None:
                 self._take_out(name)
-                self._hashes[name] = value = _hash(_item(record, names))
+                self._hashes[name] = value = _hash(_text(record, names))
                 self._sum += value
             elif name in self._hashes:  # its arrival was taken back
                 self._take_out(name)
@@ -62,9 +62,10 @@ class StateDigest:
         self._sum %= _MODULUS
         return self._sum
 
-    def leave(self, name: str) -> None:
-        """Let a job leave whose hash is up to date; the sum keeps it."""
-        self._hashes.pop(name, None)
+    def leave(self, names: Iterable[str]) -> None:
+        """Let jobs leave whose hashes are up to date; the sum keeps them."""
+        for name in names:
+            self._hashes.pop(name, None)
 
     def clone(self) -> StateDigest:
         """Return a digest that changes on its own from now on."""
@@ -90,30 +91,32 @@ def of_state(parts: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _hash(item: object) -> int:
-    return int.from_bytes(hashlib.sha256(_COMPACT(item).encode()).digest(), "big")
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
 
 
-def _item(record: JobRecord, names: Sequence[str]) -> list[object]:
-    refusal = record.refusal
-    return [
-        record.job.name,
-        record.job.required,
-        record.status.value,
-        record.progress,
-        record.measured,
-        record.started,
-        record.completion,
-        record.generation,
-        record.failures,
-        record.plans,
-        record.promise,
-        None if refusal is None else refusal.record(),
-        _plan(record.plan, names) if record.status.open else None,
-        _standing(record.placement, names),
-        record.finished,
-        record.left,
-    ]
+def _text(record: JobRecord, names: Sequence[str]) -> str:
+    """Return all that a job is as a JSON list; most of it are numbers, which need no encoder."""
+    job, refusal = record.job, record.refusal
+    told = None if refusal is None else refusal.record()
+    plan = _plan(record.plan, names) if record.status.open else None
+    return (
+        f'[{_COMPACT(job.name)},{job.required},"{record.status.value}",{record.progress},'
+        f"{record.measured},{_number(record.started)},{_number(record.completion)},"
+        f"{record.generation},{record.failures},{record.plans},{_number(record.promise)},"
+        f"{_json(told)},{_json(plan)},{_json(_standing(record.placement, names))},"
+        f"{_json(record.finished)},{_json(record.left)}]"
+    )
+
+
+def _number(value: int | None) -> str:
+    return "null" if value is None else str(value)
+
+
+def _json(value: object) -> str:
+    if value is None:
+        return "null"
+    return _COMPACT(value) if value else "[]"
 
 
 def _plan(plan: Schedule, names: Sequence[str]) -> list[list[object]]:

@@ -323,42 +323,51 @@ class Engine(JobEvents):
         self, slot: int, progress: Mapping[str, int], done: Mapping[str, tuple[int, ...]]
     ) -> tuple[list[str], set[str]]:
         """Take in the progress of a slot; return the jobs done, and those behind their plan."""
-        jobs, planned = self.jobs, self._planned
+        planned, known = self._planned, self.open_jobs.get
         finished: list[str] = []
         behind: set[str] = set()
-        counted: list[JobRecord] = []
-        before: list[int] = []
+        # Most of what happens in a slot: one list costs less than what `_touch` keeps of each.
+        counted: list[tuple[JobRecord, int]] = []
         changed = self._digest.changed
-        self._undo.push(_uncount, counted, before, changed)
+        changed.update(progress)
+        self._undo.push(_uncount, counted, changed)
         for name, gained in progress.items():
-            record = jobs[name]
-            if not record.status.open:
+            record = known(name)
+            if record is None:
                 continue  # it ended, or was closed, while the slot ran
-            if record.job.bag is None:
-                # Most of what happens in a slot: two lists cost less than what `_touch` keeps.
-                counted.append(record)
-                before.append(record.progress)
-                changed.add(name)
-                record.progress += gained
-            else:
-                self._touch(record).progress += gained
-            bag = record.job.bag
-            if name in planned and bag is None and self._yielded_less(record, gained):
-                behind.add(name)
-            if bag is not None:
-                record.left = list(record.left)
-                record.finished = list(record.finished)
-                count_finished(record, slot, gained, done.get(name))
-            if record.progress >= record.job.required:
-                finished.append(name)
-            elif bag is not None:
-                self._give_back(record)
-        for name in self.running:
-            if name not in progress:  # it reports, or nothing is known of it
-                behind.add(name)
-                if jobs[name].progress >= jobs[name].job.required:
+            job = record.job
+            if job.bag is None:
+                before = record.progress
+                counted.append((record, before))
+                record.progress = made = before + gained
+                if made >= job.required:
                     finished.append(name)
+                if planned and name in planned and self._yielded_less(record, gained):
+                    behind.add(name)
+            elif self._count_bag(slot, record, gained, done.get(name)):
+                finished.append(name)
+        for name in self.running.keys() - progress.keys():  # they report, or nothing is known
+            behind.add(name)
+        if behind:
+            finished += [
+                name
+                for name in self.running
+                if name not in progress and self.jobs[name].progress >= self.jobs[name].job.required
+            ]
         return finished, behind
+
+    def _count_bag(
+        self, slot: int, record: JobRecord, gained: int, done: tuple[int, ...] | None
+    ) -> bool:
+        """Take in what a bag made in a slot; return whether it is done."""
+        self._touch(record).progress += gained
+        record.left = list(record.left)
+        record.finished = list(record.finished)
+        count_finished(record, slot, gained, done)
+        if record.progress >= record.job.required:
+            return True
+        self._give_back(record)
+        return False
 
     def _yielded_less(self, record: JobRecord, gained: int) -> bool:
         """Whether a slot yielded less than the placement of a job declares."""
@@ -408,7 +417,7 @@ _HANDLERS: Final[Mapping[type, str]] = {
 }
 
 
-def _uncount(counted: list[JobRecord], before: list[int], changed: set[str]) -> None:
-    for record, progress in zip(counted, before, strict=True):
+def _uncount(counted: list[tuple[JobRecord, int]], changed: set[str]) -> None:
+    for record, progress in counted:
         record.progress = progress
         changed.add(record.job.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,6 +146,7 @@ class Fate(NamedTuple):
     refusal: Refusal | None
 
 
+_ANSWERS: Final = frozenset((Commit, Promise, Reject, Queue, Drop))
 _STATUSES: Final = tuple(Status)
 _INSIDE: Final = -1
 _NEVER: Final = -1
@@ -238,30 +239,35 @@ class Recorder(Observer):
                 self._next_slot = slot + 1
                 # Tables hold a row for each of them: what is too much is told while it runs.
                 self._rows += self._standing
-                bounds.ROWS.check(self._rows, f"the run, slot {slot}", _FEWER_ROWS)
+                if self._rows > bounds.ROWS.most:
+                    bounds.ROWS.check(self._rows, f"the run, slot {slot}", _FEWER_ROWS)
             case JobsArrived():
                 self.arrived.update(job.name for job in event.jobs)
             case ServerLost() | ServerBack() | JobCancelled():
                 self.incidents.append(event)
             case _:
                 pass
+        command: Any
         for command in commands:
-            match command:
-                case Start(slot, job, placement) | Resize(slot, job, placement):
-                    if command.generation > 1:
-                        self.restarted[job] = self.restarted.get(job, 0) + 1
-                    self._close(job, slot)
-                    self._begin(job, slot, placement)
-                case Stop(slot, job):
-                    self._close(job, slot)
-                case Decided(slot, decision):
-                    if isinstance(decision, Commit | Promise | Reject | Queue | Drop):
-                        self.decisions.append((slot, decision))
-                    elif isinstance(decision, Charge):
-                        self.charges.append(decision)
-                case Completed(slot, job, utility):
-                    self.earned[job] = utility
-                    self.completions[job] = slot
+            # By type, the most frequent first: a simulation of many jobs is mostly this.
+            kind = type(command)
+            if kind is Decided:
+                decision = command.decision
+                if type(decision) in _ANSWERS:
+                    self.decisions.append((command.slot, decision))
+                elif type(decision) is Charge:
+                    self.charges.append(decision)
+            elif kind is Start or kind is Resize:
+                job = command.job
+                if command.generation > 1:
+                    self.restarted[job] = self.restarted.get(job, 0) + 1
+                self._close(job, command.slot)
+                self._begin(job, command.slot, command.placement)
+            elif kind is Stop:
+                self._close(command.job, command.slot)
+            elif kind is Completed:
+                self.earned[command.job] = command.utility
+                self.completions[command.job] = command.slot
 
     def slot_running(self, engine: Engine, slot: int) -> None:
         """Count running and waiting jobs, and ask for prices."""
@@ -331,6 +337,16 @@ class Recorder(Observer):
     def _begin(self, job: str, slot: int, placement: Placement) -> None:
         count = len(placement.servers)
         first = len(self._starts)
+        if count == 1:  # most placements
+            self._owners.append(self.order[job])
+            self._servers.append(placement.servers[0])
+            self._workers.append(placement.workers[0])
+            self._ps.append(placement.ps[0])
+            self._starts.append(slot)
+            self._ends.append(-1)
+            self._open[job] = (first, first + 1)
+            self._standing += 1
+            return
         self._owners.extend((self.order[job],) * count)
         self._servers.extend(placement.servers)
         self._workers.extend(placement.workers)

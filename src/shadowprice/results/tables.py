@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -104,7 +105,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
             committed.setdefault(decision.job, []).append(slot)
     describe = _Descriptions(recorder.cluster)
     slot_seconds = recorder.cluster.slot_seconds
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for at, job in enumerate(recorder.jobs):
         fate = recorder.fate(at)
         refusal = fate.refusal if fate is not None else None
@@ -114,7 +115,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         target = job_target(job)
         due = None if target is None else job.arrival + target + 1
         late = None if completion is None or target is None else completion - job.arrival - target
-        plans = committed.get(job.name, [])
+        plans = committed.get(job.name, ())
+        restarts = recorder.restarted.get(job.name, 0)
         rows.append(
             (
                 job.name,
@@ -137,8 +139,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 job.required,
                 plans[0] if plans else None,
                 len(plans),
-                recorder.restarted.get(job.name, 0),
-                float(recorder.restarted.get(job.name, 0) * job.restart * slot_seconds),
+                restarts,
+                float(restarts * job.restart * slot_seconds) if restarts else 0.0,
                 *describe.asked(job),
             )
         )
@@ -170,7 +172,13 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         "worth": pl.String(),
         "shape": pl.String(),
     }
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    frame = pl.DataFrame(
+        [
+            pl.Series(name, column, dtype=dtype)
+            for (name, dtype), column in zip(schema.items(), columns, strict=True)
+        ]
+    )
     return frame.with_columns(
         pl.Series("worker_slots", worker_slots),
         pl.Series("ps_slots", ps_slots),
@@ -199,6 +207,9 @@ def _peak_workers(segments: Segments, count: int) -> Integers:
         first = np.flatnonzero(np.r_[True, (np.diff(jobs) != 0) | (np.diff(starts) != 0)])
         np.maximum.at(peak, jobs[first], np.add.reduceat(segments.workers[order], first))
     return peak
+
+
+_JSON: Final = json.JSONEncoder().encode
 
 
 class _Descriptions:
@@ -232,8 +243,8 @@ class _Descriptions:
         return (
             self._demand(job.worker, job.worker_bandwidth),
             None if job.ps is None else self._demand(job.ps, job.ps_bandwidth),
-            json.dumps(utility_record(job.utility)),
-            json.dumps(shape),
+            _JSON(utility_record(job.utility)),
+            _JSON(shape),
         )
 
     def _demand(self, amounts: Integers, bandwidth: int) -> str:

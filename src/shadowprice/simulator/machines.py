@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from shadowprice.core.events import (
     Command,
     Commit,
     Completed,
     Decided,
+    Decision,
     Displaced,
     Drop,
     JobsArrived,
@@ -49,10 +51,14 @@ class Machines:
 
     def __init__(self, execution: ExecutionModel, seed: int) -> None:
         self._execution = execution
+        self._steady = getattr(execution, "steady", False)
         self._bags = BagExecution(seed)
         self._open: dict[str, Job] = {}
         self._promised: set[str] = set()
         self._running: dict[str, _Running] = {}
+        # What a slot yields, in the order of what runs, and those whose next slot is another.
+        self._gains: dict[str, int] = {}
+        self._varying: dict[str, _Running] = {}
 
     @property
     def idle(self) -> bool:
@@ -75,42 +81,64 @@ class Machines:
 
     def obey(self, commands: Iterable[Command]) -> None:
         """Do what the engine says."""
+        command: Any
         for command in commands:
-            match command:
-                case Start(_, name):
-                    again = command.generation > 1
-                    self._running[name] = _Running(self._open[name], command, again)
-                case Resize(_, name):
-                    self._running[name] = _Running(self._open[name], command, restarts=True)
-                case Stop(_, name):
-                    del self._running[name]
-                case Decided(_, decision):
-                    match decision:
-                        case Commit(name) | Place(name):
-                            self._promised.add(name)
-                        case Pause(name):
-                            self._promised.discard(name)
-                        case Reject(name) | Drop(name):
-                            self.withdraw(name)
-                        case _:
-                            pass
-                case Completed(_, name):
-                    self.withdraw(name)
-                case Displaced(_, name):
-                    self._promised.discard(name)
+            # By type, the most frequent first: a simulation of many jobs is mostly this.
+            kind = type(command)
+            if kind is Decided:
+                self._heed(command.decision)
+            elif kind is Start:
+                self._begin(command, restarts=command.generation > 1)
+            elif kind is Stop:
+                name = command.job
+                del self._running[name], self._gains[name]
+                self._varying.pop(name, None)
+            elif kind is Completed:
+                self.withdraw(command.job)
+            elif kind is Resize:
+                self._begin(command, restarts=True)
+            elif kind is Displaced:
+                self._promised.discard(command.job)
 
     def run(self, slot: int) -> SlotEnded:
         """Run everything through a slot; return what it made."""
-        gained: dict[str, int] = {}
+        gained = self._gains.copy()
         finished: dict[str, tuple[int, ...]] = {}
-        for name, running in self._running.items():
+        over = []
+        for name, running in self._varying.items():
             job, order = running.job, running.order
             if job.bag is None:
                 gained[name] = self._execution.progress(
                     job, order.placement, slot, moved=running.restarts
                 )
                 running.restarts = False
+                if self._steady:
+                    over.append(name)
             else:
                 finished[name] = self._bags.run(job, order, slot)
                 gained[name] = sum(finished[name])
+        for name in over:
+            del self._varying[name]
         return SlotEnded(slot, gained, finished)
+
+    def _begin(self, order: Start | Resize, *, restarts: bool) -> None:
+        job = self._open[order.job]
+        self._running[job.name] = running = _Running(job, order, restarts)
+        if self._steady and job.bag is None:
+            gain = self._execution.progress(job, order.placement, order.slot)
+            self._gains[job.name] = gain
+            if not restarts:
+                self._varying.pop(job.name, None)
+                return
+        else:
+            self._gains[job.name] = 0  # its place in the order; every slot tells anew
+        self._varying[job.name] = running
+
+    def _heed(self, decision: Decision) -> None:
+        kind = type(decision)
+        if kind is Commit or kind is Place:
+            self._promised.add(decision.job)
+        elif kind is Pause:
+            self._promised.discard(decision.job)
+        elif kind is Reject or kind is Drop:
+            self.withdraw(decision.job)
