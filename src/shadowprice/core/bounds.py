@@ -115,6 +115,8 @@ HORIZON = _bound("horizon", 100_000, "slots of a horizon")
 SERVERS = _bound("servers", 200_000, "servers")
 RESOURCES = _bound("resources", 64, "resources")
 TENANTS = _bound("tenants", 10_000, "tenants")
+POINTS = _bound("points", 100_000_000, "points of a budget")
+PERIOD = _bound("period", 3_660 * 86_400, "seconds of a budget's period (ten years)")
 CELLS = _bound("cells", 1 << 27, "cells of a plan (servers x resources x slots of the horizon)")
 
 # Jobs

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, Dimension
+from shadowprice.core.budget import Budget
 from shadowprice.core.errors import InputError
 
 BANDWIDTH = "bandwidth"
@@ -39,10 +40,13 @@ class Tenant:
         Name that jobs refer to.
     share : mapping of str to int
         Places owned, by resource name, in thousandths (Astraea's q_w^u, q_p^u).
+    budget : Budget or None
+        What it may spend, None without limit; the live service keeps to it, simulations do not.
     """
 
     name: str
     share: Mapping[str, int] = field(default_factory=dict)
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, eq=False)

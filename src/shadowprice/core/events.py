@@ -318,6 +318,9 @@ class Commit:
         The planner's numbers: ``payoff = utility - cost``.
     copies : tuple of TaskCopies
         For a bag, the copies of every task that remains; all start in the schedule's first slot.
+    charged : float or None
+        What it will pay to tenants (`Charge`) over its slots, where that is not its cost: a place
+        of its own tenant has a price, and costs nothing.
     """
 
     job: str
@@ -326,6 +329,7 @@ class Commit:
     utility: float
     cost: float
     copies: tuple[TaskCopies, ...] = ()
+    charged: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

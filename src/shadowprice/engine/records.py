@@ -229,6 +229,8 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Record:
             record["cost"] = decision.cost
             if decision.copies:
                 record["copies"] = [list(entry) for entry in decision.copies]
+            if decision.charged is not None:
+                record["charged"] = decision.charged
         case Place():
             record["on"] = placement_record(decision.placement, names)
         case Reject() | Drop():
@@ -260,7 +262,8 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
         case "Commit":
             copies = tuple(TaskCopies(*entry) for entry in record.get("copies", ()))
             plan = schedule_of(record["plan"], index)
-            return Commit(job, plan, record["payoff"], record["utility"], record["cost"], copies)
+            worth = record["payoff"], record["utility"], record["cost"]
+            return Commit(job, plan, *worth, copies, record.get("charged"))
         case "Place":
             return Place(job, placement_of(record["on"], index))
         case "Reject":

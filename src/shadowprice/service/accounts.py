@@ -105,6 +105,65 @@ class Account:
         return max(0, self.sums.get(Kind.DEBIT, 0) - self.sums.get(Kind.REFUND, 0))
 
 
+class Accounts:
+    """The accounts of all tenants that have a budget.
+
+    Parameters
+    ----------
+    known : mapping of str to Account
+        By tenant.
+    next_entry : int
+        Number of the next entry.
+
+    Attributes
+    ----------
+    soonest : int
+        No period ends before this moment.
+    """
+
+    def __init__(self, known: Mapping[str, Account], next_entry: int) -> None:
+        self._known = dict(known)
+        self.next_entry = next_entry
+        self._shown: Mapping[str, Account] | None = None
+        self.look_ahead()
+
+    def look_ahead(self) -> None:
+        """Find out when the next period ends."""
+        self.soonest = min((one.ends for one in self._known.values()), default=NEVER)
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def get(self, tenant: str | None) -> Account | None:
+        """Return a tenant's account, None where it has no budget."""
+        return None if tenant is None else self._known.get(tenant)
+
+    def put(self, account: Account) -> None:
+        """Let an account be what it is now."""
+        self._known[account.tenant] = account
+        self.soonest = min(self.soonest, account.ends)
+        self._shown = None
+
+    def remove(self, tenant: str) -> None:
+        """Let a tenant have no account."""
+        del self._known[tenant]
+        self._shown = None
+
+    def due(self, now: int) -> list[Account]:
+        """Return the accounts whose period is over at a moment, by name."""
+        due = [one for one in self._known.values() if one.ends <= now]
+        return sorted(due, key=lambda one: one.tenant)
+
+    def shown(self) -> Mapping[str, Account]:
+        """Return all accounts as they are now; what is returned does not change."""
+        if self._shown is None:
+            self._shown = dict(self._known)
+        return self._shown
+
+
+NEVER: Final = 2**63 - 1
+"""A moment after all others."""
+
 MOST: Final = 10**12 * POINT
 """What an account holds at most; what would be more is not credited."""
 

@@ -20,19 +20,23 @@ from shadowprice.core.events import (
     Displaced,
     DriverEvent,
     Drop,
+    JobCancelled,
     Place,
     Promise,
     Queue,
     Reject,
     Resize,
+    SlotEnded,
     Start,
     Stop,
 )
+from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
 from shadowprice.engine.state import JobRecord
 from shadowprice.service import reading
+from shadowprice.service.billing import Billing, CannotPayError
 from shadowprice.service.clock import Calendar
 from shadowprice.service.outcome import Told
 from shadowprice.service.problems import ProblemError
@@ -67,6 +71,7 @@ class Batch:
         self._generations: list[dict[str, Any]] = []
         self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
         self._before = truth.engine.sequence
+        self.billing = Billing(self)
 
     @property
     def engine(self) -> Engine:
@@ -80,8 +85,12 @@ class Batch:
 
     # ---------------------------------------------------------------- events
 
-    def take(self, event: DriverEvent, *, counted: Iterable[str] = ()) -> list[Command]:
+    def take(
+        self, event: DriverEvent, *, counted: Iterable[str] = (), lost: bool = False
+    ) -> list[Command]:
         """Let the engine take an event in, and note all that follows.
+
+        A job that waits, and cannot be paid once the event gives it a price, is given up first.
 
         Parameters
         ----------
@@ -89,16 +98,42 @@ class Batch:
             What happened.
         counted : iterable of str
             Jobs whose progress it changes, beside those that its commands speak of.
+        lost : bool
+            Whether what it ends was lost through no fault of the job.
 
         Raises
         ------
+        CannotPayError
+            If jobs that arrive with it cannot be paid; nothing of it was taken in.
         ShadowpriceError
             If the event is wrong, or the policy fails; nothing of it was taken in.
         """
+        while True:
+            try:
+                return self._take(event, counted, lost=lost)
+            except CannotPayError as error:
+                waiting = [name for name in error.reasons if name in self.engine.open_jobs]
+                if not waiting:
+                    raise
+                for name in waiting:
+                    self._give_up(event, name, error.reasons[name])
+
+    def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
+        """Withdraw a job that waits, before an event that would price it beyond its tenant."""
+        engine = self.engine
+        admitted = engine.open_jobs[name].status is Status.ADMITTED  # it ran, without a promise
+        slot = engine.slot if isinstance(event, SlotEnded) else event.slot
+        self.take(JobCancelled(slot, name))
+        self.tell("given-up" if admitted else "refused", name, decision=True, reason=dict(reason))
+        self.change(name, state=State.FAILED if admitted else State.REFUSED, reason=reason)
+
+    def _take(self, event: DriverEvent, counted: Iterable[str], *, lost: bool) -> list[Command]:
         engine = self.engine
         began = time.perf_counter()
+        standing = self.billing.standing(event, lost=lost)
         try:
             with engine.staged(event) as staged:
+                self.billing.check(staged.commands)
                 line = entry_line(staged.entry, engine.cluster.names)
         except ShadowpriceError:
             raise
@@ -109,6 +144,7 @@ class Batch:
         sequence = staged.entry.sequence
         self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
         self.truth.last_at = self.now
+        self.billing.stood(standing)
         self._note(event, staged.commands, counted)
         return staged.commands
 
@@ -149,11 +185,13 @@ class Batch:
             return
         match decision:
             case Commit(_, _, payoff, utility, cost):
+                self.billing.decided(decision)
                 self.change(name, payoff=payoff, utility=utility, cost=cost, reason=None)
             case Promise():
                 if decision.message:
                     messages[name] = decision.message
                 if decision.completion is not None:
+                    self.billing.decided(decision)
                     self.change(
                         name,
                         payoff=decision.payoff,
@@ -184,6 +222,7 @@ class Batch:
                     payee=decision.payee,
                     amounts=dict(decision.amounts),
                 )
+                self.billing.charged(decision)
             case _:
                 pass
 
@@ -267,6 +306,7 @@ class Batch:
         changes = changes_of(self.engine, record, before, self.calendar, self.now)
         if not changes["state"].open:
             self.closed.append(name)
+            self.billing.settle(name)
         elif changes["promise"] != before.promise:
             self._promised(name, before, changes, message)
         self.change(name, **changes)
@@ -356,6 +396,7 @@ class Batch:
         store, connection = self.truth.store, self.connection
         store.write(connection, tables.journal.insert(), self._journal)
         self._write_jobs()
+        self.billing.write()
         store.write(connection, tables.commands.insert(), self._commands)
         store.write(connection, tables.generations.insert(), self._generations)
         store.write(

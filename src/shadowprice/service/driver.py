@@ -16,6 +16,8 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.executors.contract import Progressed
 from shadowprice.service import history
+from shadowprice.service.accounts import Account
+from shadowprice.service.budgeting import Renew
 from shadowprice.service.clock import SECOND, SteadyClock, stamp
 from shadowprice.service.events import Hub
 from shadowprice.service.metrics import Metrics
@@ -71,6 +73,8 @@ class Published:
         What the servers are.
     sequence : int
         Number of the last event.
+    accounts : mapping of str to Account
+        What tenants with a budget hold.
     """
 
     jobs: dict[str, JobView]
@@ -79,6 +83,7 @@ class Published:
     unacknowledged: Mapping[int, Start | Resize | Stop]
     servers: Servers
     sequence: int
+    accounts: Mapping[str, Account]
 
 
 @dataclass(slots=True)
@@ -137,6 +142,7 @@ class Driver:
             first.unacknowledged,
             first.servers,
             first.sequence,
+            first.accounts,
         )
         self.hub.last = truth.next_told - 1
 
@@ -248,6 +254,8 @@ class Driver:
             outcome = await self._commit([MoveOrigin(step, why)])
             if outcome is not None:
                 self.clock.follow(step)
+        if self._truth.accounts.soonest <= self.clock.now():
+            await self._commit([Renew()])
         if now - self._swept > 60.0:
             self._swept = now
             self._last_point = {
@@ -378,6 +386,7 @@ class Driver:
         assert outcome.servers is not None
         published.servers = outcome.servers
         published.sequence = outcome.sequence
+        published.accounts = outcome.accounts
         self.metrics.sequence.set(outcome.sequence)
         self.metrics.took(outcome.told, outcome.views)
         self.hub.publish(outcome.told)

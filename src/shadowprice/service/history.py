@@ -11,7 +11,7 @@ SWEPT = 1_000
 
 
 def sweep(store: Store, before: int) -> int:
-    """Delete what was over before a moment.
+    """Delete what was over before a moment, entries of accounts with the rest.
 
     Returns
     -------
@@ -35,7 +35,12 @@ def sweep(store: Store, before: int) -> int:
                 select(tables.events.c.id).where(tables.events.c.at < before).limit(SWEPT)
             ).scalars()
         )
-    if not gone and not events:
+        entries = list(
+            connection.execute(
+                select(tables.entries.c.id).where(tables.entries.c.at < before).limit(SWEPT)
+            ).scalars()
+        )
+    if not gone and not events and not entries:
         return 0
     with store.transaction() as connection:
         for at in range(0, len(gone), 500):
@@ -43,7 +48,8 @@ def sweep(store: Store, before: int) -> int:
             for table in (tables.progress, tables.generations, tables.commands, tables.events):
                 store.write(connection, delete(table).where(table.c.job.in_(names)))
             store.write(connection, delete(jobs).where(jobs.c.name.in_(names)))
-        for at in range(0, len(events), 500):
-            numbers = events[at : at + 500]
-            store.write(connection, delete(tables.events).where(tables.events.c.id.in_(numbers)))
+        for table, found in ((tables.events, events), (tables.entries, entries)):
+            for at in range(0, len(found), 500):
+                numbers = found[at : at + 500]
+                store.write(connection, delete(table).where(table.c.id.in_(numbers)))
     return len(gone)

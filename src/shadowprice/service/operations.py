@@ -21,6 +21,7 @@ from shadowprice.core.events import (
 from shadowprice.core.quote import Quote
 from shadowprice.core.specs import JobSpec
 from shadowprice.service.batch import Batch
+from shadowprice.service.billing import CannotPayError, price_of, reason_of
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.submission import (
     Submission,
@@ -112,8 +113,27 @@ def _arrive(batch: Batch, names: Sequence[str]) -> None:
         if moment != view.arrived:
             batch.change(name, arrived=moment)
         jobs.append(job)
-    if jobs:
-        batch.take(JobsArrived(slot, tuple(jobs)))
+    try:
+        if jobs:
+            batch.take(JobsArrived(slot, tuple(jobs)))
+    except CannotPayError as error:
+        if len(jobs) > 1:  # one by one: each is judged by what those before it left
+            for job in jobs:
+                _arrive_alone(batch, job.name)
+            return
+        [(name, reason)] = error.reasons.items()
+        batch.tell("refused", name, decision=True, reason=dict(reason))
+        batch.close(name, State.REFUSED, reason)
+
+
+def _arrive_alone(batch: Batch, name: str) -> None:
+    """Let a job arrive by itself; one that cannot be decided on is refused."""
+    try:
+        _arrive(batch, [name])
+    except ShadowpriceError as error:
+        reason = {"code": error.code, "message": f"it could not be decided on: {error}"}
+        batch.tell("refused", name, decision=True, reason=reason)
+        batch.close(name, State.REFUSED, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +156,8 @@ class DecideBacklog:
         except ShadowpriceError as error:
             log.error("%d jobs cannot be decided on together: %s", len(names), error)
             for name in names:
-                self._alone(batch, name)
+                _arrive_alone(batch, name)
         return len(truth.backlog)
-
-    @staticmethod
-    def _alone(batch: Batch, name: str) -> None:
-        try:
-            _arrive(batch, [name])
-        except ShadowpriceError as error:
-            reason = {"code": error.code, "message": f"it could not be decided on: {error}"}
-            batch.tell("refused", name, decision=True, reason=reason)
-            batch.close(name, State.REFUSED, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +212,11 @@ class Revise:
                 job = resolved(one.spec, cluster, batch.calendar, view.arrived)
                 before = known.job
                 job = replace(job, arrival=before.arrival, before_arrival=before.before_arrival)
+                stated = JobSpec.model_validate(truth.specs[self.name])
+                stated_job = resolved(stated, cluster, batch.calendar, view.arrived)
+                extra = batch.billing.more_work(view, stated_job, job)
                 batch.take(JobRevised(truth.coming, job))
+                batch.billing.pay_more(self.name, extra)
             batch.revise(self.name, record, one.content)
             batch.tell("revised", self.name, changes=dict(self.changes))
         return truth.views.get(self.name) or batch.views[self.name]
@@ -212,12 +227,34 @@ def _content(batch: Batch, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Quoted:
+    """A quote, and what it means to whoever would pay.
+
+    Parameters
+    ----------
+    quote : Quote
+        The policy's answer.
+    price : int or None
+        In millionths of a point, None where nothing is priced.
+    held : int or None
+        What the tenant holds, None where it has no budget.
+    reason : mapping or None
+        Why the job would be refused though the policy would admit it.
+    """
+
+    quote: Quote
+    price: int | None = None
+    held: int | None = None
+    reason: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AskQuote:
     """What would become of a job is asked; nothing changes."""
 
     submission: Submission
 
-    def perform(self, batch: Batch) -> Quote:
+    def perform(self, batch: Batch) -> Quoted:
         """Return the policy's answer."""
         engine, truth = batch.engine, batch.truth
         if not engine.capabilities.quotes:
@@ -232,7 +269,14 @@ class AskQuote:
         job = resolved(self.submission.spec, engine.cluster, batch.calendar, moment)
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
-        return engine.quote(job, explained=True)
+        quote = engine.quote(job, explained=True)
+        price = None if quote.price is None else price_of(quote.price)
+        account = truth.accounts.get(job.tenant)
+        if account is None:
+            return Quoted(quote, price)
+        dear = quote.admitted and price is not None and price > account.balance
+        reason = reason_of(account, price) if dear and price is not None else None
+        return Quoted(quote, price, account.balance, reason)
 
 
 # ------------------------------------------------------------------ servers and tenants

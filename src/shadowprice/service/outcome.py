@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.service.accounts import Account
 from shadowprice.service.clock import Calendar
 from shadowprice.service.views import JobView
 
@@ -107,6 +108,8 @@ class Outcome:
         What the servers are.
     sequence : int
         Number of the last event.
+    accounts : mapping of str to Account
+        What tenants with a budget hold.
     """
 
     answers: list[Any] = field(default_factory=list)
@@ -116,3 +119,4 @@ class Outcome:
     unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
     servers: Servers | None = None
     sequence: int = 0
+    accounts: Mapping[str, Account] = field(default_factory=dict)

@@ -19,6 +19,7 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "not-found": (404, "There is no such thing"),
     "method": (405, "This cannot be done here"),
     "conflict": (409, "The state does not allow this"),
+    "budget": (409, "The tenant does not hold the points"),
     "name-taken": (409, "The name is taken by another job"),
     "unsupported": (409, "The policy or the executor cannot do this"),
     "too-many": (429, "Too much is waiting"),

@@ -29,6 +29,8 @@ from shadowprice.engine.journal import entry_of
 from shadowprice.engine.records import cluster_of, cluster_record, placement_of
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.registry import make_policy
+from shadowprice.service.accounts import Accounts
+from shadowprice.service.billing import read_accounts
 from shadowprice.service.clock import Calendar, SteadyClock
 from shadowprice.service.store import Store, tables
 from shadowprice.service.views import JobView, State
@@ -82,6 +84,7 @@ class Recovered:
     pending: list[str]
     next_job: int
     next_told: int
+    accounts: Accounts
     last_at: int
     snapshot_sequence: int
     replayed: int
@@ -120,6 +123,7 @@ def recover(store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyC
             pending,
             (connection.execute(select(func.max(tables.jobs.c.id))).scalar() or 0) + 1,
             (connection.execute(select(func.max(tables.events.c.id))).scalar() or 0) + 1,
+            read_accounts(connection),
             _last_at(connection),
             since,
             replayed,
@@ -141,7 +145,7 @@ def _begin(store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyCl
         store.put(connection, "policy", choice.label)
         store.put(connection, "python", platform.python_version())
         store.put(connection, "format", str(FORMAT))
-    return Recovered(engine, calendar, {}, {}, {}, [], 1, 1, now, 0, 0)
+    return Recovered(engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0)
 
 
 def _packed(engine: Engine) -> bytes:

@@ -138,7 +138,7 @@ class TakeReports:
         tail = "\n".join(report.tail[-20:])
         reason = f"{report.reason}\n{tail}" if tail else report.reason
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
-        batch.take(failed)
+        batch.take(failed, lost=report.ending is not Ending.FAILED)
         if report.ending is Ending.FAILED:
             batch.tell(
                 "failed" if name not in batch.engine.open_jobs else "retrying",

@@ -35,6 +35,7 @@ from shadowprice.service.auth import (
     write_token_file,
 )
 from shadowprice.service.batch import Batch
+from shadowprice.service.budgeting import FollowBudgets
 from shadowprice.service.clock import SECOND, Clock, SteadyClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
@@ -80,7 +81,11 @@ class Service:
         self.metrics = Metrics()
         self.store = Store(settings.data)
         self.tokens = Tokens(self.store)
-        self.cluster: Cluster = read_cluster(settings.cluster)
+        cluster = read_cluster(settings.cluster)
+        # Accounts keep budgets; the engine and its policies know of none.
+        self.budgets = {one.name: one.budget for one in cluster.tenants if one.budget is not None}
+        tenants = tuple(replace(tenant, budget=None) for tenant in cluster.tenants)
+        self.cluster: Cluster = replace(cluster, tenants=tenants)
         self.choice = PolicyChoice(settings.policy, dict(settings.parameters))
         self.driver: Driver | None = None
         self.runner: Runner | None = None
@@ -235,6 +240,7 @@ class Service:
             moved = now - truth.last_at
             _only(truth, MoveOrigin(moved, "the clock is earlier than when the service stopped"))
         _only(truth, _FollowFile(self.cluster))
+        _only(truth, FollowBudgets(self.budgets))
         self.key = self._secret(truth)
         self._operator_token(truth)
         return truth

@@ -22,6 +22,7 @@ from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
 from shadowprice.core.events import Resize, Start
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import snapshot
+from shadowprice.service.accounts import Accounts
 from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock
 from shadowprice.service.outcome import Operation, Outcome, Servers
@@ -105,6 +106,7 @@ class Truth:
         self.backlog: deque[str] = deque(found.pending)
         self.next_job: int = found.next_job
         self.next_told: int = found.next_told
+        self.accounts: Accounts = found.accounts
         self.last_at: int = found.last_at
         self._snapshot_sequence: int = found.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
@@ -143,6 +145,7 @@ class Truth:
             self.coming,
             len(self.backlog),
         )
+        outcome.accounts = self.accounts.shown()
         return outcome
 
     # ---------------------------------------------------------------- committing
@@ -192,6 +195,7 @@ class Truth:
         outcome = Outcome()
         with self.store.transaction() as connection:
             batch = Batch(self, connection)
+            batch.billing.renew()
             for operation in operations:
                 try:
                     outcome.answers.append(operation.perform(batch))

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
+from shadowprice.core.budget import in_points
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
@@ -98,6 +99,18 @@ class JobView:
         Generations that failed, and that were lost through no fault of the job.
     done : bool
         Whether a generation exited 0 while it was being stopped: it is not started again.
+    price : int or None
+        What it was admitted for, in millionths of a point, 0 where nobody keeps an account of it;
+        None until it is priced.
+    paid_at : int or None
+        When that was debited.
+    planned, held : int
+        Places times slots that the price is for, and that it held so far; both 0 where other
+        tenants are paid instead.
+    used : int
+        What it used of the price so far.
+    refund : int or None
+        What was given back when it was over.
     decided : int or None
         When it was first decided on.
     closed : int or None
@@ -132,6 +145,12 @@ class JobView:
     failures: int = 0
     lost: int = 0
     done: bool = False
+    price: int | None = None
+    paid_at: int | None = None
+    planned: int = 0
+    held: int = 0
+    used: int = 0
+    refund: int | None = None
     decided: int | None = None
     closed: int | None = None
 
@@ -175,6 +194,19 @@ class JobView:
             "cost": self.cost,
             "reason": None if self.reason is None else dict(self.reason),
             "failures": self.failures,
+            "points": self._points(),
+        }
+
+    def _points(self) -> dict[str, Any] | None:
+        """Return what the job costs its tenant, None where nobody keeps an account of it."""
+        if not self.price:
+            return None
+        return {
+            "price": in_points(self.price),
+            "used": in_points(self.used),
+            "refund": None if self.refund is None else in_points(self.refund),
+            "planned": self.planned,
+            "held": self.held,
         }
 
 

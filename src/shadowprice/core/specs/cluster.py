@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import (
+    AfterValidator,
+    BeforeValidator,
     Field,
     PositiveInt,
     field_validator,
@@ -16,7 +19,9 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import (
     Amount,
     Dimension,
+    Duration,
 )
+from shadowprice.core.budget import MONDAY, POINT, Budget, parse_moment
 from shadowprice.core.cluster import BANDWIDTH, Cluster, Role, Tenant, build_cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import (
@@ -27,8 +32,13 @@ from shadowprice.core.specs.fields import (
     Spec,
     at_most,
     at_most_long,
+    lifted,
     plain,
 )
+from shadowprice.core.wording import shown
+
+SHORTEST_PERIOD: Final = 60
+"""Seconds of a budget's period, at least."""
 
 
 class ServerSpec(Spec):
@@ -54,11 +64,53 @@ class ServerSpec(Spec):
         return [f"{self.name}-{number}" for number in range(self.count)]
 
 
+def _carry(value: object) -> object:
+    if value == "all":
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise InputError(f'{shown(value)} is neither a number of points nor "all"')
+
+
+def _a_period(value: Duration) -> Duration:
+    """Return a time on the clock that a period may take, or refuse it."""
+    if value.slots or value.seconds.denominator != 1 or value.seconds < SHORTEST_PERIOD:
+        raise InputError(f"a period takes whole seconds, {SHORTEST_PERIOD} at least; write 7d")
+    bounds.PERIOD.checked(int(value.seconds))
+    return value
+
+
+class BudgetSpec(Spec):
+    """Points that a tenant may spend in a period."""
+
+    points: Annotated[NonNegative, at_most(bounds.POINTS)]
+    period: Annotated[DurationField, AfterValidator(lifted(_a_period))]
+    since: Annotated[datetime, BeforeValidator(lifted(parse_moment))] | None = None
+    carry: Annotated[
+        Annotated[NonNegative, at_most(bounds.POINTS)] | None, BeforeValidator(lifted(_carry))
+    ] = 0.0
+
+    def resolve(self) -> Budget:
+        """Return the budget that is described."""
+        return Budget(
+            round(self.points * POINT),
+            int(self.period.seconds),
+            MONDAY if self.since is None else int(self.since.timestamp()),
+            None if self.carry is None else round(self.carry * POINT),
+        )
+
+
 class TenantSpec(Spec):
-    """A tenant and the places it owns."""
+    """A tenant, the places it owns, and what it may spend."""
 
     name: Name
     share: AmountsField = Field(default_factory=dict)
+    budget: BudgetSpec | None = None
+
+    def resolve(self) -> Tenant:
+        """Return the tenant that is described."""
+        budget = None if self.budget is None else self.budget.resolve()
+        return Tenant(self.name, plain(self.share), budget)
 
 
 class ClusterSpec(Spec):
@@ -120,7 +172,7 @@ class ClusterSpec(Spec):
             horizon=self.horizon,
             servers=servers,
             dimensions=dimensions,
-            tenants=[Tenant(tenant.name, plain(tenant.share)) for tenant in self.tenants],
+            tenants=[tenant.resolve() for tenant in self.tenants],
             restart_seconds=restart,
             costs=self._costs(),
         )

@@ -371,7 +371,8 @@ class RoundPolicy:
             np.tile(gang.ps_on[here], length),
         )
         value, cost = gang.value / MICRO, gang.cost / MICRO
-        return Commit(name, plan, gang.payoff / MICRO, value, cost)
+        charged = cost if award.lenders is not None and self.capabilities.charges else 0.0
+        return Commit(name, plan, gang.payoff / MICRO, value, cost, charged=charged)
 
     def _charges(self, slot: int) -> Iterator[Charge]:
         """Charge what runs in a slot, when it begins: a gang that lost its server pays no more."""

@@ -173,6 +173,33 @@ outcomes = Table(
 )
 Index("outcomes_by_end", outcomes.c.ended)
 
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("budget", Text, nullable=False),
+    Column("balance", BigInteger, nullable=False),
+    Column("period", BigInteger, nullable=False),
+    Column("room", BigInteger, nullable=False),
+    Column("sums", Text, nullable=False),
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("id", Number, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("kind", String(10), nullable=False),
+    Column("points", BigInteger, nullable=False),
+    Column("balance", BigInteger, nullable=False),
+    Column("job", Text),
+    Column("other", Text),
+    Column("note", Text, nullable=False),
+)
+Index("entries_by_tenant", entries.c.tenant, entries.c.id)
+Index("entries_by_time", entries.c.at)
+
 tokens = Table(
     "tokens",
     metadata,

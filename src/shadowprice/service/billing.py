@@ -1,0 +1,393 @@
+"""What events cost tenants: who can pay, what is debited, used, paid and given back.
+
+A `Billing` belongs to one transaction. It looks at decisions before they take effect (`check`), and
+notes entries of accounts while what follows is noted; `write` writes them with everything else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, delete, func, select
+
+from shadowprice.core.budget import POINT, Budget, in_points, points_text
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.events import (
+    Charge,
+    Command,
+    Commit,
+    Decided,
+    Decision,
+    DriverEvent,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    Promise,
+    SlotEnded,
+)
+from shadowprice.core.job import Job
+from shadowprice.service import accounts
+from shadowprice.service.accounts import MOST, Account, Accounts, Changed, Entry, Kind
+from shadowprice.service.clock import stamp
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.store import tables
+from shadowprice.service.views import JobView
+
+if TYPE_CHECKING:
+    from shadowprice.service.batch import Batch
+
+CODE: Final = "budget"
+"""Code of what is refused since it cannot be paid."""
+
+
+class CannotPayError(ShadowpriceError):
+    """Decisions cost more than tenants hold; nothing of the event was taken in.
+
+    Parameters
+    ----------
+    reasons : mapping of str to mapping
+        Why, by job: what its view tells as its reason.
+    """
+
+    code = CODE
+
+    def __init__(self, reasons: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__(next(iter(reasons.values()))["message"])
+        self.reasons = reasons
+
+
+def price_of(cost: float) -> int:
+    """Return what a policy says that a job costs in millionths of a point.
+
+    What no account can hold is told as a little more than that.
+    """
+    if not cost * POINT <= MOST:
+        return MOST + 1
+    return max(0, round(cost * POINT))
+
+
+def least_places(job: Job) -> int:
+    """Return the fewest places times slots with which the work of a job can be done."""
+    choices = zip(
+        job.worker_counts.tolist(),
+        job.ps_counts.tolist(),
+        job.gains.tolist(),
+        job.internal_gains.tolist(),
+        strict=True,
+    )
+    return min(
+        (
+            -(-job.required * (workers + ps) // max(gain, inner))
+            for workers, ps, gain, inner in choices
+            if max(gain, inner)
+        ),
+        default=1,
+    )
+
+
+def reason_of(account: Account, price: int) -> dict[str, Any]:
+    """Return why a job of a price cannot be paid."""
+    cost = f"its price is {points_text(price)} points" if price <= MOST else "it has no price"
+    return {
+        "code": CODE,
+        "message": f"{cost}, and {account.tenant} holds {points_text(account.balance)} until "
+        f"{stamp(account.ends)[:16]}Z; ask for less, wait for the next period, or ask the operator",
+        "price": in_points(price),
+        "held": in_points(account.balance),
+    }
+
+
+class Billing:
+    """What one transaction does to accounts.
+
+    Parameters
+    ----------
+    batch : Batch
+        The transaction.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._entries: list[Entry] = []
+        self._touched: dict[str, None] = {}
+
+    @property
+    def accounts(self) -> Accounts:
+        """All accounts."""
+        return self._batch.truth.accounts
+
+    # ---------------------------------------------------------------- accounts
+
+    def put(self, changed: Changed) -> Account:
+        """Let an account be what something made of it."""
+        account, entries = changed
+        self.accounts.put(account)
+        self._entries += entries
+        self._touched[account.tenant] = None
+        return account
+
+    def renew(self) -> None:
+        """Let periods begin that are due."""
+        now, known = self._batch.now, self.accounts
+        if known.soonest > now:
+            return
+        for account in known.due(now):
+            after = self.put(accounts.renewed(account, now))
+            self.tell(after, "renewed")
+        known.look_ahead()
+
+    def set_budget(self, tenant: str, budget: Budget | None) -> None:
+        """Let a tenant have a budget, another one, or none."""
+        now, account = self._batch.now, self.accounts.get(tenant)
+        if budget is None:
+            if account is not None:
+                gone = self.put(accounts.closed(account))
+                self.accounts.remove(tenant)
+                self.tell(gone, "removed")
+        elif account is None:
+            self.tell(self.put(accounts.opened(tenant, budget, now)), "set")
+        elif account.budget != budget:
+            self.tell(self.put(accounts.rebudgeted(account, budget, now)), "changed")
+
+    def grant(self, tenant: str, points: int, note: str) -> None:
+        """Give a tenant points beyond its budget.
+
+        Raises
+        ------
+        ProblemError
+            If it has none.
+        """
+        account = self.accounts.get(tenant)
+        if account is None:
+            raise ProblemError("not-found", f"tenant {tenant!r} has no budget")
+        self.tell(self.put(accounts.granted(account, points, note)), "granted")
+
+    def tell(self, account: Account, what: str) -> None:
+        """Let readers know what became of an account."""
+        held = in_points(account.balance)
+        self._batch.tell("budget", tenant=account.tenant, what=what, held=held)
+
+    # ---------------------------------------------------------------- the gate
+
+    def check(self, commands: Iterable[Command]) -> None:
+        """Refuse decisions that somebody cannot pay, before they take effect.
+
+        Raises
+        ------
+        CannotPayError
+            With every job whose price is more than what others before it leave.
+        """
+        if not self.accounts:
+            return
+        left: dict[str, int] = {}
+        seen: set[str] = set()
+        reasons: dict[str, Mapping[str, Any]] = {}
+        for command in commands:
+            if not isinstance(command, Decided) or (cost := _cost(command.decision)) is None:
+                continue
+            view = self._batch.truth.views.get(command.decision.job)
+            if view is None or view.name in seen or not _unpaid(view):
+                continue
+            seen.add(view.name)
+            account = self.accounts.get(view.tenant)
+            if account is None:
+                continue
+            price = price_of(cost)
+            held = left.get(account.tenant, account.balance)
+            if price > held:
+                reasons[view.name] = reason_of(account, price)
+            else:
+                left[account.tenant] = held - price
+        if reasons:
+            raise CannotPayError(reasons)
+
+    # ---------------------------------------------------------------- what jobs pay
+
+    def decided(self, decision: Commit | Promise) -> None:
+        """Debit the price of a job whose first priced decision takes effect."""
+        view = self._batch.truth.views[decision.job]
+        if not _unpaid(view):
+            return
+        account = self.accounts.get(view.tenant)
+        if account is None:
+            self._batch.change(view.name, price=0)
+            return
+        cost = _cost(decision)
+        if cost is None:
+            return
+        price, engine = price_of(cost), self._batch.engine
+        planned = 0
+        if not engine.capabilities.charges:
+            if isinstance(decision, Commit):
+                plan = decision.schedule
+                planned = int(plan.workers.sum() + plan.ps.sum())
+            else:
+                planned = least_places(engine.jobs[view.name].job)
+        self._batch.change(view.name, price=price, paid_at=self._batch.now, planned=planned)
+        self._debit(account, price, view.name)
+
+    def more_work(self, view: JobView, before: Job, after: Job) -> int:
+        """Return what more work than was paid for costs; nothing for less.
+
+        Raises
+        ------
+        ProblemError
+            If its tenant does not hold that much.
+        """
+        account = self.accounts.get(view.tenant)
+        if not view.price or account is None:
+            return 0
+        stated, now = least_places(before), least_places(after)
+        extra = max(0, -(-view.price * (now - stated) // max(1, stated)))
+        if extra > account.balance:
+            raise ProblemError(CODE, f"job {view.name!r}: {reason_of(account, extra)['message']}")
+        return extra
+
+    def pay_more(self, name: str, extra: int) -> None:
+        """Debit what more work costs."""
+        view = self._batch.truth.views[name]
+        account = self.accounts.get(view.tenant)
+        if account is None or not view.price:
+            return
+        # What the revision itself let others be promised was paid meanwhile.
+        extra = min(extra, account.balance)
+        planned = -(-view.planned * (view.price + extra) // view.price)
+        self._batch.change(name, price=view.price + extra, planned=planned)
+        self._debit(account, extra, name, "revised")
+
+    def _debit(self, account: Account, points: int, job: str, note: str = "") -> None:
+        if points:
+            after = self.put(accounts.debited(account, points, job, note))
+            held = in_points(after.balance)
+            self._batch.tell("debited", job, points=in_points(points), held=held)
+
+    def charged(self, charge: Charge) -> None:
+        """Pay a lender what a job uses of its share in a slot, out of the job's price."""
+        view = self._batch.truth.views[charge.job]
+        amount = sum(charge.amounts.values())
+        if view.price:  # no more than it was admitted for
+            amount = min(amount, view.price - view.used)
+            self._batch.change(view.name, used=view.used + amount)
+        account = self.accounts.get(charge.payee)
+        if account is not None:
+            self.put(accounts.received(account, amount, charge.job, charge.payer))
+
+    # ---------------------------------------------------------------- what jobs use
+
+    def standing(self, event: DriverEvent, *, lost: bool) -> dict[str, int]:
+        """Return the places of jobs for which an event makes the running slot count.
+
+        To be asked before the event: a slot's end counts for all that stand, a job's own end in the
+        slot for that job, and what it lost through no fault of its own does not.
+        """
+        engine, views = self._batch.engine, self._batch.truth.views
+        if engine.slot_running is None or not self.accounts or lost:
+            return {}
+        names: Iterable[str] = ()
+        if isinstance(event, SlotEnded):
+            names = engine.running
+        elif isinstance(event, JobEnded | JobCancelled | JobFailed):
+            names = (event.job,) if event.job in engine.running else ()
+        found = {}
+        for name in names:
+            view = views.get(name)
+            if view is not None and view.planned:
+                placement = engine.running[name]
+                found[name] = placement.total_workers + placement.total_ps
+        return found
+
+    def stood(self, places: Mapping[str, int]) -> None:
+        """Note that jobs held places for a slot, and what of their price that uses."""
+        for name, count in places.items():
+            view = self._batch.truth.views[name]
+            held = view.held + count
+            used = -(-(view.price or 0) * min(held, view.planned) // view.planned)
+            self._batch.change(name, held=held, used=used)
+
+    def settle(self, name: str) -> None:
+        """Give back what a job that is over did not use."""
+        view = self._batch.truth.views[name]
+        account = self.accounts.get(view.tenant)
+        if not view.price or view.refund is not None or view.paid_at is None:
+            return
+        unused = view.price - view.used if account is not None else 0
+        self._batch.change(name, refund=unused)
+        if account is not None and unused:
+            after = self.put(accounts.refunded(account, unused, name, view.paid_at))
+            held = in_points(after.balance)
+            self._batch.tell("refunded", name, points=in_points(unused), held=held)
+
+    # ---------------------------------------------------------------- rows
+
+    def write(self) -> None:
+        """Write the entries, and the accounts as they are now."""
+        store, connection = self._batch.truth.store, self._batch.connection
+        known, rows = self.accounts, []
+        for entry in self._entries:
+            rows.append(
+                {
+                    "id": known.next_entry,
+                    "at": self._batch.now,
+                    "tenant": entry.tenant,
+                    "kind": entry.kind.value,
+                    "points": entry.points,
+                    "balance": entry.balance,
+                    "job": entry.job,
+                    "other": entry.other,
+                    "note": entry.note,
+                }
+            )
+            known.next_entry += 1
+        store.write(connection, tables.entries.insert(), rows)
+        if not self._touched:
+            return
+        table, names = tables.budgets, list(self._touched)
+        for at in range(0, len(names), 500):
+            some = names[at : at + 500]
+            store.write(connection, delete(table).where(table.c.tenant.in_(some)))
+        there = [account for name in names if (account := known.get(name)) is not None]
+        store.write(connection, table.insert(), [_row(account) for account in there])
+
+
+def _cost(decision: Decision) -> float | None:
+    """Return what a decision says that its job costs, None where it says nothing."""
+    if isinstance(decision, Promise) and decision.completion is None:
+        return None
+    if isinstance(decision, Commit):
+        return decision.cost if decision.charged is None else decision.charged
+    return decision.cost if isinstance(decision, Promise) else None
+
+
+def _unpaid(view: JobView) -> bool:
+    """Whether nothing was decided on a job's price yet; what had a promise before is free."""
+    return view.price is None and view.first_promise is None
+
+
+def _row(account: Account) -> dict[str, Any]:
+    return {
+        "tenant": account.tenant,
+        "budget": json.dumps(account.budget.record()),
+        "balance": account.balance,
+        "period": account.period,
+        "room": account.room,
+        "sums": json.dumps(account.sums),
+    }
+
+
+def read_accounts(connection: Connection) -> Accounts:
+    """Return all accounts as they were last written."""
+    known = {
+        row.tenant: Account(
+            row.tenant,
+            Budget.from_record(json.loads(row.budget)),
+            row.balance,
+            row.period,
+            row.room,
+            {Kind(kind): points for kind, points in json.loads(row.sums).items()},
+        )
+        for row in connection.execute(select(tables.budgets))
+    }
+    last = connection.execute(select(func.max(tables.entries.c.id))).scalar() or 0
+    return Accounts(known, last + 1)
