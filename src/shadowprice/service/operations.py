@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from shadowprice.core.budget import in_points
 from shadowprice.core.cluster import Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import (
@@ -246,6 +247,18 @@ class Quoted:
     price: int | None = None
     held: int | None = None
     reason: Mapping[str, Any] | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return what it adds to the quote's record, as plain values."""
+        if self.held is None:
+            return {}
+        told: dict[str, Any] = {"held": in_points(self.held)}
+        if self.price is not None:
+            told["left"] = in_points(self.held - self.price)
+        more: dict[str, Any] = {"points": told}
+        if self.reason is not None:
+            more |= {"answer": "refused", "admitted": False, "refusal": dict(self.reason)}
+        return more
 
 
 @dataclass(frozen=True, slots=True)

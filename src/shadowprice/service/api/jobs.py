@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.quote import Quote
 from shadowprice.core.wording import escaped, shown
 from shadowprice.executors.progress import read_progress
 from shadowprice.service import reading
@@ -32,7 +31,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.auth import Caller, generation_of
 from shadowprice.service.clock import SECOND, stamp
 from shadowprice.service.driver import Driver
-from shadowprice.service.operations import AskQuote, Cancel, Revise, Submit
+from shadowprice.service.operations import AskQuote, Cancel, Quoted, Revise, Submit
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.settings import BATCH_JOBS
@@ -334,7 +333,8 @@ async def quote(request: Request, service: Asked, caller: Anyone) -> JSONRespons
     driver = service.writing
     cluster = driver.published.servers.cluster
     [one] = read_submissions([body], cluster, tenant=caller.scope, runs=False, single=True)
-    found: Quote = await driver.do(AskQuote(one))
+    quoted: Quoted = await driver.do(AskQuote(one))
+    found = quoted.quote
     calendar = driver.published.servers.calendar
     record = found.record()
     record["job"] = one.name
@@ -342,4 +342,4 @@ async def quote(request: Request, service: Asked, caller: Anyone) -> JSONRespons
     record["promise"] = None if found.completion is None else stamp(calendar.ends(found.completion))
     if not caller.operates and found.displaced:
         record["displaced"] = len(found.displaced)  # others' names are others' business
-    return answer(record)
+    return answer(record | quoted.record())
