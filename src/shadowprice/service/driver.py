@@ -83,7 +83,7 @@ class Published:
     unacknowledged: Mapping[int, Start | Resize | Stop]
     servers: Servers
     sequence: int
-    accounts: Mapping[str, Account]
+    accounts: Mapping[str, Account] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
