@@ -69,6 +69,7 @@ PARTS: Final = {
     "top": _live("follow", "top", "What runs and waits, on one screen."),
     "tokens": _live("login", "tokens", "List, hand out and take back tokens."),
     "backup": Part("shadowprice.cli.serve:backup", "Copy all that a service keeps.", LIVE),
+    "profile": _own("profile", "Measure how fast a command trains.", WORKLOADS),
     "trace": Part("shadowprice.cli.trace", "Look at cluster traces, convert them.", WORKLOADS),
     "generate": Part("shadowprice.cli.trace:generate", "Draw a workload.", WORKLOADS),
     "cloning": Part("shadowprice.cli.cloning", "How many copies of each task to run.", MORE),

@@ -348,7 +348,10 @@ class LocalExecutor:
     def _care(self, entry: Entry) -> None:
         """See to a generation whose supervisor is not there: send one, or end what it left."""
         generation = entry.generation
-        lock = generation.take_lock()
+        try:
+            lock = generation.take_lock()
+        except FileNotFoundError:  # it is just being taken, or was forgotten
+            return
         if lock is None:
             return
         lock.release()

@@ -1,0 +1,281 @@
+"""``shadowprice profile``: how fast a command trains with how many workers, as a job file."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shadowprice.cli import options as o
+from shadowprice.cli.bound import duration
+from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.core.wording import shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shadowprice.training.measure.findings import Findings
+    from shadowprice.training.measure.pace import StepTime
+
+MOST_PROCESSES = 1_000
+"""Workers, or servers, that are tried on one machine."""
+
+Tell = Callable[[int, str, float, "StepTime | None"], None]
+
+
+def profile(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="What every worker runs.")
+    ],
+    workers: Annotated[
+        str, typer.Option(help="Numbers of workers, in this order.", rich_help_panel=o.WHAT)
+    ] = "1,2,4",
+    ps: Annotated[
+        str,
+        typer.Option(help="Numbers of parameter servers, each tried.", rich_help_panel=o.WHAT),
+    ] = "0",
+    cpu: Annotated[
+        int,
+        typer.Option(min=0, max=1024, help="Cores of a worker; 0: all.", rich_help_panel=o.WHAT),
+    ] = 1,
+    gpu: Annotated[
+        int, typer.Option(min=0, max=64, help="GPUs of a worker.", rich_help_panel=o.WHAT)
+    ] = 0,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable for it.", rich_help_panel=o.WHAT),
+    ] = None,
+    grace: Annotated[
+        str, typer.Option(help="Time it has to save and end.", rich_help_panel=o.WHAT)
+    ] = "30s",
+    time: Annotated[
+        str, typer.Option(help="Most time for each number of workers.", rich_help_panel=o.HOW)
+    ] = "1min",
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Mini-batches after which it is enough.", rich_help_panel=o.HOW),
+    ] = None,
+    precision: Annotated[
+        float,
+        typer.Option(
+            min=1e-4,
+            max=0.5,
+            help="Enough, too: so exact (half a 95 % interval, as a share).",
+            rich_help_panel=o.HOW,
+        ),
+    ] = 0.02,
+    name: Annotated[
+        str, typer.Option(help="The job's name in the file.", rich_help_panel=o.OUTPUT)
+    ] = "profiled",
+    minibatches: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many the whole training takes.", rich_help_panel=o.OUTPUT),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Job file to write.", rich_help_panel=o.OUTPUT),
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="How to print.", rich_help_panel=o.OUTPUT)
+    ] = Output.TABLE,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Measure how fast a command trains with how many workers, and write it as a job file.
+
+    It runs on this machine as the local executor runs jobs, once for each number of workers, until
+    the step time is exact enough or time is up. It has to report its progress
+    (shadowprice.jobs.report), and to end on SIGTERM.
+
+    [bold]Example[/bold]
+
+    shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
+    """
+    from shadowprice.results.target import check_file
+    from shadowprice.training.measure.findings import HEAD, Findings, job_file
+    from shadowprice.training.measure.running import Command, Limits, measure_all
+
+    if not sys.platform.startswith("linux"):
+        raise InputError("profile needs Linux, as the local executor does")
+    counts = [(n, k) for k in _numbers("--ps", ps, 0) for n in _numbers("--workers", workers, 1)]
+    if out is not None:
+        check_file(out, lambda head: head.startswith(HEAD))
+    limits = Limits(duration("--time", time), precision, steps=steps)
+    asked = Command(
+        tuple(command), str(Path.cwd()), _environment(env or []), cpu, gpu,
+        duration("--grace", grace),
+    )  # fmt: skip
+    _check_command(asked.words)
+    with (
+        tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,
+        _shown(counts, quiet or output is Output.JSON) as tell,
+    ):
+        points, unmeasured = asyncio.run(measure_all(Path(folder), asked, counts, limits, tell))
+    if not points:
+        raise _not_measured(unmeasured)
+    findings = Findings(points, unmeasured, asked)
+    if out is not None:
+        _write(out, job_file(findings, name, minibatches or 10_000, _today(), bool(minibatches)))
+    if output is Output.JSON:
+        print_json(findings.record())
+    else:
+        _print(findings, out)
+    if unmeasured:
+        raise _not_measured(unmeasured)
+
+
+def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError:
+    """Show the ends of logs, and return an error that says what was not measured, and why."""
+    for who, why in unmeasured.items():
+        first, *lines = why.splitlines()
+        if lines:
+            stderr().print(f"{_counted(who)}: {first}; its log ends:", soft_wrap=True, markup=False)
+        for line in lines:
+            stderr().print(line, soft_wrap=True, markup=False)
+    told = "; ".join(f"{_counted(who)}: {why.splitlines()[0]}" for who, why in unmeasured.items())
+    return ShadowpriceError(f"not measured: {told}")
+
+
+def _numbers(option: str, text: str, least: int) -> list[int]:
+    """Return the numbers of ``1,2,4``."""
+    mend = f"write numbers from {least} to {MOST_PROCESSES:,}, each once, such as 1,2,4"
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) < 6 for part in parts):
+        raise InputError(Fault(option, f"{shown(text)} is no list of numbers", mend))
+    numbers = [int(part) for part in parts]
+    if len(set(numbers)) < len(numbers) or not all(
+        least <= one <= MOST_PROCESSES for one in numbers
+    ):
+        raise InputError(Fault(option, f"{shown(text)} is out of range, or names one twice", mend))
+    return numbers
+
+
+def _environment(pairs: list[str]) -> dict[str, str]:
+    from shadowprice.core.specs import validate
+    from shadowprice.core.specs.run import RunSpec
+
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(Fault("--env", f"{shown(pair)} sets nothing", "write NAME=VALUE"))
+        found[name] = value
+    _, faults = validate(RunSpec, {"command": ["x"], "env": found}, "")
+    if faults:
+        raise InputError([Fault("--env", one.message, one.mend) for one in faults])
+    return found
+
+
+def _check_command(words: tuple[str, ...]) -> None:
+    import shutil
+
+    from shadowprice.core.specs import validate
+    from shadowprice.core.specs.run import RunSpec
+
+    _, faults = validate(RunSpec, {"command": list(words)}, "")
+    if faults:
+        raise InputError([Fault("COMMAND", one.message, one.mend) for one in faults])
+    if shutil.which(words[0]) is None:
+        mend = "write what a shell would find, such as: -- python train.py"
+        raise InputError(Fault("COMMAND", f"there is no program {shown(words[0])}", mend))
+
+
+def _counted(who: tuple[int, int]) -> str:
+    from shadowprice.training.measure.findings import counted
+
+    return counted(*who)
+
+
+def _today() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).date().isoformat()
+
+
+def _write(path: Path, content: str) -> None:
+    from shadowprice.results.target import whole_file
+
+    with whole_file(path) as part:
+        part.write_text(content, encoding="utf-8")
+
+
+@contextmanager
+def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Tell]:
+    """Show what is measured: bars on a terminal, a line a number elsewhere."""
+    from shadowprice.training.measure.findings import rounded
+
+    def told(what: str, step: StepTime | None) -> str:
+        if step is None:
+            return what
+        return f"{what}: {rounded(step.per_second):g} mini-batches/s +- {step.error:.1%}"
+
+    console = stderr()
+    if quiet:
+        yield lambda *_: None
+    elif console.is_terminal:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as bars:
+            tasks = [bars.add_task(_counted(who), total=1.0, start=False) for who in counts]
+
+            def draw(at: int, what: str, share: float, step: StepTime | None) -> None:
+                bars.start_task(tasks[at])
+                text = f"{_counted(counts[at])}: {told(what, step)}"
+                bars.update(tasks[at], completed=share, description=text)
+
+            yield draw
+    else:
+        last: dict[int, str] = {}
+
+        def write(at: int, what: str, share: float, step: StepTime | None) -> None:
+            del share
+            if last.get(at) != what:
+                last[at] = what
+                line = told(what, step) if what == "stopping" else what
+                console.print(f"{_counted(counts[at])}: {line}", soft_wrap=True, markup=False)
+
+        yield write
+
+
+def _print(findings: Findings, out: Path | None) -> None:
+    console = stdout()
+    console.print(_table(findings))
+    for remark in findings.remarks():
+        console.print(f"- {remark}", soft_wrap=True, markup=False)
+    if out is not None:
+        console.print(f"the job is in {out}", soft_wrap=True, markup=False)
+
+
+def _table(findings: Findings) -> Table:
+    from rich.table import Table
+
+    from shadowprice.core.amounts import Dimension, format_amount, format_seconds
+    from shadowprice.training.measure.findings import rounded
+
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    headings = ["workers", *(["servers"] if findings.served else [])]
+    headings += ["mini-batches/s", "+- 95 %", "step", "of", "memory", "linear model"]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    said = dict(zip(findings.curve, findings.linear.quality.predicted, strict=True))
+    for point in findings.points:
+        size = point.memory.get("worker")
+        in_curve = findings.curve[point.workers] is point
+        cells = [str(point.workers), *([str(point.ps)] if findings.served else [])]
+        cells += [
+            f"{rounded(point.step.per_second):g}",
+            f"{point.step.error:.1%}",
+            format_seconds(point.step.seconds),
+            f"{point.step.minibatches:g}",
+            "-" if size is None else format_amount(size >> 20 << 20, Dimension.BYTES),
+            f"{rounded(said[point.workers]):g}" if in_curve else "",
+        ]
+        table.add_row(*cells)
+    return table

@@ -1,0 +1,333 @@
+"""What profiling found: a curve, models held against it, and the job file that states it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from shadowprice.core.amounts import Dimension, format_amount, format_seconds
+from shadowprice.training.measure.fit import LinearFit, SerialFit, fit_linear, fit_serial
+from shadowprice.training.measure.running import Command, Point
+
+HEAD: Final = "# Measured by shadowprice profile"
+"""How the files begin that are written here."""
+
+_MARGIN: Final = 1.25
+_MEBIBYTE: Final = 1 << 20
+_ROUND: Final = 64 * _MEBIBYTE
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What profiling found.
+
+    Parameters
+    ----------
+    points : sequence of Point
+        What was measured, at least one.
+    unmeasured : mapping of (workers, servers) to str
+        Why others were not.
+    command : Command
+        What was run.
+    """
+
+    points: Sequence[Point]
+    unmeasured: Mapping[tuple[int, int], str]
+    command: Command
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Medians of what the job measured of itself."""
+        names = {name for point in self.points for name in point.metrics}
+        return {
+            name: statistics.median(
+                point.metrics[name] for point in self.points if name in point.metrics
+            )
+            for name in sorted(names)
+        }
+
+    @cached_property
+    def curve(self) -> dict[int, Point]:
+        """What a job file states for each number of workers.
+
+        With servers: what was measured with as few of them as OASiS (6) asks for, by the bandwidths
+        that the job measured (one where it measured none), or with the next more.
+        """
+        chosen: dict[int, Point] = {}
+        for workers in sorted({point.workers for point in self.points}):
+            known = sorted(
+                (one for one in self.points if one.workers == workers), key=lambda one: one.ps
+            )
+            enough = [one for one in known if one.ps >= self.servers_needed(workers)]
+            chosen[workers] = (enough or known[-1:])[0]
+        return chosen
+
+    @property
+    def served(self) -> bool:
+        """Whether parameter servers were used."""
+        return any(point.ps for point in self.points)
+
+    def servers_needed(self, workers: int) -> int:
+        """Return how many servers a job file asks for, 0 without any."""
+        if not self.served:
+            return 0
+        need = self.metrics.get("worker_bandwidth", 0.0)
+        have = self.metrics.get("ps_bandwidth", 0.0)
+        if not need or have < need:
+            return 1
+        return math.ceil(workers * round(need) / round(have))
+
+    @cached_property
+    def linear(self) -> LinearFit:
+        """The papers' linear model."""
+        return fit_linear(
+            [point.speed for point in self.curve.values()],
+            gradient_bytes=self.metrics.get("gradient_bytes"),
+            minibatch_time=self.metrics.get("minibatch_time"),
+        )
+
+    @cached_property
+    def serial(self) -> SerialFit | None:
+        """A step with a part that is not divided, where enough was measured."""
+        return fit_serial([point.speed for point in self.curve.values()])
+
+    @property
+    def restart(self) -> float | None:
+        """Seconds that a change costs: from the order to stop to the first step afterwards."""
+        stops = [point.stop for point in self.points if point.stop is not None]
+        starts = [point.start for point in self.points if point.resumed] or [
+            point.start for point in self.points
+        ]
+        return statistics.median(stops) + statistics.median(starts) if stops else None
+
+    def memory(self, role: str) -> int | None:
+        """Return the bytes to ask for: the most that a process took, a quarter more, rounded up."""
+        taken = [point.memory[role] for point in self.points if role in point.memory]
+        return math.ceil(max(taken) * _MARGIN / _ROUND) * _ROUND if taken else None
+
+    def record(self) -> dict[str, object]:
+        """Return everything as plain values."""
+        return {
+            "points": [_point_record(point) for point in self.points],
+            "unmeasured": [
+                {"workers": workers, "ps": ps, "reason": reason}
+                for (workers, ps), reason in self.unmeasured.items()
+            ],
+            "throughput": {str(n): rounded(p.step.per_second) for n, p in self.curve.items()},
+            "metrics": self.metrics,
+            "restart": self.restart,
+            "memory": {role: self.memory(role) for role in ("worker", "ps") if self.memory(role)},
+            "linear": {
+                "minibatch_time": self.linear.minibatch_time,
+                "step_time": self.linear.step_time,
+                "bandwidth": self.linear.bandwidth,
+                **_quality_record(self.linear),
+            },
+            "serial": None
+            if self.serial is None
+            else {
+                "serial": self.serial.serial,
+                "shared": self.serial.shared,
+                **_quality_record(self.serial),
+            },
+        }
+
+    def remarks(self) -> list[str]:
+        """Return what is to be known of these numbers, a line each."""
+        lines = [f"the linear model {self._linear_told()}"]
+        if self.serial is not None:
+            told = f"a step of {format_seconds(self.serial.serial)} that nobody shares and "
+            told += f"{format_seconds(self.serial.shared)} that workers divide "
+            lines.append(told + _how_well(self.serial))
+        if self.metrics:
+            lines.append("the job measured: " + ", ".join(map(_metric_told, self.metrics.items())))
+        if self.restart is not None:
+            lines.append(
+                f"a change costs {format_seconds(self.restart)}: stopping, starting, loading"
+            )
+        for point in self.points:
+            lines.extend(_warnings(point))
+        if len(self.points) > 1 and not any(point.resumed for point in self.points):
+            lines.append("it never went on from a checkpoint: every change would begin anew")
+        return lines
+
+    def _linear_told(self) -> str:
+        fit = self.linear
+        tau = "tau unknown" if fit.minibatch_time is None else f"tau {_ms(fit.minibatch_time)}"
+        told = f"(tau + 2 e / b) {_how_well(fit)}: {tau}, a worker's step {_ms(fit.step_time)}"
+        if fit.bandwidth is not None:
+            told += f", b {format_amount(round(fit.bandwidth), Dimension.RATE)}"
+        return told
+
+
+def _how_well(fit: LinearFit | SerialFit) -> str:
+    quality = fit.quality
+    if quality.verdict == "untried":
+        return "cannot be tried on so few numbers of workers"
+    share = quality.determination
+    squared = "" if share is None else f", R2 {share:.3f}"
+    return f"{quality.verdict} (off by {quality.largest:.1%} at most{squared})"
+
+
+def _warnings(point: Point) -> list[str]:
+    who = counted(point.workers, point.ps)
+    found = []
+    if not point.precise:
+        found.append(
+            f"{who}: known to {point.step.error:.1%} only; raise --time, or report oftener"
+        )
+    if point.forced:
+        found.append(f"{who}: it did not end on SIGTERM and was killed; see docs/executors.md")
+    return found
+
+
+def counted(workers: int, ps: int) -> str:
+    """Return ``4 workers, 2 servers``."""
+    told = f"{workers} worker{'s' * (workers != 1)}"
+    return f"{told}, {ps} server{'s' * (ps != 1)}" if ps else told
+
+
+def rounded(value: float) -> float:
+    """Return a number to four digits."""
+    return float(f"{value:.4g}")
+
+
+def _ms(seconds: float) -> str:
+    return format_seconds(seconds)
+
+
+def _metric_told(item: tuple[str, float]) -> str:
+    name, value = item
+    if name == "gradient_bytes":
+        return f"e {format_amount(round(value), Dimension.BYTES)}"
+    if name.endswith("bandwidth"):
+        which = "b" if name.startswith("worker") else "B"
+        return f"{which} {format_amount(round(value), Dimension.RATE)}"
+    return f"{'tau' if name == 'minibatch_time' else 'update'} {_ms(value)}"
+
+
+def _point_record(point: Point) -> dict[str, object]:
+    return {
+        "workers": point.workers,
+        "ps": point.ps,
+        "minibatches_per_second": point.step.per_second,
+        "step_time": point.step.seconds,
+        "half_width": point.step.half_width,
+        "minibatches": point.step.minibatches,
+        "warm_up": point.step.warm_up,
+        "precise": point.precise,
+        "memory": dict(point.memory),
+        "metrics": dict(point.metrics),
+        "start": point.start,
+        "stop": point.stop,
+        "resumed": point.resumed,
+        "forced": point.forced,
+        "finished": point.finished,
+    }
+
+
+def _quality_record(fit: LinearFit | SerialFit) -> dict[str, object]:
+    quality = fit.quality
+    return {
+        "predicted": list(quality.predicted),
+        "errors": list(quality.errors),
+        "largest_error": quality.largest,
+        "r2": quality.determination,
+        "verdict": quality.verdict,
+    }
+
+
+# ------------------------------------------------------------------ the job file
+
+
+def job_record(findings: Findings, name: str, minibatches: int) -> dict[str, Any]:
+    """Return the job as a job file states it.
+
+    Parameters
+    ----------
+    findings : Findings
+        What was measured.
+    name : str
+        Its name.
+    minibatches : int
+        Mini-batches of the whole training; it is divided into as many chunks as workers may run.
+    """
+    curve = findings.curve
+    chunks = max(curve)
+    command = findings.command
+    worker: dict[str, Any] = {"cpu": command.cores or 1}
+    if command.gpus:
+        worker = {"gpu": command.gpus, **worker}
+    job: dict[str, Any] = {
+        "name": name,
+        "chunks": chunks,
+        "minibatches": math.ceil(minibatches / chunks),
+        "throughput": {n: rounded(point.step.per_second) for n, point in curve.items()},
+    }
+    _add_memory(worker, findings.memory("worker"))
+    job["worker"] = worker
+    if findings.served:
+        ps: dict[str, Any] = {"cpu": command.cores or 1}
+        _add_memory(ps, findings.memory("ps"))
+        need, have = (findings.metrics.get(f"{who}_bandwidth", 0.0) for who in ("worker", "ps"))
+        if need and have >= need:
+            worker["bandwidth"] = format_amount(round(need), Dimension.RATE)
+            ps["bandwidth"] = format_amount(round(have), Dimension.RATE)
+        job["ps"] = ps
+    if findings.restart is not None:
+        job["restart"] = f"{findings.restart:.3g}s"
+    job["utility"] = {"kind": "constant", "value": 1}
+    run: dict[str, Any] = {"command": list(command.words), "workdir": command.directory}
+    if command.environment:
+        run["env"] = dict(command.environment)
+    if command.grace != 30.0:
+        run["grace"] = f"{command.grace:g}s"
+    job["run"] = run
+    return job
+
+
+def _add_memory(demand: dict[str, Any], size: int | None) -> None:
+    if size is not None:
+        demand["memory"] = f"{size // _MEBIBYTE}MiB"
+
+
+def job_file(findings: Findings, name: str, minibatches: int, when: str, stated: bool) -> str:
+    """Return the content of the job file, with what was measured as comments.
+
+    Parameters
+    ----------
+    findings, name, minibatches
+        As in `job_record`.
+    when : str
+        The day.
+    stated : bool
+        Whether somebody stated how long the training is; else the file says that it is a guess.
+    """
+    import yaml  # noqa: PLC0415  # only where a file is written
+
+    lines = [f"{HEAD}, {when}:"]
+    lines += [
+        f"#   {counted(one.workers, one.ps)}: {rounded(one.step.per_second):g} mini-batches/s "
+        f"+- {one.step.error:.1%}"
+        for one in findings.points
+    ]
+    lines += [
+        f"#   {counted(*who)}: not measured: {why.splitlines()[0]}"
+        for who, why in findings.unmeasured.items()
+    ]
+    lines += [f"# {remark}" for remark in findings.remarks()]
+    if not stated:
+        lines.append("# How long the whole training is was not stated: correct `minibatches`.")
+    lines.append("# What finishing is worth, and by when, is yours to say: `utility`.")
+    content = yaml.safe_dump(
+        {"jobs": [job_record(findings, name, minibatches)]},
+        sort_keys=False,
+        default_flow_style=None,
+        allow_unicode=True,
+        width=120,
+    )
+    return "\n".join(lines) + "\n" + content

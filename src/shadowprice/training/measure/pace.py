@@ -1,0 +1,138 @@
+"""Step time from reports of progress: without the warm-up, and how exact it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from shadowprice.core.errors import ShadowpriceError
+
+LEVEL: Final = 0.95
+"""Of confidence intervals."""
+
+BATCHES: Final = 20
+"""Most stretches that intervals are put together to: neighbours are alike, stretches less so."""
+
+FEWEST: Final = 6
+"""Fewest intervals after the warm-up that a step time is told of."""
+
+
+class BackwardsError(ShadowpriceError):
+    """A job reported less progress than before."""
+
+    code = "backwards"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long a mini-batch of the whole job takes.
+
+    Parameters
+    ----------
+    seconds : float
+        Mean over the mini-batches after the warm-up.
+    half_width : float
+        Of its confidence interval, in seconds.
+    minibatches : float
+        How many it is the mean of.
+    warm_up : float
+        Mini-batches left out before.
+    """
+
+    seconds: float
+    half_width: float
+    minibatches: float
+    warm_up: float
+
+    @property
+    def error(self) -> float:
+        """Half the interval's width as a share of the mean."""
+        return self.half_width / self.seconds
+
+    @property
+    def per_second(self) -> float:
+        """Mini-batches a second of the whole job."""
+        return 1.0 / self.seconds
+
+
+class Pace:
+    """Reports of one generation, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._at: list[float] = []
+        self._done: list[float] = []
+
+    @property
+    def reports(self) -> int:
+        """How many were counted."""
+        return len(self._at)
+
+    @property
+    def first(self) -> tuple[float, float] | None:
+        """When the first report came, and what it said."""
+        return (self._at[0], self._done[0]) if self._at else None
+
+    @property
+    def done(self) -> float:
+        """What the newest report said, 0 before the first."""
+        return self._done[-1] if self._done else 0.0
+
+    def add(self, at: float, minibatches: float) -> None:
+        """Take a report in; one that says nothing new is left out.
+
+        Parameters
+        ----------
+        at : float
+            When it was made, seconds.
+        minibatches : float
+            Since the job's beginning.
+
+        Raises
+        ------
+        BackwardsError
+            If it says less than the one before.
+        """
+        if self._done and minibatches < self._done[-1]:
+            raise BackwardsError(
+                f"it reported {minibatches:g} mini-batches after {self._done[-1]:g}: report those "
+                "since the job's very beginning, over all its generations"
+            )
+        if not self._done or (minibatches > self._done[-1] and at > self._at[-1]):
+            self._at.append(at)
+            self._done.append(minibatches)
+
+    def step_time(self) -> StepTime | None:
+        """Return the step time as it is known by now, None while there are too few reports."""
+        seconds, steps = np.diff(self._at), np.diff(self._done)
+        left_out = _warm_up(seconds / steps) if len(steps) else 0
+        seconds, steps = seconds[left_out:], steps[left_out:]
+        if len(steps) < FEWEST:
+            return None
+        mean = float(seconds.sum() / steps.sum())
+        stretches = np.array_split(np.arange(len(steps)), min(BATCHES, len(steps)))
+        off = np.array([seconds[one].sum() - mean * steps[one].sum() for one in stretches])
+        count = len(stretches)
+        # The variance of a ratio of sums; see Cochran, Sampling Techniques, 6.4.
+        error = math.sqrt(count / (count - 1) * float(off @ off)) / float(steps.sum())
+        factor = float(stdtrit(count - 1, 0.5 + 0.5 * LEVEL))
+        return StepTime(
+            mean, factor * error, float(steps.sum()), self._done[left_out] - self._done[0]
+        )
+
+
+def _warm_up(rates: NDArray[np.float64]) -> int:
+    """Return how many intervals to leave out at the beginning: where the rest's error is least.
+
+    White's marginal standard error rule, over the first half.
+    """
+    most = len(rates) // 2
+    errors = [
+        float(((rates[cut:] - rates[cut:].mean()) ** 2).sum()) / (len(rates) - cut) ** 2
+        for cut in range(most + 1)
+    ]
+    return int(np.argmin(errors))

@@ -1,0 +1,156 @@
+"""``shadowprice profile`` on jobs whose speed is known, and on jobs that cannot be measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shadowprice.cli.main import main
+from shadowprice.executors.local.children import processes
+from shadowprice.inputs.files import read_cluster, read_jobs
+
+ROOT = Path(__file__).parents[2]
+PACED = ROOT / "tests" / "paced_job.py"
+CLUSTER = "slot: 10s\nhorizon: 100\nservers: [{name: one, capacity: {cpu: 8, memory: 8GiB}}]\n"
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
+
+
+def _words(*options: str, job: tuple[str, ...] = ()) -> list[str]:
+    own = ["profile", "--env", f"PYTHONPATH={ROOT / 'src'}", "--cpu", "0", *options]
+    return [*own, "--", sys.executable, str(PACED), *job]
+
+
+def test_a_known_speed_is_measured_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "jobs.yaml"
+    options = ("--workers", "1,2,5", "--out", str(out), "-o", "json", "--minibatches", "1001")
+    words = _words(*options, job=("--serial", "0.02", "--shared", "0.08", "--noise", "0.05"))
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    for point in found["points"]:
+        takes = 0.02 + 0.08 / point["workers"]
+        slack = max(3.0 * point["half_width"], 0.03 * takes)
+        assert point["step_time"] == pytest.approx(takes, abs=slack)
+        assert point["half_width"] < 0.1 * takes
+        assert point["memory"]["worker"] > 1 << 20
+    assert [point["resumed"] for point in found["points"]] == [False, True, True]
+    assert found["points"][0]["warm_up"] >= 5
+    assert found["linear"]["verdict"] == "does not fit"
+    assert found["serial"]["serial"] == pytest.approx(0.02, rel=0.3)
+    assert found["serial"]["shared"] == pytest.approx(0.08, rel=0.15)
+    assert found["metrics"] == {"gradient_bytes": 4e6}
+    assert 0.0 < found["restart"] < 30.0
+
+    # The file is a job file, that a cluster takes.
+    content = out.read_text()
+    assert "linear model (tau + 2 e / b) does not fit" in content
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    cluster = read_cluster(tmp_path / "cluster.yaml")
+    (job,) = read_jobs(out, cluster)
+    assert job.worker_counts.tolist() == [1, 2, 5]
+    assert job.work >= 1001
+    for workers in (1, 2, 5):
+        speed = found["throughput"][str(workers)]
+        assert job.gain(workers) == pytest.approx(10.0 * speed * 1e6)
+    stated = yaml.safe_load(content)["jobs"][0]
+    assert stated["run"]["command"] == [
+        sys.executable,
+        str(PACED),
+        *words[words.index("--serial") :],
+    ]
+    # And it may be written again, over itself only.
+    assert main(_words("--out", str(ROOT / "README.md"))) == 2
+    assert "was not written by this" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        (("--way", "dies"), "worker-0 exited 1"),
+        (("--way", "silent"), "it never reported within 5 s; worker 0 is to call"),
+        (("--way", "backwards", "--warm-up", "0"), "since the job's very beginning"),
+        (("--steps", "4"), "it was done after 4 mini-batches"),
+    ],
+)
+def test_what_cannot_be_measured_says_why(
+    way: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "jobs.yaml"
+    assert main(_words("--time", "5s", "--workers", "1", "--out", str(out), job=way)) == 1
+    errors = capsys.readouterr().err
+    assert told in errors.splitlines()[-1]
+    assert errors.splitlines()[-1].startswith("error: not measured: 1 worker: ")
+    if way[0] == "--way" and way[1] != "backwards":
+        assert "| worker 0 of 1, step 0" in errors
+    assert not out.exists()
+
+
+def test_what_was_measured_is_kept_where_more_workers_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "jobs.yaml"
+    options = ("--workers", "1,2", "--time", "8s", "--steps", "10", "--out", str(out))
+    assert main(_words(*options, job=("--way", "dies-with-two"))) == 1
+    assert "not measured: 2 workers: worker-0 exited 1" in capsys.readouterr().err
+    content = out.read_text()
+    assert list(yaml.safe_load(content)["jobs"][0]["throughput"]) == [1]
+    assert "2 workers: not measured: worker-0 exited 1" in content
+
+
+def test_wrong_calls_are_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
+        (["profile", "--", "no-such-program"], "there is no program 'no-such-program'"),
+        (_words("--workers", "1,1"), "names one twice"),
+        (_words("--workers", "0"), "out of range"),
+        (_words("--ps", "two"), "--ps: 'two' is no list"),
+        (_words("--time", "soon"), "--time"),
+        (_words("--env", "RANK=1"), "--env: 'RANK' is set by what runs the job"),
+        (_words("--env", "A"), "write NAME=VALUE"),
+    ):
+        assert main(words) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)}
+    mark = f"--noise=0.00{os.getpid()}"  # tells its processes from others
+    words = [sys.executable, "-c", "from shadowprice.cli.main import run; run()"]
+    with subprocess.Popen(
+        [*words, *_words("--time", "60s", "--precision", "0.0001", job=(mark,))],
+        env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    ) as program:  # fmt: skip
+        assert program.stderr is not None
+        for line in program.stderr:
+            if line.strip().endswith("measuring"):
+                break
+        assert _running(mark) >= 1
+        program.send_signal(signal.SIGINT)
+        assert program.wait(30) == 130
+    end = time.monotonic() + 10
+    while _running(mark):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert not list(tmp_path.glob("shadowprice-profile-*"))
+
+
+def _running(mark: str) -> int:
+    found = 0
+    for process, _, _ in processes():
+        if process == os.getpid():
+            continue
+        try:
+            words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        found += mark.encode() in words and b"profile" not in words
+    return found
