@@ -29,7 +29,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -120,8 +120,19 @@ def report(minibatches: float, **metrics: float) -> bool:
     bool
         Whether somebody took it. A report that is lost is no harm: the next one says more.
     """
+    return current().leads and announce(minibatches, metrics)
+
+
+def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
+    """Report as `report` does, whatever this process is: one that outlives worker 0 may have to.
+
+    Parameters
+    ----------
+    minibatches, metrics
+        As in `report`.
+    """
     job = current()
-    if not job.leads or not job.generation:
+    if not job.generation:
         return False
     numbers = {name: float(value) for name, value in metrics.items()}
     body = {"generation": job.generation, "minibatches": float(minibatches), "metrics": numbers}

@@ -1,5 +1,51 @@
 """Training with parameter servers: the workflow of the papers, asynchronous or in step.
 
 Servers keep the model, divided evenly; workers are dealt chunks of the data, push gradients after
-each mini-batch and pull parameters. `run` is all that a script calls.
+each mini-batch and pull parameters. `run` is all that a script calls:
+
+    from shadowprice.training import servers
+
+    recipe = servers.Recipe(
+        model=Net, loss=loss, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        data=servers.read("s3://bucket/ratings"), epochs=10, minibatch=64,
+    )
+    outcome = servers.run(recipe)
+
+Names are loaded when they are used: only they need torch and fsspec.
 """
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from shadowprice.training.servers.chunks import DataSet, read, write
+    from shadowprice.training.servers.recipe import Recipe, Settings
+    from shadowprice.training.servers.running import Outcome, run
+
+_LAZY: Final = {
+    "DataSet": "chunks",
+    "Outcome": "running",
+    "Recipe": "recipe",
+    "Settings": "recipe",
+    "read": "chunks",
+    "run": "running",
+    "write": "chunks",
+}
+
+__all__ = ["DataSet", "Outcome", "Recipe", "Settings", "read", "run", "write"]
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("fsspec") is None:
+        raise ModuleNotFoundError(
+            f"shadowprice.training.servers.{name} needs torch and fsspec: "
+            "pip install 'shadowprice[train]'",
+            name="torch",
+        )
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

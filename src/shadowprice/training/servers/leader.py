@@ -1,0 +1,276 @@
+"""The leading server: deals work, says what counts, saves, reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from shadowprice import jobs
+from shadowprice.training import checkpoints
+from shadowprice.training.generation import say
+from shadowprice.training.servers.dealing import Key, Ledger, Rounds
+from shadowprice.training.servers.measuring import Measured
+from shadowprice.training.servers.messages import GoneError, Kind, Link, Message
+from shadowprice.training.servers.recipe import Recipe, Settings
+from shadowprice.training.servers.server import Server
+from shadowprice.training.servers.shard import Shard, State, gathered
+
+_LOOK: float = 0.2
+"""Seconds between looks at the clock."""
+
+_LINGER: float = 10.0
+"""Seconds that a leader waits, once everything is done, for workers that never came."""
+
+
+class Leader(Server):
+    """The first server.
+
+    A gradient counts when its commit is taken, under one lock, which fixes one order for all
+    servers: each applies the same gradients in the same order, so what they keep after as many
+    mini-batches belongs together, and the state of all of them is that after one mini-batch.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What is learnt.
+    settings : Settings
+        How.
+    servers : int
+        How many servers there are, this one included.
+    workers : int
+        How many workers there are to be.
+    state : mapping, optional
+        What was saved.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        settings: Settings,
+        servers: int,
+        workers: int,
+        state: State | None = None,
+    ) -> None:
+        record = None if state is None else state["dealer"]
+        order = recipe.order()
+        dealer: Ledger | Rounds
+        if settings.synchronous:
+            dealer = Rounds(recipe.steps(settings.parts), recipe.epochs, record)
+        else:
+            minibatches = order.minibatches(recipe.minibatch)
+            dealer = Ledger(minibatches, recipe.epochs, order.chunks, record)
+        shard = Shard(recipe, 0, servers, None if state is None else state["model"])
+        super().__init__(shard, dealer.committed, keeps=settings.synchronous)
+        self.measured = Measured()
+        self.followers: list[Link] = []
+        """Lines to the other servers, in their order."""
+        self._recipe, self._settings = recipe, settings
+        self._dealer = dealer
+        self._workers = workers
+        self._live: set[int] = set()
+        self._came: set[int] = set()
+        self._heard: dict[int, float] = {}
+        self._clocks: dict[int, int] = {}
+        self._buffers: dict[Key, Any] = {}
+        self._losses: dict[Key, float] = {}
+
+    # ------------------------------------------------------------------ for workers
+
+    def serve(self, worker: int, link: Link) -> None:
+        """Answer a worker until it goes; see `Server.serve`."""
+        with self.changed:
+            self._live.add(worker)
+            self._came.add(worker)
+        super().serve(worker, link)
+
+    def left(self, worker: int) -> None:
+        """Take back what a worker has, so that another may do it."""
+        with self.changed:
+            self._live.discard(worker)
+            self._dealer.lost(worker)
+            self.changed.notify_all()
+
+    def answers(self, worker: int, message: Message) -> Sequence[Message]:
+        """Return the answers to a worker's message; see `Server.answers`."""
+        if message.kind is Kind.NEXT:
+            return (self._next(worker),)
+        if message.kind is Kind.COMMIT:
+            return (self._committed(worker, message),)
+        found = super().answers(worker, message)
+        if message.kind is Kind.PULL and len(self.shard.buffers):
+            with self.changed:
+                return (*found, Message(Kind.VALUES, payload=self.shard.buffers.clone()))
+        return found
+
+    def _next(self, worker: int) -> Message:
+        """Deal work, as soon as there is some."""
+        with self.changed:
+            while not self.ended:
+                if self._dealer.finished:
+                    return Message(Kind.DONE, version=self.version)
+                work = self._dealer.deal(worker, max(1, len(self._live)))
+                if work is not None:
+                    self._heard[worker] = time.monotonic()
+                    others = self._dealer.holders() - {worker}
+                    slowest = min((self._clocks.get(one, 0) for one in others), default=0)
+                    # Who had nothing to do does not hold up those that did.
+                    self._clocks[worker] = max(self._clocks.get(worker, 0), slowest)
+                    numbers = (work.epoch, work.chunk, work.first, work.last, work.ahead)
+                    return Message(
+                        Kind.WORK, work.token, 0, self.version, tuple(float(n) for n in numbers)
+                    )
+                self.changed.wait()
+            return Message(Kind.STOP)
+
+    def _committed(self, worker: int, message: Message) -> Message:
+        key = (message.token, message.index)
+        with self.changed:
+            if self.ended:
+                return Message(Kind.STOP)
+            self._heard[worker] = time.monotonic()
+            keys = self._dealer.commit(worker, *key)
+            if keys is None:
+                return Message(Kind.REFUSED, version=self.version)
+            self._measure(message)
+            self._losses[key] = message.numbers[0]
+            if message.payload is not None:
+                self._buffers[key] = message.payload.clone()
+            if keys:
+                self._count(keys)
+            self._clocks[worker] = self._clocks.get(worker, 0) + 1
+            self._hold(worker)
+            return Message(Kind.STOP if self.ended else Kind.TAKEN, version=self.version)
+
+    def _count(self, keys: Sequence[Key]) -> None:
+        """Apply gradients here and on the other servers."""
+        flat = torch.tensor(keys, dtype=torch.int64).view(-1)
+        for follower in self.followers:
+            follower.send(Message(Kind.APPLY, payload=flat))
+        began = time.monotonic()
+        for key in keys:
+            change = self._buffers.pop(key, None)
+            if change is not None:
+                self.shard.buffers += change
+        number = self.version
+        self.apply(keys)
+        self.measured.update_time.add(time.monotonic() - began)
+        loss = sum(self._losses.pop(key) for key in keys)
+        self.measured.loss.add(loss)
+        self._settings.observe(number, loss)
+
+    def _hold(self, worker: int) -> None:
+        """Let a worker wait while it is too far ahead of the slowest."""
+        bound = self._settings.staleness
+        if bound is None or self._settings.synchronous:
+            return
+
+        def may_go() -> bool:
+            others = self._dealer.holders() - {worker}
+            slowest = min((self._clocks.get(one, 0) for one in others), default=None)
+            return bool(self.ended) or slowest is None or self._clocks[worker] - slowest <= bound
+
+        self.changed.notify_all()  # this one is not the slowest any more
+        self.changed.wait_for(may_go)
+
+    def _measure(self, message: Message) -> None:
+        _, computing, exchanging, moved, pulled = message.numbers
+        known = self.measured
+        known.minibatch_time.add(computing)
+        if exchanging > 0 and moved > 0:
+            known.exchange_time.add(exchanging)
+            known.worker_bandwidth.add(8.0 * moved / exchanging)
+        stale = self.version - int(pulled)
+        known.staleness.add(stale)
+        known.stalest = max(known.stalest, stale)
+        if self.traffic.seconds > 0:
+            known.ps_bandwidth = 8.0 * self.traffic.bytes / self.traffic.seconds
+
+    # ------------------------------------------------------------------ looking after it
+
+    def lead(self, stop: Any) -> str:
+        """Look after the job until it is done or told to stop; return ``done`` or ``stop``.
+
+        Raises
+        ------
+        GoneError
+            If another server is gone.
+        """
+        saved = reported = occupied = time.monotonic()
+        finished = float("inf")
+        while True:
+            with self.changed:
+                self.changed.wait(_LOOK)
+                done = self._dealer.finished
+            now = time.monotonic()
+            if self.failure is not None:
+                raise self.failure
+            if done and finished == float("inf"):
+                finished = now
+                self.save()
+                self.report()
+            elif not done and bool(stop):
+                return self._end("stop")
+            self._lapse(now)
+            if now - saved >= self._settings.save_every and not done:
+                saved = now
+                self.save()
+            if now - reported >= self._settings.report_every:
+                reported = now
+                self.report()
+            with self.changed:
+                everybody = len(self._came) == self._workers
+                if self._live or not everybody:
+                    occupied = now
+                if done and not self._live and (everybody or stop or now - finished > _LINGER):
+                    return self._end("done")
+            if now - occupied > _LINGER:  # an executor ends a generation of which no worker lives
+                self._end("stop")
+                raise GoneError("all workers are")
+
+    def _end(self, how: str) -> str:
+        with self.changed:
+            self.ended = how
+            self.changed.notify_all()
+        if how == "stop":
+            self.save()
+            self.report()
+        for follower in self.followers:
+            follower.send(Message(Kind.END, index=int(how == "done")))
+        return how
+
+    def _lapse(self, now: float) -> None:
+        """Give the work of workers that have been silent for too long to others."""
+        with self.changed:
+            for worker in self._dealer.holders():
+                if now - self._heard.get(worker, now) > self._settings.patience:
+                    say(f"worker {worker} has been silent for long: another goes on for it")
+                    self._dealer.lost(worker)
+                    self.changed.notify_all()
+
+    def report(self) -> None:
+        """Report progress and what was measured; this server outlives any worker."""
+        jobs.announce(self.version, self.measured.metrics())
+
+    def save(self) -> int:
+        """Save everything, as it is after one mini-batch on all servers; return its bytes."""
+        with self.changed:
+            for follower in self.followers:
+                follower.send(Message(Kind.STATE))
+            states = [self.shard.state()]
+            for follower in self.followers:
+                found = follower.receive()
+                if found.version != self.version:
+                    raise GoneError("a server has not applied what counts")
+                states.append(checkpoints.unpacked(found.payload.numpy().tobytes()))
+            model = {**gathered(states), "buffers": self.shard.buffers.clone()}
+            record, version = self._dealer.record(), self.version
+        state = {
+            "synchronous": self._settings.synchronous,
+            "recipe": self._recipe.told(),
+            "dealer": record,
+            "model": model,
+        }
+        return checkpoints.save(version, state)

@@ -1,0 +1,100 @@
+"""What a job measures of itself: the numbers that the schedulers' model of a job is made of."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+_WEIGHT: Final = 0.05
+"""Of the newest mini-batch in a running mean, once there are enough of them."""
+
+
+class Running:
+    """A running mean: of all values while they are few, then of the last few dozen."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self.count = 0
+
+    def add(self, value: float) -> None:
+        """Take a value in."""
+        self.count += 1
+        self.value += (value - self.value) * max(1.0 / self.count, _WEIGHT)
+
+
+class Traffic:
+    """Bytes that a server moved, and for how long it was moving any, for all its workers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._moving = 0
+        self._since = 0.0
+        self.bytes = 0
+        self.seconds = 0.0
+
+    def __enter__(self) -> Traffic:
+        with self._lock:
+            if not self._moving:
+                self._since = time.monotonic()
+            self._moving += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._moving -= 1
+            if not self._moving:
+                self.seconds += time.monotonic() - self._since
+
+
+@dataclass(slots=True)
+class Measured:
+    """What the leading server knows of a job's speed.
+
+    Parameters
+    ----------
+    gradient_bytes : int
+        Bytes that a worker pushes after a mini-batch, to all servers together: the papers' e and g.
+    minibatch_time : Running
+        Seconds that a worker computes a mini-batch, without exchange: tau.
+    exchange_time : Running
+        Seconds that a worker pushes and pulls for it.
+    update_time : Running
+        Seconds that the leading server takes to apply one: Astraea's G.
+    worker_bandwidth : Running
+        Bits a second of a worker while it pushes and pulls: b.
+    ps_bandwidth : float
+        Bits a second of the leading server while it moves any: B, as far as workers used it.
+    staleness : Running
+        Mini-batches that parameters got between a worker's pull and its push.
+    stalest : int
+        The most of them.
+    loss : Running
+        The loss.
+    """
+
+    gradient_bytes: int = 0
+    minibatch_time: Running = field(default_factory=Running)
+    exchange_time: Running = field(default_factory=Running)
+    update_time: Running = field(default_factory=Running)
+    worker_bandwidth: Running = field(default_factory=Running)
+    ps_bandwidth: float = 0.0
+    staleness: Running = field(default_factory=Running)
+    stalest: int = 0
+    loss: Running = field(default_factory=Running)
+
+    def metrics(self) -> dict[str, float]:
+        """Return it as a job reports it: seconds, bytes and bits a second; nothing not measured."""
+        found = {"gradient_bytes": float(self.gradient_bytes)}
+        for name in ("minibatch_time", "exchange_time", "update_time", "worker_bandwidth"):
+            running: Running = getattr(self, name)
+            if running.count:
+                found[name] = running.value
+        if self.ps_bandwidth:
+            found["ps_bandwidth"] = self.ps_bandwidth
+        if self.staleness.count:
+            found |= {"staleness": self.staleness.value, "stalest": float(self.stalest)}
+        if self.loss.count:
+            found["loss"] = self.loss.value
+        return found

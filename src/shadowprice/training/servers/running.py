@@ -1,0 +1,320 @@
+"""One process of a job with parameter servers: what it is told, whom it meets, how it ends."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, NoReturn
+
+import torch.distributed as dist
+
+from shadowprice import jobs
+from shadowprice.training import checkpoints
+from shadowprice.training.errors import TrainingError
+from shadowprice.training.generation import Generation, current, say
+from shadowprice.training.servers.leader import Leader
+from shadowprice.training.servers.messages import GoneError, Link, LocalLink
+from shadowprice.training.servers.pairs import PairLink, offer, pair, take_offer
+from shadowprice.training.servers.recipe import Recipe, Settings
+from shadowprice.training.servers.server import Server
+from shadowprice.training.servers.shard import Shard, State, layout_of, seeded
+from shadowprice.training.servers.worker import Worker
+
+_SOON: Final = 5.0
+"""Seconds within which all processes of a generation are told to end."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker has in the end.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, with the last parameters.
+    minibatches : int
+        Mini-batches that are in it; steps, of synchronous training.
+    leads : bool
+        Whether this is worker 0, which is to show or keep it.
+    measured : dict of str to float
+        What the leading server measured, where it is in this process: outside of a scheduler.
+    """
+
+    model: Any
+    minibatches: int
+    leads: bool
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
+    """Train, as the worker or the parameter server that this process was told to be.
+
+    Outside of a scheduler it is both.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What is learnt; the same in every process.
+    settings : Settings, optional
+        How; the same in every process.
+
+    Returns
+    -------
+    Outcome or None
+        Of a worker, once everything is done; None of a server.
+
+    Raises
+    ------
+    TrainingError
+        If the recipe asks for what cannot be, data cannot be read, or another process is gone.
+    SystemExit
+        Status 143, once everything is saved, if the job is told to stop.
+    """
+    settings = settings or Settings()
+    generation = current()
+    job = generation.job
+    stop = jobs.StopSignal()
+    try:
+        if job.ps == 0:
+            if job.workers > 1:
+                raise TrainingError(
+                    f"{job.workers} workers and no parameter server: give the job a ps section"
+                )
+            return _alone(recipe, settings, stop)
+        if not generation.address:
+            raise TrainingError("MASTER_ADDR and MASTER_PORT are not set: nobody can be met")
+        if job.role == "ps":
+            _serve(recipe, settings, generation, stop)
+            return None
+        return _work(recipe, settings, generation, stop)
+    except GoneError as error:
+        if stop.wait(_SOON):  # the others were told to end a moment before us
+            jobs.leave()
+        raise TrainingError(f"another process of the job is gone: {error}") from error
+
+
+# ------------------------------------------------------------------ alone
+
+
+def _alone(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
+    leader = Leader(recipe, settings, 1, 1, _restored(recipe, settings))
+    ours, theirs = LocalLink.pair()
+    ended: list[Any] = []
+
+    def lead() -> None:
+        try:
+            ended.append(leader.lead(stop))
+        except Exception as error:  # raised below, by the main thread
+            ended.append(error)
+        finally:
+            theirs.close()
+
+    threading.Thread(target=leader.serve, args=(0, theirs), daemon=True).start()
+    leading = threading.Thread(target=lead, daemon=True)
+    leading.start()
+    worker = Worker(recipe, settings, [ours], stop)
+    leader.measured.gradient_bytes = worker.gradient_bytes
+    try:
+        minibatches = worker.work()
+    except GoneError:
+        leading.join()
+        if ended and isinstance(ended[0], Exception):
+            raise ended[0] from None
+        raise
+    except SystemExit:
+        leading.join()
+        raise
+    except BaseException:
+        theirs.close()
+        raise
+    leading.join()
+    return Outcome(worker.model, minibatches, True, leader.measured.metrics())
+
+
+# ------------------------------------------------------------------ among others
+
+
+def _serve(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> None:
+    job = generation.job
+    state = _restored(recipe, settings)
+    server: Server
+    if job.rank == 0:
+        server = Leader(recipe, settings, job.ps, job.workers, state)
+        server.measured.gradient_bytes = _gradient_bytes(recipe)
+    else:
+        version = 0 if state is None else int(state["dealer"]["committed"])
+        shard = Shard(recipe, job.rank, job.ps, None if state is None else state["model"])
+        server = Server(shard, version, keeps=settings.synchronous)
+    store = _in_time(lambda: _store(generation, settings), stop)
+    patience = timedelta(seconds=settings.join)
+
+    def meet(worker: int) -> None:
+        try:
+            link = pair(store, _name(worker, job.rank), 1, patience, settings.backend)
+            offer(link, server.shard.values.nbytes if settings.shared_memory else 0)
+            link.traffic = server.traffic
+        except GoneError as error:
+            say(f"worker {worker} did not come: {error}")
+            return
+        server.serve(worker, link)
+
+    if job.rank == 0:
+        assert isinstance(server, Leader)
+        for other in range(1, job.ps):
+            name = f"leader-server-{other}"
+            server.followers.append(_in_time(_met(store, name, 1, settings), stop))
+    else:
+        name = f"leader-server-{job.rank}"
+        leader: PairLink = _in_time(_met(store, name, 0, settings), stop)
+        threading.Thread(target=server.follow, args=(leader,), daemon=True).start()
+    serving = [
+        threading.Thread(target=meet, args=(worker,), daemon=True) for worker in range(job.workers)
+    ]
+    for thread in serving:
+        thread.start()
+    ended = server.lead(stop) if isinstance(server, Leader) else _followed(server)
+    _end(serving, jobs.STOPPED if ended == "stop" else 0)
+
+
+def _end(serving: Sequence[threading.Thread], status: int) -> None:
+    """End a server: with all its threads, or, where a worker still hangs, at once.
+
+    A thread that waits for a message inside of gloo cannot be ended, and an interpreter that shuts
+    down around it is aborted.
+    """
+    until = time.monotonic() + _SOON
+    for thread in serving:
+        thread.join(max(0.0, until - time.monotonic()))
+    if any(thread.is_alive() for thread in serving):
+        _exit(status)
+    if status:
+        sys.exit(status)
+
+
+def _exit(status: int) -> NoReturn:
+    """End this process without shutting the interpreter down."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _followed(server: Server) -> str:
+    """Wait until the leader says that it is over."""
+    with server.changed:
+        server.changed.wait_for(lambda: server.ended and True)
+    if server.failure is not None:
+        raise server.failure
+    if server.ended == "gone":
+        raise GoneError("the leading server is gone")
+    return server.ended
+
+
+def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> Outcome:
+    job = generation.job
+
+    def meet() -> list[Link]:
+        store = _store(generation, settings)
+        links: list[Link] = []
+        patience = timedelta(seconds=settings.join)
+        for server in range(job.ps):
+            link = pair(store, _name(job.rank, server), 0, patience, settings.backend)
+            take_offer(link)
+            links.append(link)
+        return links
+
+    links: list[Link] = _in_time(meet, stop)
+    worker = Worker(recipe, settings, links, stop)
+    minibatches = worker.work()
+    return Outcome(worker.model, minibatches, job.leads)
+
+
+def _name(worker: int, server: int) -> str:
+    return f"worker-{worker}-server-{server}"
+
+
+def _met(store: Any, name: str, rank: int, settings: Settings) -> Callable[[], PairLink]:
+    return lambda: pair(store, name, rank, timedelta(seconds=settings.join))
+
+
+def _store(generation: Generation, settings: Settings) -> Any:
+    """Return the place where the processes find each other.
+
+    It is kept by the leading server where all are on one machine, else by worker 0, whose address
+    they were told; needed until all have met, and not later.
+    """
+    address, _, port = generation.address.rpartition(":")
+    local = _is_loopback(address)
+    if local:
+        # gloo asks the resolver for this machine's name, which not every machine knows.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    job = generation.job
+    keeps = job.rank == 0 and job.role == ("ps" if local else "worker")
+    try:
+        return dist.TCPStore(
+            address.strip("[]"),
+            int(port),
+            is_master=keeps,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=settings.join),
+        )
+    except (RuntimeError, ValueError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TrainingError(f"nobody to meet at {generation.address}: {said}") from error
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _in_time(action: Callable[[], Any], stop: Any) -> Any:
+    """Do what may wait for others, and end meanwhile if the job is told to stop."""
+    found: list[Any] = []
+
+    def act() -> None:
+        try:
+            found.append(action())
+        except BaseException as error:  # raised below, by the main thread
+            found.append(error)
+
+    threading.Thread(target=act, daemon=True).start()
+    while not found:
+        if stop.wait(0.02):
+            _exit(jobs.STOPPED)
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+# ------------------------------------------------------------------ what was saved
+
+
+def _restored(recipe: Recipe, settings: Settings) -> State | None:
+    """Return what was saved, None in the beginning."""
+    found = checkpoints.load()
+    if found is None:
+        return None
+    state = found.state
+    if state.get("synchronous") != settings.synchronous:
+        raise TrainingError("the checkpoint is of the other mode, synchronous or not: keep it")
+    for name, value in recipe.told().items():
+        if state["recipe"].get(name) != value:
+            raise TrainingError(
+                f"the checkpoint was made with another {name}: its numbers mean other samples; "
+                "keep it, or begin a new job"
+            )
+    return state
+
+
+def _gradient_bytes(recipe: Recipe) -> int:
+    model = seeded(recipe)
+    size = next(one for one in model.parameters() if one.requires_grad).element_size()
+    return layout_of(model).elements * int(size)

@@ -1,0 +1,112 @@
+"""Real processes that are killed at any moment, stopped, and begun anew in other numbers."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from shadowprice import jobs
+from shadowprice.training.servers.recipe import Settings
+from shadowprice.training.servers.running import run
+from tests.train.servers import scripts
+from tests.train.servers.generations import Generation
+
+pytestmark = pytest.mark.train
+
+KILLED = -signal.SIGKILL
+
+
+def progress(folder: Path) -> float:
+    try:
+        return float(json.loads((folder / "progress.json").read_text())["minibatches"])
+    except FileNotFoundError:
+        return 0.0
+
+
+def test_every_sample_counts_once_an_epoch_through_kills_and_resizes(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    given: dict[str, Any] = {
+        "data": scripts.written(tmp_path),
+        "epochs": 4,
+        "pace": 0.01,
+        "result": str(tmp_path / "counts.npy"),
+        "settings": {"save_every": 0.3, "report_every": 0.1},
+    }
+    # Stopped as a scheduler does.
+    first = Generation(tmp_path, scripts.count, 2, 1, 1, **given)
+    first.until(lambda: progress(tmp_path) > 20)
+    time.sleep(draw.uniform(0, 0.2))
+    assert set(first.stop().values()) == {jobs.STOPPED}
+    saved = jobs.load(tmp_path / "checkpoints")
+    assert saved is not None
+    assert saved.step == progress(tmp_path) > 20  # what counted was saved, to the last mini-batch
+    # A worker is killed, and after a while everything is.
+    second = Generation(tmp_path, scripts.count, 3, 2, 2, **given)
+    second.until(lambda: progress(tmp_path) > saved.step + 5)
+    second.kill(f"worker-{draw.randrange(3)}")
+    at = progress(tmp_path)
+    second.until(lambda: progress(tmp_path) > at + 12)
+    time.sleep(draw.uniform(0, 0.3))
+    second.kill()
+    second.ended()
+    # The last one loses its first worker, and all servers but one.
+    third = Generation(tmp_path, scripts.count, 3, 2, 3, **given)
+    third.until(lambda: json.loads((tmp_path / "progress.json").read_text())["generation"] == 3)
+    time.sleep(draw.uniform(0, 0.3))
+    third.kill("worker-0")
+    ended = third.ended()
+    assert ended == {"worker-0": KILLED, "worker-1": 0, "worker-2": 0, "ps-0": 0, "ps-1": 0}
+    counts = np.load(tmp_path / "counts.npy")
+    assert counts.tolist() == [4.0] * scripts.SAMPLES
+    metrics = json.loads((tmp_path / "progress.json").read_text())["metrics"]
+    assert metrics["gradient_bytes"] == 8 * scripts.SAMPLES
+    assert metrics["minibatch_time"] >= 0.01
+    assert metrics["worker_bandwidth"] > 0
+    assert metrics["ps_bandwidth"] > 0
+
+
+def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = scripts.written(tmp_path)
+    # Batch normalisation and dropout see the same parts, and draw the same, whoever computes them.
+    told: dict[str, Any] = {"epochs": 3, "minibatch": 12, "moody": True, "adam": True}
+    settings = {"synchronous": True, "parts": 4, "save_every": 0.3, "report_every": 0.1}
+    monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "fixed"))
+    curve: list[float] = []
+    fixed = run(
+        scripts.recipe(data, **told),
+        Settings(observe=lambda _, loss: curve.append(loss), **settings),
+    )
+    assert fixed is not None
+    folder = tmp_path / "resized"
+    folder.mkdir()
+    losses, result = str(folder / "losses"), str(folder / "result.pt")
+    given = {"data": data, "losses": losses, "result": result, "settings": settings, **told}
+    first = Generation(folder, scripts.train, 3, 2, 1, pace=0.02, **given)
+    first.until(lambda: progress(folder) >= 4)
+    first.kill("worker-2")
+    first.until(lambda: progress(folder) >= 9)
+    assert first.stop() == {
+        **dict.fromkeys(first.processes, jobs.STOPPED),
+        "worker-2": KILLED,
+    }
+    second = Generation(folder, scripts.train, 2, 3, 2, **given)
+    assert set(second.ended().values()) == {0}
+    found = dict(json.loads(line) for line in Path(losses).read_text().splitlines())
+    assert np.allclose([found[step] for step in range(len(curve))], curve, rtol=1e-6)
+    state = torch.load(result, weights_only=True)
+    assert state.pop("minibatches") == len(curve)
+    for name, value in fixed.model.state_dict().items():
+        assert torch.allclose(state[name], value, rtol=1e-6, atol=1e-9), name

@@ -1,0 +1,111 @@
+"""Links between processes: the same comes out, by wire and by memory; who dies is noticed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from shadowprice.training import TrainingError
+from shadowprice.training.servers.measuring import Traffic
+from shadowprice.training.servers.messages import GoneError, Kind, Message
+from shadowprice.training.servers.pairs import Memory, PairLink, offer, pair
+from tests.train.servers import generations, scripts
+
+pytestmark = pytest.mark.train
+
+CAPACITY = 64 << 10
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, int]:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    made = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return made, made.port
+
+
+def begun(store: tuple[Any, int], capacity: int) -> tuple[PairLink, Any]:
+    process = generations._context.Process(target=scripts.peer, args=(store[1],), daemon=True)
+    process.start()
+    link = pair(store[0], "link", 1, timedelta(seconds=120))
+    assert offer(link, capacity) is bool(capacity)
+    link.traffic = Traffic()
+    return link, process
+
+
+@pytest.mark.parametrize("capacity", [0, CAPACITY])
+def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
+    store: tuple[Any, int], capacity: int
+) -> None:
+    link, process = begun(store, capacity)
+    payloads = [
+        None,
+        torch.empty(0),
+        torch.arange(3, dtype=torch.int64),
+        torch.randn(5000, dtype=torch.float64),
+        torch.randn(CAPACITY // 4),  # as much as the memory takes
+        torch.randn(CAPACITY // 4 + 1),  # one more: by wire
+        torch.randn(2000).bfloat16(),
+        torch.arange(8000, dtype=torch.uint8),
+    ]
+    for number, payload in enumerate(payloads):
+        said = Message(Kind.COMMIT, 2**50 + number, number, 7, (0.1, float(number)), payload)
+        link.send(said)
+        into = torch.empty_like(payload) if payload is not None and number % 2 else None
+        found = link.receive(into)
+        assert (found.kind, found.token, found.index) == (said.kind, said.token, said.index)
+        assert (found.version, found.numbers) == (said.version, said.numbers)
+        if payload is None or not payload.numel():
+            assert found.payload is None
+        else:
+            assert found.payload.dtype == payload.dtype
+            assert torch.equal(found.payload, payload)
+    assert link.traffic.bytes == 2 * sum(
+        one.nbytes for one in payloads if one is not None and one.numel()
+    )
+    # It is killed while we wait: nothing but its end tells us.
+    threading.Timer(0.3, process.kill).start()
+    began = time.monotonic()
+    with pytest.raises(GoneError):
+        link.receive()
+    assert time.monotonic() - began < 30
+    process.join()
+
+
+def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:
+    made = Memory.make(5000)
+    assert made is not None
+    memory, told = made
+    other = Memory.open(told)
+    assert other is not None
+    memory.outgoing[:3] = torch.tensor([1, 2, 3], dtype=torch.uint8)
+    other.outgoing[:1] = torch.tensor([9], dtype=torch.uint8)
+    assert other.incoming[:3].tolist() == [1, 2, 3]
+    assert memory.incoming[:1].tolist() == [9]
+    path, size, mark = told.split(":")
+    # On another machine the name means nothing, something else, or other memory.
+    for wrong in (
+        f"/proc/1000000000/fd/3:{size}:{mark}",
+        f"{path}:{int(size) + 1}:{mark}",
+        f"{path}:{size}:{'00' * 32}",
+        f"/dev/null:{size}:{mark}",
+        f"{__file__}:{os.path.getsize(__file__)}:{mark}",  # noqa: PTH202
+        "nonsense",
+        "",
+    ):
+        assert Memory.open(wrong) is None
+
+
+def test_who_does_not_come_is_not_waited_for_forever(store: tuple[Any, int]) -> None:
+    with pytest.raises(GoneError, match="the other process did not come"):
+        pair(store[0], "nobody", 0, timedelta(seconds=1))
+    with pytest.raises(TrainingError, match="no backend 'pigeons' here"):
+        pair(store[0], "nobody", 0, timedelta(seconds=1), "pigeons")

@@ -1,0 +1,88 @@
+"""What servers keep: divided over any number of them, it is what one plain optimiser keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from shadowprice.training import TrainingError
+from shadowprice.training.servers.shard import Shard, gathered, layout_of, seeded, trained
+from tests.train.servers import scripts
+
+pytestmark = pytest.mark.train
+
+
+@pytest.mark.parametrize("adam", [False, True])
+def test_divided_and_divided_anew_it_learns_as_one_optimiser_does(
+    tmp_path: Path, adam: bool
+) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), adam=adam)
+    model = seeded(recipe)
+    layout = layout_of(model)
+    plain = recipe.optimizer(trained(model))
+    rate = plain.param_groups[0]["lr"]
+    state = None
+    step = 0
+    for servers in (1, 3, 2, layout.elements, 4):
+        shards = [Shard(recipe, number, servers, state) for number in range(servers)]
+        for _ in range(3):
+            torch.manual_seed(step)
+            slope = torch.randn(layout.elements, dtype=torch.float64)
+            for number, shard in enumerate(shards):
+                first, last = layout.span(number, servers)
+                # Two shares, to be added up.
+                shard.apply([slope[first:last] * 0.25, slope[first:last] * 0.75], step)
+            begin = 0
+            for _, one in trained(model):
+                one.grad = slope[begin : begin + one.numel()].view(one.shape)
+                begin += one.numel()
+            plain.param_groups[0]["lr"] = rate * recipe.schedule(step)
+            plain.step()
+            step += 1
+        wanted = torch.cat([one.detach().reshape(-1) for _, one in trained(model)])
+        found = torch.cat([shard.values for shard in shards])
+        assert torch.allclose(found, wanted, rtol=1e-13, atol=1e-15)
+        state = {**gathered([shard.state() for shard in shards]), "buffers": shards[0].buffers}
+
+
+class Spread(torch.optim.Optimizer):
+    """Keeps one row for every parameter: it cannot be divided by elements."""
+
+    def __init__(self, parameters: object) -> None:
+        super().__init__(parameters, {"lr": 0.1})  # type: ignore[arg-type]
+
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.state[one]["row"] = torch.zeros(one.numel() + 1)
+
+
+def test_an_optimiser_that_does_not_go_by_elements_is_refused(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=Spread)
+    shard = Shard(recipe, 0, 1)
+    with pytest.raises(TrainingError, match="Spread keeps row in another shape"):
+        shard.apply([torch.zeros_like(shard.values)], 0)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path))
+    shard = Shard(recipe, 0, 1)
+    state = {**gathered([shard.state()]), "buffers": shard.buffers}
+    del state["parameters"]["last.bias"]
+    with pytest.raises(TrainingError, match=r"another model: its parameter last\.bias differs"):
+        Shard(recipe, 1, 2, state)
+
+
+@pytest.mark.parametrize("model", [torch.nn.Identity(), "mixed"])
+def test_a_model_needs_parameters_of_one_type(model: object) -> None:
+    if model == "mixed":
+        model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).double())
+    with pytest.raises(TrainingError, match=r"no parameter|one floating type"):
+        trained(model)

@@ -1,0 +1,233 @@
+"""What is learnt with servers, against plain loops; every sample once an epoch, whoever dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from shadowprice.training import TrainingError
+from shadowprice.training.servers.recipe import Recipe, Settings
+from shadowprice.training.servers.running import run
+from shadowprice.training.servers.shard import seeded, trained
+from tests.train.servers import scripts
+from tests.train.servers.threads import Threads
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture(autouse=True)
+def checkpoints_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+
+
+def minibatches_in_step(recipe: Recipe) -> Iterator[dict[str, Any]]:
+    """Yield what each step sees, worked out from the whole data set at once."""
+    parts = [recipe.data.fetch(number) for number in range(len(recipe.data.chunks))]
+    order = recipe.order()
+    for epoch in range(recipe.epochs):
+        rows = {
+            name: np.concatenate(
+                [parts[chunk][name][order.within(epoch, chunk)] for chunk in order.chunks(epoch)]
+            )
+            for name in parts[0]
+        }
+        for first in range(0, recipe.data.samples, recipe.minibatch):
+            taken = {name: one[first : first + recipe.minibatch] for name, one in rows.items()}
+            yield {name: torch.from_numpy(one) for name, one in taken.items()}
+
+
+def minibatches_by_chunk(recipe: Recipe) -> Iterator[dict[str, Any]]:
+    """Yield what one worker alone sees."""
+    order = recipe.order()
+    for epoch in range(recipe.epochs):
+        for chunk in order.chunks(epoch):
+            arrays = recipe.data.fetch(chunk)
+            for index in range(order.minibatches(recipe.minibatch)[chunk]):
+                places = order.minibatch(epoch, chunk, index, recipe.minibatch)
+                yield {name: torch.from_numpy(one[places]) for name, one in arrays.items()}
+
+
+def plain(recipe: Recipe, minibatches: Iterator[dict[str, Any]]) -> tuple[Any, list[float]]:
+    """Train as a script does that knows nothing of servers."""
+    model = seeded(recipe)
+    optimizer = recipe.optimizer(trained(model))
+    rate = optimizer.param_groups[0]["lr"]
+    losses = []
+    for number, batch in enumerate(minibatches):
+        optimizer.param_groups[0]["lr"] = rate * recipe.schedule(number)
+        optimizer.zero_grad()
+        loss = recipe.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return torch.cat([one.detach().reshape(-1) for _, one in trained(model)]), losses
+
+
+def learnt(threads: Threads, worker: int = 0) -> Any:
+    return threads.workers[worker]._values
+
+
+def test_one_worker_and_one_server_are_a_plain_loop(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), adam=True)
+    losses: list[float] = []
+    outcome = run(recipe, Settings(observe=lambda _, loss: losses.append(loss)))
+    assert outcome is not None
+    wanted, curve = plain(recipe, minibatches_by_chunk(recipe))
+    found = torch.cat([one.detach().reshape(-1) for _, one in trained(outcome.model)])
+    assert torch.allclose(found, wanted, rtol=1e-12)
+    assert np.allclose(losses, curve, rtol=1e-12)
+    assert outcome.minibatches == len(curve)
+    assert outcome.measured["gradient_bytes"] == 8 * len(wanted)
+    assert outcome.measured["minibatch_time"] > 0
+
+
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 2), (5, 3)])
+def test_in_step_the_number_of_workers_and_servers_makes_no_difference(
+    tmp_path: Path, workers: int, servers: int
+) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), adam=True)
+    losses: list[float] = []
+    settings = Settings(
+        synchronous=True, parts=5, observe=lambda _, loss: losses.append(loss), save_every=1e6
+    )
+    threads = Threads(recipe, settings, workers, servers)
+    assert threads.run() == "done"
+    wanted, curve = plain(recipe, minibatches_in_step(recipe))
+    assert np.allclose(losses, curve, rtol=1e-9)
+    assert torch.allclose(learnt(threads), wanted, rtol=1e-9)
+
+
+def test_in_step_a_curve_survives_deaths_stops_and_other_numbers(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=3)
+    losses: dict[int, float] = {}
+    plans = [(2, 1, 9), (4, 3, 20), (1, 2, 31), (3, 2, None)]
+    for number, (workers, servers, until) in enumerate(plans):
+        stop: list[int] = []
+
+        def observe(step: int, loss: float, until: int | None = until, stop: Any = stop) -> None:
+            losses[step] = loss
+            if until is not None and step >= until:
+                stop.append(1)
+
+        settings = Settings(synchronous=True, parts=4, observe=observe)
+        dies = {0: 7 + number} if workers > 1 else {}
+        threads = Threads(recipe, settings, workers, servers, dies, stop)
+        assert threads.run() == ("stop" if until is not None else "done")
+    wanted, curve = plain(recipe, minibatches_in_step(recipe))
+    assert np.allclose([losses[step] for step in range(len(curve))], curve, rtol=1e-9)
+    assert torch.allclose(learnt(threads, 2), wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "dies", [{}, {0: 0}, {0: 2, 1: 3, 2: 9}, {1: 40, 2: 41}, {0: 13, 1: 14, 2: 17}]
+)
+def test_every_sample_counts_once_an_epoch_though_workers_die(
+    tmp_path: Path, dies: dict[int, int]
+) -> None:
+    recipe = scripts.counted(scripts.written(tmp_path), epochs=2)
+    threads = Threads(recipe, Settings(), 4, 3, dies)
+    assert threads.run() == "done"
+    assert learnt(threads, 3).tolist() == [2.0] * scripts.SAMPLES
+    assert threads.leader.version == sum(recipe.order().minibatches(recipe.minibatch)) * 2
+
+
+def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=2)
+    apart: list[int] = []
+
+    def run_with(staleness: int | None) -> int:
+        monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"of-{staleness}"))
+        settings = Settings(staleness=staleness, save_every=1e6)
+        threads = Threads(recipe, settings, 3, 1)
+        leader = threads.leader
+        slow, compute = threads.workers[0], threads.workers[0]._computed
+
+        def slowly(*given: Any) -> Any:
+            time.sleep(0.03)
+            return compute(*given)
+
+        slow._computed = slowly  # type: ignore[method-assign]
+        count = leader._count
+        most = [0]
+
+        def watched(keys: Any) -> None:
+            holders = leader._dealer.holders()
+            clocks = [leader._clocks.get(one, 0) for one in holders]
+            most[0] = max(most[0], max(clocks, default=0) - min(clocks, default=0))
+            count(keys)
+
+        leader._count = watched  # type: ignore[method-assign]
+        assert threads.run() == "done"
+        apart.append(most[0])
+        return threads.leader.measured.stalest
+
+    bound = run_with(1)
+    free = run_with(None)
+    assert apart[0] <= 1 + 1  # one more while the fastest commits what it may
+    assert apart[1] > apart[0]
+    assert bound <= (2 * 1 + 1) * 2 < free
+
+
+def test_a_silent_worker_loses_its_chunk_and_comes_back(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
+    threads = Threads(recipe, Settings(patience=0.3), 2, 2)
+    slept, compute = [0.9], threads.workers[0]._computed
+
+    def asleep(*given: Any) -> Any:
+        if slept:
+            time.sleep(slept.pop())
+        return compute(*given)
+
+    threads.workers[0]._computed = asleep  # type: ignore[method-assign]
+    # The other has a long last chunk, so that the sleeper wakes before the end.
+    other = threads.workers[1]._computed
+
+    def steadily(*given: Any) -> Any:
+        time.sleep(0.06)
+        return other(*given)
+
+    threads.workers[1]._computed = steadily  # type: ignore[method-assign]
+    assert threads.run() == "done"
+    assert threads.leader.version == sum(recipe.order().minibatches(recipe.minibatch))
+
+
+def test_a_checkpoint_of_another_recipe_or_mode_is_refused(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
+    assert run(recipe) is not None
+    with pytest.raises(TrainingError, match="made with another minibatch"):
+        run(replace(recipe, minibatch=9))
+    with pytest.raises(TrainingError, match="of the other mode"):
+        run(recipe, Settings(synchronous=True))
+    again = run(recipe)  # it is done: nothing is computed again
+    assert again is not None
+    assert again.minibatches == sum(recipe.order().minibatches(recipe.minibatch))
+
+
+def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
+
+    def broken(model: Any, batch: Any) -> Any:
+        raise KeyError("no such column")
+
+    with pytest.raises(KeyError, match="no such column"):
+        run(replace(recipe, loss=broken))
+
+    def careless(parameters: Any) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        optimizer.step = lambda: 1 / 0  # type: ignore[assignment,method-assign]
+        return optimizer
+
+    with pytest.raises(ZeroDivisionError):
+        run(replace(recipe, optimizer=careless))
