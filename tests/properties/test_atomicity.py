@@ -46,7 +46,7 @@ from tests.policy_worlds import (
     run_slot,
     world_of,
 )
-from tests.properties.test_snapshots import told
+from tests.properties.test_snapshots import outside, told
 
 
 class Fused:
@@ -117,6 +117,42 @@ def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> N
         fused.fuse = None
         assert told(engine.handle(event)) == told(expected)
     assert blown
+
+
+@pytest.mark.parametrize("policy", every_policy())
+def test_a_policy_whose_memory_is_not_kept_begins_anew_after_it_raised(policy: str) -> None:
+    """The books are as before; the policy goes on with what it knew last, on what there is."""
+    blown = 0
+    for seed in (4, 5):
+        on, jobs, events, _ = driven(policy, seed)
+        rng = np.random.default_rng(seed)
+        fused = Fused(fresh(policy, on, jobs, seed))
+        engine = Engine(on, fused, keeps_memory=False)
+        coming = outside(events)
+        for slot in range(400):
+            if rng.random() < 0.3:
+                engine.policy_memory()
+            due: list[DriverEvent] = []
+            while coming and coming[0].slot <= slot:
+                due.append(coming.pop(0))
+            for event in (*due, SlotBegan(slot)):
+                before = whole(engine) if engine.can_begin_anew else None
+                fused.fuse = None if before is None or rng.random() < 0.5 else int(rng.integers(3))
+                try:
+                    engine.handle(event)
+                except RuntimeError:
+                    blown += 1
+                    fused.fuse = None
+                    if rng.random() < 0.5:
+                        assert whole(engine) == before
+                    engine.handle(event)
+            fused.fuse = None
+            run_slot(engine, slot)
+            if not coming and not engine.open_jobs:
+                break
+        assert not coming
+        assert not engine.open_jobs
+    assert blown or not follows(policy)
 
 
 def bad_events(engine: Engine) -> list[DriverEvent]:

@@ -15,8 +15,11 @@ from shadowprice.core.events import JobCancelled, Promise
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.schedule import Placement
+from shadowprice.core.utility import Constant, Deadline, Linear, Reciprocal, Sigmoid, Utility
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.book import LEAST_WORTH, NEVER, Book
+from shadowprice.policies.rolling.quotas import quotas_of
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
@@ -44,6 +47,40 @@ def run(
     engine = simulation.run([recorder])
     told = [(slot, made) for slot, made in recorder.decisions if isinstance(made, Promise)]
     return engine, recorder, told
+
+
+UTILITIES = st.one_of(
+    st.builds(Constant, st.floats(0, 100)),
+    st.builds(
+        Sigmoid, st.floats(0, 100), st.sampled_from([0.0, 1e-6, 0.01, 5.0]), st.floats(0, 1e3)
+    ),
+    st.builds(Reciprocal, st.floats(0, 100)),
+    st.builds(Linear, st.floats(0, 100), st.sampled_from([0.0, -1e-5, -0.3])),
+    st.builds(Deadline, st.floats(0, 100), st.integers(0, 400).map(float)),
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(UTILITIES, st.integers(0, 2000), st.none() | st.integers(1, 4000))
+def test_the_last_useful_slot_is_the_last_that_is_worth_something(
+    utility: Utility, arrival: int, until: int | None
+) -> None:
+    on = cluster()
+    one = replace(job(on), utility=utility, arrival=arrival)
+    last = Book(on, until, quotas_of(on, wanted=False))._last_slot(one)
+    shortest = one.fastest_slots - 1
+
+    def worth(slot: int) -> bool:
+        ages = np.array([shortest, slot - arrival], np.float64)
+        best, now = utility.values(ages).tolist()
+        return bool(best > 0 and now >= LEAST_WORTH * best)
+
+    end = NEVER if until is None else until - 1
+    if last < arrival + shortest:
+        assert arrival + shortest > end or not worth(arrival + shortest)
+    else:
+        assert worth(last)
+        assert last == end or not worth(last + 1)
 
 
 def moving(jobs: Sequence[Job], seed: int) -> list[Job]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import multiprocessing
+import zlib
 from typing import Any
 
 import pytest
@@ -192,8 +194,8 @@ def test_a_damaged_snapshot_is_refused() -> None:
         return json.loads(whole) | changes
 
     for record, said in (
-        ({}, "is of version None; this one reads 1"),
-        (broken(snapshot=2), "is of version 2"),
+        ({}, "is of version None; this one reads 2"),
+        (broken(snapshot=3), "is of version 3"),
         (broken(jobs=3), "is damaged"),
         (broken(running={"ghost": []}), "is damaged"),
         (broken(lost=["nowhere"]), "is damaged: KeyError"),
@@ -201,8 +203,22 @@ def test_a_damaged_snapshot_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=said):
             restore(record, fresh("fifo", on, jobs, 1))
-    with pytest.raises(ShadowpriceError, match="memory cannot be read"):
-        restore(broken(memory=""), fresh("fifo", on, jobs, 1))
+    nothing = base64.b64encode(zlib.compress(b"")).decode()
+    for memory, said in (("", "snapshot: is damaged"), (nothing, "memory cannot be read")):
+        with pytest.raises(ShadowpriceError, match=said):
+            restore(broken(memory=memory), fresh("fifo", on, jobs, 1))
+
+
+def test_snapshots_of_version_1_are_read() -> None:
+    on, jobs, events, commands = driven("rolling", 1)
+    engine = Engine(on, fresh("rolling", on, jobs, 1))
+    for event in events[:9]:
+        engine.handle(event)
+    old = snapshot(engine) | {"snapshot": 1}
+    old["memory"] = base64.b85encode(engine.policy_memory()).decode()
+    again = restore(json.loads(json.dumps(old)), fresh("rolling", on, jobs, 1))
+    for event, expected in zip(events[9:], commands[9:], strict=True):
+        assert told(again.handle(event)) == told(expected)
 
 
 def test_a_memory_holds_no_strange_classes() -> None:

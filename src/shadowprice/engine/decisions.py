@@ -28,7 +28,7 @@ from shadowprice.core.policy import Policy, Status
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine.bags import check_bag
 from shadowprice.engine.books import Books
-from shadowprice.engine.memory import inner, recall, remember
+from shadowprice.engine.memory import Kept, inner, recall, remember
 from shadowprice.engine.state import JobRecord
 from shadowprice.engine.validation import check_commitment, check_placement
 from shadowprice.engine.view import EngineView
@@ -52,7 +52,7 @@ class Decider(Books):
         Whether the driver acknowledges commands.
     keeps_memory : bool
         Whether the policy's memory is kept before it is asked, so that an event that fails leaves
-        no trace in it either.
+        no trace in it either. Without, a policy that can begins anew after such an event.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Decider(Books):
         self._local_free = capabilities.local_traffic_is_free
         self._view = EngineView(self)
         self._memory: bytes | None = None
+        self._kept: Kept | None = None
         self._asked = False
         self._absent = False
         self._script: Iterator[Consultation] | None = None
@@ -94,8 +95,6 @@ class Decider(Books):
             decisions: Iterable[Decision] = next(self._script, ())
         else:
             self._asked = True
-            if self._absent:
-                self._resume_policy("what happened without it")
             decisions = self.policy.decide(self._view, event)
         for decision in decisions:
             commands += self._apply(decision)
@@ -111,8 +110,11 @@ class Decider(Books):
         PolicyError
             If the policy holds what cannot be kept.
         """
+        self._bring_policy_back()
         if self._memory is None:
             self._memory = remember(self.policy, self._view)
+        if not self.keeps_memory:
+            self._kept = Kept.of(self._memory, self._view)
         return self._memory
 
     def recall_policy(self, memory: bytes) -> None:
@@ -125,6 +127,13 @@ class Decider(Books):
         """
         recall(self.policy, memory, self._view)
         self._memory, self._absent = None, False
+        if not self.keeps_memory:
+            self._kept = Kept.of(memory, self._view)
+
+    @property
+    def can_begin_anew(self) -> bool:
+        """Whether the policy can begin anew on what it sees."""
+        return hasattr(inner(self.policy), "resume")
 
     def begin_policy_anew(self) -> None:
         """Let the policy begin anew on what it sees; for one that was not there so far.
@@ -150,6 +159,11 @@ class Decider(Books):
         self._undo.assign(self, "_absent", False)
         resume(self._view)
 
+    def _bring_policy_back(self) -> None:
+        """Let a policy that does not know what happened begin anew, between two events."""
+        if self._absent:
+            self.begin_policy_anew()
+
     def _keep_memory(self) -> None:
         """Keep the policy's memory as it is before an event, where an older one does not tell it.
 
@@ -164,10 +178,16 @@ class Decider(Books):
             self._memory, self._asked = None, False
 
     def _give_memory_back(self) -> None:
-        """Let the policy be as it was before it was asked."""
-        if self._asked and self._memory is not None:
+        """Let the policy be as it was before it was asked, or begin anew with what it knew last."""
+        asked, self._asked = self._asked, False
+        if not asked:
+            return
+        if self._memory is not None:
             recall(self.policy, self._memory, self._view)
-        self._asked = False
+        elif self.can_begin_anew:
+            if self._kept is not None:
+                self._kept.recall(self.policy, self._view)
+            self._absent = True  # it begins anew before it is needed next
 
     # ------------------------------------------------------------ putting into effect
 

@@ -103,8 +103,9 @@ class Engine(JobEvents):
         End of the timespan T: nothing runs in slot T or later.
     keeps_memory : bool
         Whether the policy's memory is kept before it is asked: an event that fails then leaves no
-        trace in the policy either. Costs time that grows with the open jobs; a driver for which a
-        failed event is the end can do without.
+        trace in the policy either. Costs time that grows with the open jobs. Without, a policy
+        that can begin anew does so after a failed event, on what it sees and with what it knew
+        when its memory was asked for last (`policy_memory`).
     acknowledges : bool
         Whether the driver acknowledges commands: those that it has not are kept to be sent again.
 
@@ -206,6 +207,7 @@ class Engine(JobEvents):
         refusal = self._refused_at_once(job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), slot)
+        self._bring_policy_back()
         policy = cast("QuotingPolicy", self.policy)
         self.ledger.advance(slot)  # past the slot that runs, where one does
         return policy.quote(self._view, job, explained=explained)
@@ -222,6 +224,7 @@ class Engine(JobEvents):
             raise EventError("an event is being decided; settle it first")
         check_event(self, event)
         if script is None:
+            self._bring_policy_back()
             self._keep_memory()
         self._begin_event()
         self._script = None if script is None else iter(script)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
@@ -60,6 +62,42 @@ def remember(policy: Policy, view: EngineView) -> bytes:
     return stream.getvalue()
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A memory with what it refers to, to be read when the state is another.
+
+    Parameters
+    ----------
+    memory : bytes
+        As `remember` gave it.
+    cluster : Cluster
+        The cluster of that moment.
+    jobs : mapping of str to Job
+        The jobs that were open.
+    """
+
+    memory: bytes
+    cluster: Cluster
+    jobs: Mapping[str, Job]
+
+    @classmethod
+    def of(cls, memory: bytes, view: EngineView) -> Kept:
+        """Return a memory with what the state of the moment holds."""
+        return cls(
+            memory, view.cluster, {name: state.job for name, state in view.open_jobs.items()}
+        )
+
+    def recall(self, policy: Policy, view: EngineView) -> None:
+        """Let a policy be as it was then; it has to begin anew on what ``view`` tells now.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the memory is damaged.
+        """
+        _read(policy, self.memory, view, self.cluster, self.jobs)
+
+
 def recall(policy: Policy, memory: bytes, view: EngineView) -> None:
     """Give a policy a memory, in place of all that it knows.
 
@@ -77,9 +115,17 @@ def recall(policy: Policy, memory: bytes, view: EngineView) -> None:
     ShadowpriceError
         If the memory is damaged, of another version, or speaks of jobs that are not open.
     """
+    jobs = {name: state.job for name, state in view.open_jobs.items()}
+    _read(policy, memory, view, view.cluster, jobs)
+
+
+def _read(
+    policy: Policy, memory: bytes, view: EngineView, cluster: Cluster, jobs: Mapping[str, Job]
+) -> None:
     target = inner(policy)
+    reader = _Reader(io.BytesIO(memory), view, cluster, jobs, type(target).__module__)
     try:
-        attributes = _Reader(io.BytesIO(memory), view, type(target).__module__).load()
+        attributes = reader.load()
     except (pickle.UnpicklingError, EOFError, KeyError, AttributeError, ImportError) as error:
         raise ShadowpriceError(f"a policy's memory cannot be read: {error}") from error
     vars(target).clear()
@@ -136,9 +182,16 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO, view: EngineView, module: str) -> None:
+    def __init__(
+        self,
+        stream: io.BytesIO,
+        view: EngineView,
+        cluster: Cluster,
+        jobs: Mapping[str, Job],
+        module: str,
+    ) -> None:
         super().__init__(stream)
-        self._view = view
+        self._view, self._cluster, self._jobs = view, cluster, jobs
         self._package = module.partition(".")[0]
 
     def find_class(self, module: str, name: str) -> Any:
@@ -151,11 +204,11 @@ class _Reader(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is no part of a memory")
 
     def _open_job(self, name: str) -> Job:
-        return self._view.open_jobs[name].job
+        return self._jobs[name]
 
     def _reference(self, what: str) -> object:
         return {
-            "cluster": self._view.cluster,
+            "cluster": self._cluster,
             "view": self._view,
             "ledger": self._view.ledger,
         }[what]

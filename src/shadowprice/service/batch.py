@@ -69,6 +69,7 @@ class Batch:
         self._new: dict[str, dict[str, Any]] = {}
         self._commands: list[dict[str, Any]] = []
         self._generations: list[dict[str, Any]] = []
+        self._over: list[dict[str, Any]] = []
         self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
         self._before = truth.engine.sequence
         self.billing = Billing(self)
@@ -279,9 +280,7 @@ class Batch:
         """Where nothing really runs, an order ends the placement before it."""
         if not self.truth.virtual:
             return
-        table, at = tables.generations, self.calendar.begins(command.slot)
-        mine = (table.c.job == command.job) & table.c.ended.is_(None)
-        self.also(table.update().where(mine & (table.c.started < at)).values(ended=at))
+        self._over.append({"of": command.job, "at": self.calendar.begins(command.slot)})
 
     def _ran_at_once(self, command: Start | Resize) -> None:
         view = self.truth.views.get(command.job)
@@ -399,6 +398,7 @@ class Batch:
         self.billing.write()
         store.write(connection, tables.commands.insert(), self._commands)
         store.write(connection, tables.generations.insert(), self._generations)
+        store.write(connection, _END_GENERATIONS, self._over)
         store.write(
             connection,
             tables.events.insert(),
@@ -485,4 +485,14 @@ _UPDATE_JOB: Final = (
         closed=bindparam("closed"),
         view=bindparam("view"),
     )
+)
+
+_END_GENERATIONS: Final = (
+    tables.generations.update()
+    .where(
+        tables.generations.c.job == bindparam("of"),
+        tables.generations.c.ended.is_(None),
+        tables.generations.c.started < bindparam("at"),
+    )
+    .values(ended=bindparam("at"))
 )

@@ -97,6 +97,8 @@ class Truth:
         found: Recovered = recover(self.store, self._file_cluster, self.choice, self.clock)
         self.engine: Engine = found.engine
         self.engine.acknowledges = not self.virtual
+        # A copy of what the policy knows before every event costs more than all else that is done.
+        self.engine.keeps_memory = not self.engine.can_begin_anew
         if self.virtual:
             self.engine.unacknowledged.clear()
         self.calendar: Calendar = found.calendar
@@ -110,6 +112,7 @@ class Truth:
         self.last_at: int = found.last_at
         self._snapshot_sequence: int = found.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
+        self._memory_is_large = False
         self.recovery_seconds = time.monotonic() - began
         self.recovered_events = found.replayed
 
@@ -254,10 +257,11 @@ class Truth:
 
     def memory_row(self, now: int) -> Mapping[str, Any] | None:
         """Return the policy's memory where it is time to write it."""
-        memory = self.engine.policy_memory()
         late = now - self._memory_at >= MEMORY_NANOSECONDS
-        if len(memory) > SMALL_MEMORY and not late and hasattr(self.engine.policy, "resume"):
+        if self._memory_is_large and not late and not self.engine.keeps_memory:
             return None
+        memory = self.engine.policy_memory()
+        self._memory_is_large = len(memory) > SMALL_MEMORY
         self._memory_at = now
         return {
             "id": 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
@@ -156,7 +156,7 @@ class JobView:
 
     def stored(self) -> str:
         """Return the view as the store keeps it."""
-        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
+        return _ENCODE({name: getattr(self, name) for name in _NAMES})
 
     @classmethod
     def of_store(cls, text: str) -> JobView:
@@ -211,6 +211,8 @@ class JobView:
 
 
 _FIELDS: Final = fields(JobView)
+_NAMES: Final = tuple(field.name for field in _FIELDS)
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def _stamp(moment: int | None) -> str | None:

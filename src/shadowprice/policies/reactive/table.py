@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from shadowprice.kernels.reactive.dominant_share import Widths
 from shadowprice.kernels.reactive.places import LESS, MORE, MOVED, Places
 
 Integers = NDArray[np.int64]
+
+_MOSTLY_ZERO: Final = ("on_workers", "on_ps", "new_workers", "new_ps")
 
 
 class JobTable:
@@ -76,6 +79,23 @@ class JobTable:
         self.hosts_workers = cluster.hosts_workers.copy()
         self.hosts_ps = cluster.hosts_ps.copy()
         self._total: NDArray[np.float64] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the table as it is kept: most jobs stand on few servers, or nowhere."""
+        state = dict(self.__dict__)
+        for name in _MOSTLY_ZERO:
+            array: Integers = state[name]
+            at = np.flatnonzero(array)
+            state[name] = (array.shape, at, array.ravel()[at])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for name in _MOSTLY_ZERO:
+            shape, at, values = state[name]
+            array = np.zeros(shape, dtype=np.int64)
+            array.ravel()[at] = values
+            setattr(self, name, array)
 
     @property
     def places(self) -> Places:

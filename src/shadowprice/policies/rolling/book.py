@@ -17,8 +17,10 @@ from shadowprice.policies.rolling.quotas import Quotas
 
 Integers = NDArray[np.int64]
 
-NEVER: Final = np.iinfo(np.int64).max // 16
+NEVER: Final = int(np.iinfo(np.int64).max) // 16
 """Last useful slot of a job whose utility never ends."""
+
+_DOUBLINGS: Final = NEVER.bit_length() + 1
 
 LEAST_WORTH: Final = 1e-3
 """Share of its best utility below which a job counts as worth nothing any more."""
@@ -152,13 +154,17 @@ class Book:
         low, high = job.arrival + shortest, self.final
         if best <= 0.0 or low > high:
             return job.arrival - 1
+        # Utilities do not rise: a search that looks at some sixty slots at a time.
+        steps = np.minimum(1 << np.arange(_DOUBLINGS), high - low)
         while low < high:
-            middle = (low + high + 1) // 2
-            now = float(job.utility.values(np.array([middle - job.arrival], np.float64))[0])
-            if now >= LEAST_WORTH * best:
-                low = middle
-            else:
-                high = middle - 1
+            tried = low + np.unique(np.minimum(steps, high - low))
+            now = job.utility.values((tried - job.arrival).astype(np.float64))
+            worth = int(np.count_nonzero(now >= LEAST_WORTH * best))
+            if worth == len(tried):
+                return high
+            high = int(tried[worth]) - 1
+            low = int(tried[worth - 1]) if worth else low
+            steps = np.arange(1, 65) * max(1, -(-(high - low) // 64))
         return low
 
     def _reserve(self, rows: int, width: int) -> None:

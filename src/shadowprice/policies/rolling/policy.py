@@ -161,8 +161,11 @@ class Rolling(Reactive[RollingParameters]):
             self._book.add(job)
         self._planner.reserve()
         rows = np.array([self._book.table.rows[job.name] for job in jobs], np.int64)
-        rated, _ = densities(self._book.jobs, rows, slot, self._weights(slot))
-        for at in np.argsort(-rated, kind="stable").tolist():
+        order = [0]
+        if len(jobs) > 1:
+            rated, _ = densities(self._book.jobs, rows, slot, self._weights(slot))
+            order = np.argsort(-rated, kind="stable").tolist()
+        for at in order:
             yield self._answer(slot, jobs[at], int(rows[at]))
         for job in jobs:  # nobody bids against himself
             self._learner.learn(job, slot)
