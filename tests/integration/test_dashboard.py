@@ -153,7 +153,7 @@ def go(page: Page, view: str) -> None:
 
 
 VIEWS = ["#/", "#/server/g-0", "#/queue", "#/queue/all", "#/prices", "#/tenants", "#/quote"]
-VIEWS += ["#/activity", "#/job/trains", "#/job/fails", "#/job/too%20big"]
+VIEWS += ["#/activity", "#/whatif", "#/job/trains", "#/job/fails", "#/job/too%20big"]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])

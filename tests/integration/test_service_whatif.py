@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 
+from shadowprice.cli.main import main
+from shadowprice.client import Client
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.service.whatif import described
 from tests.services import CLUSTER, Running, job, running
@@ -99,3 +102,60 @@ def test_a_cluster_is_described_as_its_file_had_it(tmp_path: Path) -> None:
     assert again.tenants == cluster.tenants
     changed = resolve_cluster(described(cluster, {"a": -2, "b": 1}))
     assert changed.servers == 3
+
+
+# ------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def address(live: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", live.service.token_file.read_text().strip())
+    if not live.client.get("/v1/jobs").json()["jobs"]:
+        live.client.post("/v1/jobs", json=job("only", worker={"gpu": 4}, run={"command": ["x"]}))
+    return live.address
+
+
+def test_the_command_asks_the_service(
+    address: str, live: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["whatif", "--server", address, "--days", "1", "--add", "g:2"]
+    assert main([*words, "-p", "fifo", "-o", "json"]) == 0
+    [run] = json.loads(capsys.readouterr().out)["runs"]
+    assert run["state"] == "done"
+    assert run["question"] == {"days": 1.0, "servers": {"g": 2}, "policy": "fifo", "set": {}}
+    assert run["gain"] == live.client.get(f"/v1/whatif/{run['id']}").json()["gain"]
+    assert main(["whatif", "--days", "1"]) == 0  # one more of every kind, by the last login
+    told = capsys.readouterr().out
+    assert "+1 g" in told
+    assert "done" in told
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--add", "h:1"], "there is no kind 'h'"),
+        (["--add", "g"], "names no servers"),
+        (["--jobs", "j.yaml"], "the service has its own workload"),
+        (["--seeds", "3"], "what happened there happened once"),
+        (["--set", "prices=given"], "is for no policy"),
+        (["-p", "nobody"], "nobody"),
+    ],
+)
+def test_what_the_command_cannot_ask_is_said_in_a_line(
+    address: str, capsys: pytest.CaptureFixture[str], more: list[str], told: str
+) -> None:
+    assert main(["whatif", "--server", address, *more]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert len(error.splitlines()) == 1
+
+
+def test_python_asks_lists_and_ends_what_ifs(address: str) -> None:
+    with Client(address) as client:
+        run = client.ask_whatif(1, {"g": 1}, "drf")
+        ended = client.cancel_whatif(run["id"])
+        assert ended["state"] in {"cancelled", "done"}
+        assert client.whatifs()[0]["id"] == run["id"]
+        assert client.whatif(run["id"])["question"]["policy"] == "drf"

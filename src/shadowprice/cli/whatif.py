@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shadowprice.cli import options as o
+from shadowprice.cli.completion import complete_policy
 from shadowprice.cli.console import (
     Output,
     prepare_kernels,
@@ -15,13 +18,15 @@ from shadowprice.cli.console import (
     stderr,
     stdout,
 )
+from shadowprice.cli.whatif_live import ask_service
 from shadowprice.cli.workload import Workload, takes_workload
 from shadowprice.core import bounds
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shadowprice.simulator.whatif import WhatIf
+    from shadowprice.simulator.whatif import Change, WhatIf
 
 
 @takes_workload()
@@ -46,7 +51,18 @@ def whatif(
             metavar="NAME:COUNT",
         ),
     ] = None,
-    policy: o.PoliciesOption = "oasis",
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Policies with commas between them; `shadowprice policies` lists them. "
+            "oasis?preset=paper is a variant with a parameter of its own.",
+            rich_help_panel=o.HOW,
+            autocompletion=complete_policy,
+            show_default="oasis; of a service, its own",
+        ),
+    ] = None,
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
     seed: o.SeedOption = 0,
@@ -60,13 +76,32 @@ def whatif(
             rich_help_panel=o.HOW,
         ),
     ] = 1,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            help="Ask a live service: a name that `login` kept, or an address.",
+            rich_help_panel=o.WHAT,
+            metavar="NAME|URL",
+        ),
+    ] = None,
+    days: Annotated[
+        float | None,
+        typer.Option(
+            "--days",
+            help="With --server: how many days of what was submitted there.",
+            rich_help_panel=o.WHAT,
+            show_default="7",
+        ),
+    ] = None,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
     """Tell what a workload would have earned with more servers, or fewer.
 
     Without --add and --remove: with one more of every kind of server, which is what each is worth
-    at the margin.
+    at the margin. With --server, the workload is what was submitted to a live service in the last
+    days, and the service simulates it in the background.
 
     [bold]Examples[/bold]
 
@@ -75,17 +110,23 @@ def whatif(
     shadowprice whatif -c cluster.yaml -j jobs.yaml --add gpu:2 --add gpu:4 -p oasis,drf
 
     shadowprice whatif --trace 'philly:philly.csv.gz?limit=2000' --remove gpu:1 --seeds 5
+
+    shadowprice whatif --server local --days 30 --add gpu:2
     """
+    if server is not None or days is not None:
+        check_alone(workload, seeds)
+        named_policies = _of_service(policy, params, set_)
+        changes = parsed(add, remove)
+        code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
+        raise typer.Exit(code)
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.trials import Variant
-    from shadowprice.simulator.whatif import Change
     from shadowprice.simulator.whatif import whatif as run_whatif
 
-    named = o.variants(policy)
+    named = o.variants(policy or "oasis")
     settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
     variants = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
-    changes = [Change.parse(text) for text in add or ()]
-    changes += [Change.parse(text, -1, "--remove") for text in remove or ()]
+    changes = parsed(add, remove)
     source = workload.source(params)
     prepare_kernels([variant.policy for variant in variants], quiet)
     with stop_sign() as stop, progress_bar("whatif", quiet):
@@ -102,6 +143,50 @@ def whatif(
             "gains are of whole runs: a policy that decides otherwise can earn less with more",
             soft_wrap=True,
         )
+
+
+def parsed(add: list[str] | None, remove: list[str] | None) -> list[Change]:
+    """Return the changed clusters that options name.
+
+    Raises
+    ------
+    InputError
+        If one names no servers.
+    """
+    from shadowprice.simulator.whatif import Change
+
+    changes = [Change.parse(text) for text in add or ()]
+    return changes + [Change.parse(text, -1, "--remove") for text in remove or ()]
+
+
+def check_alone(workload: Workload, seeds: int) -> None:
+    """Refuse a workload beside a service, which has its own.
+
+    Raises
+    ------
+    InputError
+        If one is given.
+    """
+    for field in fields(workload):
+        if getattr(workload, field.name) != field.default:
+            option = f"--{field.name.replace('_', '-')}"
+            mend = "leave it out, or leave out --server and --days"
+            raise InputError(Fault(option, "the service has its own workload", mend))
+    if seeds != 1:
+        raise InputError(Fault("--seeds", "what happened there happened once", "leave it out"))
+
+
+def _of_service(
+    policy: str | None, params: Path | None, set_: list[str] | None
+) -> dict[str, tuple[str | None, dict[str, Any] | None]]:
+    """Return what a service is asked to decide by, with its parameters, by label."""
+    if policy is None:
+        if params is not None or set_:
+            raise InputError(Fault("--set", "is for no policy", "name it: --policy rolling"))
+        return {"": (None, None)}
+    named = o.variants(policy)
+    settings = o.policy_settings(params, set_, sorted({one.policy for one in named}))
+    return {one.label: (one.policy, dict(one.over(settings[one.policy]))) for one in named}
 
 
 def _table(found: WhatIf, policy: str) -> Table:

@@ -259,6 +259,33 @@ def decisions(
     return Call("GET", _at("decisions"), _paged("decisions", Event.read), query)
 
 
+def ask_whatif(
+    days: float | None = None,
+    servers: Mapping[str, int] | None = None,
+    policy: str | None = None,
+    settings: Json | None = None,
+) -> Call[Json]:
+    """Ask what the last days would have earned otherwise; the run goes on in the background."""
+    asked = {"days": days, "servers": servers, "policy": policy, "set": settings}
+    body = {key: value for key, value in asked.items() if value is not None}
+    return Call("POST", _at("whatif"), dict, body=body, repeatable=False, patience=30)
+
+
+def whatif(run: int) -> Call[Json]:
+    """Ask how far a what-if is, and what came of it."""
+    return Call("GET", _at("whatif", str(run)), dict)
+
+
+def whatifs() -> Call[tuple[Json, ...]]:
+    """List what-ifs, the newest first."""
+    return Call("GET", _at("whatif"), _listed("runs", dict))
+
+
+def cancel_whatif(run: int) -> Call[Json]:
+    """End a what-if."""
+    return Call("DELETE", _at("whatif", str(run)), dict)
+
+
 def comparison(days: float | None = None) -> Call[Json]:
     """Compare what was decided with what really ran, where the service only observes."""
     query = {"days": None if days is None else f"{days:g}"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -306,6 +306,40 @@ class Client:
             yield from page.entries
             if (cursor := page.next) is None:
                 return
+
+    def ask_whatif(
+        self,
+        days: float | None = None,
+        servers: Mapping[str, int] | None = None,
+        policy: str | None = None,
+        settings: Json | None = None,
+    ) -> Json:
+        """Ask what the last days would have earned otherwise; answers at once.
+
+        Parameters
+        ----------
+        days : float or None
+            How far to look back.
+        servers : mapping of str to int, optional
+            Servers more, or fewer, by kind.
+        policy : str or None
+            Who decides, in place of the service's own.
+        settings : mapping, optional
+            That policy's parameters.
+        """
+        return self.send(calls.ask_whatif(days, servers, policy, settings))
+
+    def whatif(self, run: int) -> Json:
+        """Return how far a what-if is, and what came of it."""
+        return self.send(calls.whatif(run))
+
+    def whatifs(self) -> tuple[Json, ...]:
+        """Return what-ifs, the newest first."""
+        return self.send(calls.whatifs())
+
+    def cancel_whatif(self, run: int) -> Json:
+        """End a what-if."""
+        return self.send(calls.cancel_whatif(run))
 
     def comparison(self, days: float | None = None) -> Json:
         """Return what was decided beside what really ran, where the service only observes."""

@@ -7,6 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
 import shadowprice
+from shadowprice.policies.registry import policies
 from shadowprice.service.api import documents
 from shadowprice.service.api.requests import (
     Anyone,
@@ -76,6 +77,7 @@ async def service(request: Request, service: Asked, caller: Anyone) -> JSONRespo
     told = {
         "version": shadowprice.__version__,
         "policy": driver.policy,
+        "policies": sorted(policies()),
         "executor": None if service.settings.executor == NOTHING else service.settings.executor,
         "observes": service.settings.observe,
         "now": stamp(driver.clock.now()),

@@ -9,13 +9,15 @@ import { clockOf } from "./timeline.mjs";
 import { ActivityView } from "./view_activity.mjs";
 import { ClusterView } from "./view_cluster.mjs";
 import { JobView } from "./view_job.mjs";
+import { ObservedView } from "./view_observed.mjs";
 import { PricesView } from "./view_prices.mjs";
 import { QueueView } from "./view_queue.mjs";
 import { QuoteView } from "./view_quote.mjs";
 import { TenantsView } from "./view_tenants.mjs";
+import { WhatifView } from "./view_whatif.mjs";
 
-const VIEWS = { "": ClusterView, server: ClusterView, queue: QueueView, job: JobView, prices: PricesView, tenants: TenantsView, quote: QuoteView, activity: ActivityView };
-const LINKS = [["", "Cluster"], ["queue", "Jobs"], ["prices", "Prices"], ["tenants", "Tenants"], ["quote", "Quote"], ["activity", "Activity"]];
+const VIEWS = { "": ClusterView, server: ClusterView, queue: QueueView, job: JobView, prices: PricesView, tenants: TenantsView, quote: QuoteView, whatif: WhatifView, observed: ObservedView, activity: ActivityView };
+const LINKS = [["", "Cluster"], ["queue", "Jobs"], ["prices", "Prices"], ["tenants", "Tenants"], ["quote", "Quote"], ["whatif", "What if"], ["observed", "Observed"], ["activity", "Activity"]];
 const THEMES = ["auto", "light", "dark"];
 
 const SOON = 350; // milliseconds between an event and the view that shows it
@@ -40,6 +42,12 @@ class App {
 
   say(text) {
     this.said.textContent = text;
+  }
+
+  /** Whether there is such a view for who is signed in. */
+  offers(view) {
+    if (view === "whatif") return this.operates;
+    return view !== "observed" || this.service.observes;
   }
 
   get operates() {
@@ -129,7 +137,7 @@ class App {
   frame() {
     const { caller } = this.service;
     this.charts = new Page(clockOf(this.service.slot_seconds, this.service.origin), { pick: (name) => { location.hash = to("job", name).slice(1); }, say: (text) => this.say(text) });
-    this.nav = element("nav", { "aria-label": "Views" }, ...LINKS.map(([key, name]) => element("a", { href: to(key), "data-view": key }, name)));
+    this.nav = element("nav", { "aria-label": "Views" }, ...LINKS.filter(([key]) => this.offers(key)).map(([key, name]) => element("a", { href: to(key), "data-view": key }, name)));
     this.chip = element("span", { class: "chip" });
     this.slot = element("span", { class: "slotclock", title: "the slot that runs, and when the next begins" });
     const who = caller.role === "operator" ? "operator" : caller.tenant;
@@ -182,10 +190,13 @@ class App {
   async route() {
     if (!this.service) return;
     const parts = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
-    const Made = VIEWS[parts[0]] ?? null;
+    const Made = this.offers(parts[0]) ? VIEWS[parts[0]] ?? null : null;
     this.leave();
     for (const link of this.nav.querySelectorAll("a")) {
-      if (link.dataset.view === ({ job: "queue", server: "" }[parts[0]] ?? parts[0])) link.setAttribute("aria-current", "page");
+      if (link.dataset.view === ({ job: "queue", server: "" }[parts[0]] ?? parts[0])) {
+        link.setAttribute("aria-current", "page");
+        this.nav.scrollLeft = link.offsetLeft - this.nav.clientWidth / 2; // on a phone not all fit
+      }
       else link.removeAttribute("aria-current");
     }
     if (!Made) {
@@ -298,7 +309,7 @@ class App {
     }
     if (this.problem && this.connection?.state !== "lost") notes.push(trouble(this.problem));
     if (this.service?.trouble) notes.push(note("bad", element("p", {}, `The service is in trouble: ${this.service.trouble}.`)));
-    if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it says what it would decide, and runs nothing.")));
+    if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it says what it would decide, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
     swap(this.banner, ...notes);
     document.body.classList.toggle("stale", this.connection?.state === "lost");
   }

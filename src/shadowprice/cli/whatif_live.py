@@ -1,0 +1,145 @@
+"""``shadowprice whatif --server``: what a live service's last days would have earned otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from shadowprice.cli.console import Output, print_json, stderr
+from shadowprice.cli.live import FAILOVER, connected, number, show
+
+if TYPE_CHECKING:
+    from shadowprice.client import Client
+    from shadowprice.simulator.whatif import Change
+
+Json = Mapping[str, Any]
+
+PAUSE: Final = 0.5
+"""Seconds between two looks at a run."""
+
+
+def ask_service(
+    server: str | None,
+    changes: Sequence[Change],
+    policies: Mapping[str, tuple[str | None, Json | None]],
+    days: float,
+    output: Output,
+    *,
+    quiet: bool,
+) -> int:
+    """Ask a service about every change under every policy, and print what it finds.
+
+    Parameters
+    ----------
+    server : str or None
+        Which service.
+    changes : sequence of Change
+        Clusters to try; empty for one more of every kind, or for the cluster as it is where a
+        policy is named.
+    policies : mapping of str to (str or None, mapping or None)
+        Policies and their parameters by label; None for the service's own.
+    days : float
+        How far to look back.
+    output : Output
+        How to print it.
+    quiet : bool
+        Whether to show no progress.
+
+    Returns
+    -------
+    int
+        1 where a simulation failed, else 0.
+    """
+    with connected(server) as client:
+        client.retry = FAILOVER  # a run may take long enough for a restart
+        if not changes:
+            changes = _margins(client, named=any(name for name, _ in policies.values()))
+        found = [
+            _asked(client, change, policy, settings, days, quiet=quiet)
+            for policy, settings in policies.values()
+            for change in changes
+        ]
+    if output is Output.JSON:
+        print_json({"runs": found})
+    else:
+        rows = [_row(run) for run in found]
+        columns = ["SERVERS", "POLICY", "STATE", "JOBS", "AS IT IS", "CHANGED", "GAIN", "FINISHED"]
+        show(columns, rows, right=["JOBS", "AS IT IS", "CHANGED", "GAIN", "FINISHED"])
+        for run in found:
+            if run.get("reason"):
+                stderr().print(f"{run['id']}: {run['reason']}", soft_wrap=True, markup=False)
+    return int(any(run["state"] != "done" for run in found))
+
+
+def _margins(client: Client, *, named: bool) -> list[Change]:
+    """Return the cluster as it is for another policy, and one more of every kind for its own."""
+    from shadowprice.simulator.whatif import AS_IT_IS, Change
+
+    if named:
+        return [AS_IT_IS]
+    return [Change(((kind, 1),)) for kind in client.service()["kinds"]]
+
+
+def _asked(
+    client: Client,
+    change: Change,
+    policy: str | None,
+    settings: Json | None,
+    days: float,
+    *,
+    quiet: bool,
+) -> Json:
+    """Ask one question, and wait for what comes of it; it ends with the command."""
+    run = client.ask_whatif(days, dict(change.added), policy, settings)
+    label = change.label if policy is None else f"{change.label}, {policy}"
+    try:
+        with _progress(label, quiet) as tell:
+            while run["state"] in {"waiting", "running"}:
+                time.sleep(PAUSE)
+                run = client.whatif(run["id"])
+                tell(run["progress"]["done"], run["progress"]["of"])
+    except BaseException:
+        client.cancel_whatif(run["id"])
+        raise
+    return run
+
+
+@contextmanager
+def _progress(label: str, quiet: bool) -> Iterator[Any]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = stderr()
+    if quiet or not console.is_terminal:
+        yield lambda _done, _total: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("simulations"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=2)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _row(run: Json) -> Sequence[object]:
+    from shadowprice.simulator.whatif import Change
+
+    before, after = run.get("as_is", {}), run.get("changed", {})
+    finished = "-"
+    if "finished" in before and "finished" in after:
+        finished = f"{before['finished']} to {after['finished']}"
+    return (
+        Change(tuple(run["question"]["servers"].items())).label,
+        run["question"]["policy"],
+        run["state"],
+        run["jobs"],
+        number(before.get("total_utility")),
+        number(after.get("total_utility")),
+        number(run.get("gain")),
+        finished,
+    )

@@ -1,0 +1,145 @@
+// What really ran beside what would have been decided, where the service only observes.
+
+import { Chart } from "./charts/charts.mjs";
+import { ask } from "./api.mjs";
+import { badge, button, chips, element, empty, jobLink, note, number, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
+import { describe } from "./timeline.mjs";
+
+const SPANS = [1, 7, 30, 365];
+const ROWS = 16; // servers of one chart
+const LIMIT = 25;
+const REAL = { "not seen": ["c7", "was not seen to run"], running: ["c2", "really runs"], ended: ["done", "ended; counts as done"], failed: ["c4", "is known to have failed"] };
+let days = 7;
+
+export class ObservedView {
+  constructor(app) {
+    this.app = app;
+    this.title = "Observed";
+    this.before = [];
+    this.cursor = null;
+    this.charts = new Map();
+    this.tools = element("div", { class: "row" });
+    this.notes = element("div", {});
+    this.tiles = element("div", { class: "tiles" });
+    this.hosts = new Map(["use", "would", "real"].map((key) => [key, element("div", { class: "chart" })]));
+    this.figures = new Map([...this.hosts].map(([key, host]) => [key, element("figure", {}, element("h2", {}, HEADS[key]), host, element("figcaption", {}, SAYS[key]))]));
+    this.list = element("div", {});
+    this.strangers = element("div", {});
+    this.node = element("div", {}, this.tools, this.tiles, this.notes, this.figures.get("use"), this.figures.get("would"), this.figures.get("real"),
+      element("section", {}, element("h2", {}, "Job by job"), this.list), this.strangers);
+  }
+
+  async refresh() {
+    const back = Math.min(1000, Math.max(1, Math.ceil((days * 86_400) / this.app.service.slot_seconds)));
+    const shorter = Math.min(back, 240);
+    const query = { back: shorter, slots: 1 };
+    const [told, jobs, would, real] = await Promise.all([ask("comparison", { query: { days } }), ask("comparison/jobs", { query: { cursor: this.cursor, limit: LIMIT } }),
+      ask("timeline", { query }), ask("timeline", { query: { ...query, real: "true" } })]);
+    this.sum(told);
+    this.use(told.use);
+    this.where("would", would);
+    this.where("real", real);
+    this.jobs(jobs);
+    this.others(told.only_seen);
+  }
+
+  sum(told) {
+    const { would, real, both, promises } = told;
+    swap(this.tools, chips("Jobs submitted in the last", SPANS.map((count) => [count, count === 1 ? "day" : `${count} days`]), days, (count) => { days = count; this.app.refresh(); }),
+      element("span", { class: "grow" }), element("span", { class: "soft" }, ...(told.looked ? ["last look ", when(told.looked, { seconds: true })] : ["not looked at yet"])));
+    const gain = would.utility - real.utility;
+    const pair = (a, b) => [number(a), element("small", {}, ` ${number(b)} really`)];
+    const took = (seconds) => (seconds === null ? "–" : span(Math.round(seconds), 2));
+    swap(this.tiles,
+      tile("Would have earned", number(would.utility), `${gain >= 0 ? "+" : "−"}${number(Math.abs(gain))} against what really was`),
+      tile("Really earned", number(real.utility), real.worth_unknown ? `${real.worth_unknown} of unknown worth` : "utility of what ended"),
+      tile("Finished", pair(would.finished, real.finished), `of ${number(told.jobs)} jobs`),
+      tile("Open", pair(would.running + would.waiting, real.running + real.waiting), `${number(would.refused)} would be refused`),
+      tile("Until done", [took(both.would_seconds), element("small", {}, ` ${took(both.real_seconds)} really`)], both.jobs ? `mean of ${number(both.jobs)} that both finished` : "none finished on both sides"),
+      tile("By the promise", promises.jobs ? percent(promises.real_in_time / promises.jobs) : "–", promises.jobs ? `of ${number(promises.jobs)} really ended by when it would have been promised` : "none that was promised has ended"),
+    );
+    const remarks = [];
+    if (real.taken_for_done) remarks.push(`${number(real.taken_for_done)} ended and nobody could tell how: they count as done.`);
+    if (told.only_seen.jobs) remarks.push(`${number(told.only_seen.jobs)} ran that were never submitted here: what they are worth is not known, and the decisions did not reckon with them, which makes these look better.`);
+    if (told.use.unknown_servers.length) remarks.push(`Some ran on servers that are none of the cluster: ${told.use.unknown_servers.slice(0, 5).map(shown).join(", ")}.`);
+    if (told.incomplete) remarks.push("Older jobs are left out: there are too many.");
+    swap(this.notes, remarks.length ? note("warn", element("p", {}, remarks.join(" "))) : null);
+  }
+
+  use(told) {
+    const slots = told.would.map((_, at) => told.first + at);
+    this.show("use", slots.length ? {
+      kind: "slotLines", slots: true, steps: true, x: slots, end: told.first + slots.length, x_label: "slot", y_label: "used", percent: true, y_high: 1, legend: true,
+      series: [{ name: "would have been used", colour: 0, values: told.would }, { name: "really used", colour: 1, values: told.real }],
+    } : null);
+  }
+
+  /** Draw servers over time; both sides alike, so that they can be read against each other. */
+  where(key, told) {
+    if (told.bars === null) {
+      this.show(key, null);
+      return;
+    }
+    const description = describe({ ...told, last: Math.max(told.first + 1, Math.ceil(told.now)) }, { servers: told.servers.slice(0, ROWS), promises: false });
+    description.bars = description.bars.filter((bar) => bar.what === 0);
+    this.show(key, description.bars.length ? description : null);
+  }
+
+  show(key, description) {
+    this.figures.get(key).hidden = !description;
+    if (!description) return;
+    const chart = this.charts.get(key);
+    if (chart) chart.update(description);
+    else this.charts.set(key, new Chart(this.hosts.get(key), description, this.app.charts));
+  }
+
+  jobs(told) {
+    const worth = (value) => (value === null ? element("span", { class: "soft" }, "–") : number(value));
+    const columns = [
+      { head: "Job", cell: (job) => jobLink(job.name) },
+      ...(this.app.operates ? [{ head: "Tenant", class: "minor", cell: (job) => job.tenant ?? element("span", { class: "soft" }, "–") }] : []),
+      { head: "Would be", cell: (job) => badge(job.would.state) },
+      { head: "Done", cell: (job) => (job.would.completion ? when(job.would.completion, { brief: true }) : job.would.promise ? ["promised ", when(job.would.promise, { brief: true })] : element("span", { class: "soft" }, "–")) },
+      { head: "Earns", class: "num", cell: (job) => worth(job.would.utility) },
+      { head: "Really", cell: (job) => element("span", { class: `badge b-${REAL[job.real.state]?.[0] ?? "c7"}`, title: REAL[job.real.state]?.[1] ?? "" }, job.real.state) },
+      { head: "Ended", cell: (job) => when(job.real.completion, { brief: true }) },
+      { head: "Earned", class: "num", cell: (job) => worth(job.real.utility) },
+      { head: "Gain", class: "num", cell: (job) => worth(job.gain) },
+    ];
+    const nothing = !told.jobs.length && !this.before.length;
+    swap(this.list, nothing ? empty("No job was submitted", "Submit to this service what is submitted to the other scheduler, under the same name and with what it is worth.")
+      : table("Jobs on both sides, the newest first", columns, told.jobs, { key: (job) => job.name, none: "There are no more." }),
+    element("div", { class: "pager end" },
+      this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
+      told.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], told.next), { focus: "older" }) : null));
+  }
+
+  others(told) {
+    if (!told.jobs) return swap(this.strangers);
+    const columns = [
+      { head: "Job", cell: (job) => shown(job.name) },
+      { head: "Tenant", class: "minor", cell: (job) => (job.tenant === null ? element("span", { class: "soft" }, "–") : shown(job.tenant)) },
+      { head: "Really", cell: (job) => element("span", { class: `badge b-${REAL[job.state][0]}` }, job.state) },
+      { head: "Began", cell: (job) => when(job.started) },
+      { head: "Ended", cell: (job) => when(job.completion) },
+      { head: "Worth", cell: () => element("span", { class: "soft" }, "not known") },
+    ];
+    return swap(this.strangers, element("section", {}, element("h2", {}, "Only seen"), element("p", { class: "soft" }, "These ran and were never submitted here, so that nobody said what they are worth."), table("Jobs that were only seen", columns, told.newest)));
+  }
+
+  async turn(before, cursor) {
+    this.before = before;
+    this.cursor = cursor;
+    await this.app.refresh();
+    this.app.say(`page ${this.before.length + 1}`);
+  }
+
+  close() {}
+}
+
+const HEADS = { use: "Servers in use", would: "What would have run where", real: "What really ran where" };
+const SAYS = {
+  use: "The used share of the servers' scarcest resources, slot by slot. Jobs that were only seen count for nothing: what they take is not known.",
+  would: "As it was decided, on paper: every job progressing as it declared.",
+  real: "As it was seen, up to the last look. The same colours are the same tenants.",
+};

@@ -1,0 +1,143 @@
+// What the last days would have earned with other servers, or under another policy.
+
+import { ask } from "./api.mjs";
+import { row } from "./dialogs.mjs";
+import { bar, button, element, empty, note, number, shown, span, swap, table, tile, to, trouble, when } from "./parts.mjs";
+
+const STATES = { waiting: "b-c7", running: "b-c2", done: "b-done", failed: "b-c4", cancelled: "b-c7" };
+const MEASURES = [["total_utility", "Utility earned"], ["arrived", "Jobs"], ["admitted", "Admitted"], ["finished", "Finished"], ["refused", "Refused"], ["mean_jct", "Mean time until done, in slots"]];
+const AGAIN = 1000; // milliseconds between two looks at a run that goes on
+
+export class WhatifView {
+  constructor(app, [run = null]) {
+    this.app = app;
+    this.run = run === null || !/^\d+$/.test(run) ? null : Number(run);
+    this.title = this.run === null ? "What if" : `What if ${this.run}`;
+    this.inputs = new Map();
+    this.place = element("div", {});
+    this.result = element("div", { class: "result", "aria-live": "polite" });
+    this.node = this.run === null
+      ? element("div", {}, element("p", { class: "soft" }, "What would the last days have earned with more servers, or fewer, or under another policy? The jobs that were submitted are simulated twice, in the background; nothing that runs is touched."), element("div", { class: "sides" }, this.place, this.result))
+      : element("div", {}, element("p", {}, element("a", { href: to("whatif") }, "← All of them")), this.result);
+  }
+
+  async refresh() {
+    clearTimeout(this.timer);
+    if (this.run !== null) {
+      const told = await ask(`whatif/${this.run}`);
+      this.show(told);
+      if (going(told)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
+      return;
+    }
+    const told = await ask("whatif");
+    if (!this.made) this.form();
+    this.made = true; // what is being typed stays
+    this.list(told.runs);
+    if (told.runs.some(going)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
+  }
+
+  form() {
+    const { service } = this.app;
+    const field = (options) => row(options, this.inputs);
+    const kinds = service.kinds.slice(0, 24);
+    const form = element("form", { class: "fields whatif" },
+      element("fieldset", {}, element("legend", {}, "Looking back at"), element("div", { class: "pairs" }, field({ name: "days", label: "Days", type: "number", value: "7", hint: "of jobs that were submitted", required: true }))),
+      element("fieldset", {}, element("legend", {}, "Servers more, or fewer"), element("div", { class: "pairs" }, ...kinds.map((name) => field({ name: `servers ${name}`, label: shown(name), type: "number", value: "0" })))),
+      element("fieldset", {}, element("legend", {}, "Who decides"), element("div", { class: "pairs" },
+        field({ name: "policy", label: "Policy", options: [["", `${service.policy}, as now`], ...service.policies.filter((name) => name !== service.policy).map((name) => [name, name])], value: "" }),
+        field({ name: "set", label: "Its parameters", type: "area", rows: 3, wide: true, placeholder: "prices=offline", hint: "A key=value a line; another policy begins from its defaults" }))),
+      element("div", { class: "actions" }, element("button", { type: "submit", class: "primary" }, "Find out")));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.ask(form, kinds);
+    });
+    this.faults = element("div", {});
+    this.place.replaceChildren(form, this.faults);
+  }
+
+  async ask(form, kinds) {
+    const go = form.querySelector("button[type=submit]"), value = (name) => this.inputs.get(name).value.trim();
+    go.disabled = true;
+    try {
+      const servers = {};
+      for (const name of kinds) if (Number(value(`servers ${name}`))) servers[name] = Number(value(`servers ${name}`));
+      const body = { days: Number(value("days")), servers };
+      if (value("policy")) body.policy = value("policy");
+      const set = settings(value("set"));
+      if (Object.keys(set).length) body.set = set;
+      if (!Object.keys(servers).length && !body.policy && !body.set) throw Object.assign(new Error("nothing is to be other than it is: add a server, or choose a policy"), { errors: [] });
+      const run = await ask("whatif", { method: "POST", body });
+      location.hash = to("whatif", String(run.id)).slice(1);
+    } catch (problem) {
+      swap(this.faults, trouble(problem));
+    } finally {
+      go.disabled = false;
+    }
+  }
+
+  list(runs) {
+    const columns = [
+      { head: "Asked", cell: (run) => element("a", { href: to("whatif", String(run.id)), class: "jobname", "data-focus": `run ${run.id}` }, words(run.question, this.app.service.policy)) },
+      { head: "When", class: "minor", cell: (run) => when(run.asked) },
+      { head: "State", cell: (run) => element("span", { class: `badge ${STATES[run.state]}` }, run.state) },
+      { head: "Gain", class: "num", cell: (run) => (run.gain === undefined ? element("span", { class: "soft" }, "–") : signed(run.gain)) },
+    ];
+    swap(this.result, runs.length ? table("What was asked, the newest first", columns, runs, { key: (run) => String(run.id) }) : empty("Nothing was asked yet", "What was asked is forgotten when the service ends."));
+  }
+
+  show(run) {
+    const { as_is: before, changed: after } = run;
+    const rows = MEASURES.filter(([key]) => before?.[key] !== undefined);
+    const columns = [
+      { head: "", cell: ([, name]) => name },
+      { head: `As it is (${before?.policy ?? ""})`, class: "num", cell: ([key]) => number(before[key]) },
+      { head: `Changed (${after?.policy ?? "…"})`, class: "num", cell: ([key]) => (after?.[key] === undefined ? element("span", { class: "soft" }, "–") : number(after[key])) },
+      { head: "Difference", class: "num", cell: ([key]) => (after?.[key] === undefined || after[key] === null || before[key] === null ? element("span", { class: "soft" }, "–") : signed(after[key] - before[key])) },
+    ];
+    const share = run.progress.done / run.progress.of;
+    swap(this.result,
+      element("h2", {}, element("span", { class: `badge ${STATES[run.state]}` }, run.state), ` ${words(run.question, this.app.service.policy)}`),
+      going(run) ? note("info", element("p", {}, `${run.progress.done} of ${run.progress.of} simulations are done. `, bar(share, `${run.progress.done} of ${run.progress.of} simulations done`, { wide: true })), button("End it", () => this.cancel(), { kind: "danger" })) : null,
+      run.state === "failed" ? note("bad", element("p", {}, run.reason)) : null,
+      run.gain === undefined ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("A day", signed(run.gain / run.question.days), "utility"), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}`)),
+      rows.length ? table("Both simulations", columns, rows, { key: ([key]) => key }) : null,
+      element("p", { class: "remark" }, "Both are simulations of the same submissions from an empty cluster, so that they differ by what was asked alone; gains are of whole runs, and a policy that decides otherwise can earn less with more."));
+  }
+
+  async cancel() {
+    await ask(`whatif/${this.run}`, { method: "DELETE" });
+    await this.app.did("It was ended");
+  }
+
+  close() {
+    clearTimeout(this.timer);
+  }
+}
+
+const going = (run) => run.state === "waiting" || run.state === "running";
+const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${number(Math.abs(value))}`;
+
+/** Return what was asked, in words. */
+function words(question, policy) {
+  const parts = Object.entries(question.servers).map(([name, count]) => `${count > 0 ? "+" : "−"}${Math.abs(count)} ${shown(name)}`);
+  if (question.policy !== policy) parts.push(`policy ${question.policy}`);
+  for (const [key, value] of leaves(question.set)) parts.push(`${shown(key)}=${shown(String(value))}`);
+  return `${parts.join(", ") || "as it is"} · ${question.days} day${question.days === 1 ? "" : "s"}`;
+}
+
+const leaves = (set, before = "") => Object.entries(set).flatMap(([key, value]) => (value !== null && typeof value === "object" ? leaves(value, `${before}${key}.`) : [[`${before}${key}`, value]]));
+
+/** Read `key=value` lines; dots are nested, numbers and truth stay what they are. */
+function settings(text) {
+  const found = {};
+  for (const line of text.split("\n")) {
+    if (!line.trim()) continue;
+    const [, key, value] = line.match(/^\s*([^=\s]+)\s*=\s*(.*?)\s*$/) ?? [];
+    if (key === undefined) throw Object.assign(new Error(`"${line.trim()}" is not like key=value`), { errors: [] });
+    const path = key.split(".");
+    let inside = found;
+    for (const step of path.slice(0, -1)) inside = Object.hasOwn(inside, step) && typeof inside[step] === "object" ? inside[step] : (inside[step] = Object.create(null));
+    inside[path.at(-1)] = value === "true" ? true : value === "false" ? false : value !== "" && Number.isFinite(Number(value)) ? Number(value) : value;
+  }
+  return found;
+}

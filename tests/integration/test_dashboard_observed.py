@@ -1,0 +1,115 @@
+"""The dashboard's pages of what really ran, and of what would be otherwise, in a real browser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shadowprice.executors.contract import Observed, Share
+from tests.integration.test_dashboard import CHROMIUM, HOSTILE, enter, go, operator, until
+from tests.integration.test_observing import CLUSTER, Witness, short
+from tests.integration.test_pages_in_browser import BLANK, NAMELESS, OVERFLOWING, Visit, browser
+from tests.services import Running, running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+__all__ = ["browser"]
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: the dashboard is not looked at"),
+]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service that observes jobs with names of every kind, some of which nobody submitted."""
+    witness = Witness()
+    names = ["a", "b", *HOSTILE]
+    folder = tmp_path_factory.mktemp("observed")
+    with running(folder, cluster=CLUSTER, executor=witness, observe=True) as live:
+        for name in names:
+            live.client.post("/v1/jobs", json=short(name, tenant="red")).raise_for_status()
+        began = time.time()
+        seen = [Observed(name, (Share(f"g-{at % 2}", 1),), began) for at, name in enumerate(names)]
+        strangers = [Observed(f"stranger {name}", (Share("else", 1),), began) for name in HOSTILE]
+        witness.sees = (*seen, *strangers)
+        looks = witness.looks
+        until(lambda: witness.looks > looks + 2)
+        witness.sees = (*seen[1:], *strangers[:2])  # the first one ended
+
+        def over() -> bool:
+            jobs = live.client.get("/v1/comparison/jobs").json()["jobs"]
+            first = {one["name"]: one for one in jobs}["a"]
+            return first["gain"] is not None
+
+        until(over)
+
+        def played() -> bool:
+            told = live.client.get("/v1/comparison").json()
+            return bool(told["would"]["finished"] == len(names))
+
+        until(played)
+        yield live
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_both_sides_are_drawn(browser: Browser, watched: Running, width: int, scheme: str) -> None:
+    with Visit(browser, width, scheme) as visit:
+        page = enter(visit, watched.address, operator(watched), "#/observed")
+        page.get_by_role("link", name="a", exact=True).wait_for()
+        page.get_by_role("heading", name="What really ran where").wait_for()
+        assert page.evaluate(OVERFLOWING) == []
+        assert page.evaluate(NAMELESS) == []
+        assert page.evaluate(BLANK) == 0
+        told = watched.client.get("/v1/comparison").json()
+        earned = page.locator(".tile", has_text="Would have earned").locator("b").inner_text()
+        assert float(earned.replace(",", "")) == pytest.approx(told["would"]["utility"], abs=1)
+        row = page.locator("tbody tr[data-key='a']")
+        assert row.get_by_text("ended").count() == 1
+        assert page.locator("tbody tr[data-key='b']").get_by_text("running").count() == 1
+        assert page.get_by_text("not known", exact=True).count() == len(HOSTILE)
+        assert page.get_by_text("were never submitted here: what").count() == 1
+        assert page.evaluate("window.hacked") is None
+        assert visit.faults == []
+
+
+def test_who_commands_has_no_such_page_and_tenants_ask_no_what_ifs(
+    browser: Browser, watched: Running
+) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, watched.address, watched.token("red"), "#/observed")
+        assert page.get_by_role("link", name="What if").count() == 0
+        page.get_by_role("link", name="a", exact=True).wait_for()
+        go(page, "#/queue/all")
+        page.evaluate("location.hash = '#/whatif'")
+        page.get_by_text("There is no such page").wait_for()
+        assert visit.faults == []
+
+
+def test_what_if_is_asked_watched_and_told(browser: Browser, watched: Running) -> None:
+    with Visit(browser) as visit:
+        page = enter(visit, watched.address, operator(watched), "#/whatif")
+        page.get_by_role("button", name="Find out").click()
+        page.get_by_text("nothing is to be other than it is").wait_for()
+        page.get_by_label("g", exact=True).fill("-9")
+        page.get_by_role("button", name="Find out").click()
+        page.get_by_text("there are only 2").wait_for()
+        page.get_by_label("g", exact=True).fill("2")
+        page.get_by_label("Policy").select_option("drf")
+        page.get_by_role("button", name="Find out").click()
+        page.get_by_role("heading", name="What if 1").wait_for()
+        page.get_by_text("Gain", exact=True).wait_for(timeout=120_000)
+        told = watched.client.get("/v1/whatif/1").json()
+        assert told["question"]["servers"] == {"g": 2}
+        assert told["question"]["policy"] == "drf"
+        row = page.locator("tbody tr[data-key='total_utility']")
+        assert row.locator("td").count() == 4
+        page.get_by_role("link", name="← All of them").click()
+        page.get_by_role("link", name="+2 g, policy drf").wait_for()
+        # What a bad answer is (422) shows on the console of every browser.
+        assert [fault for fault in visit.faults if "422" not in fault] == []
