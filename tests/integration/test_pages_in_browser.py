@@ -19,7 +19,7 @@ from shadowprice.results.report.scales import number
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.planners import Wanderer
 from tests.priced import FlatRate
-from tests.unit.results.test_page_stories import flat_run, planned_run
+from tests.unit.results.test_page_stories import flat_run, planned_run, promised_run
 from tests.unit.results.test_report import trials
 from tests.workloads import cluster, job
 
@@ -85,6 +85,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "refused": render_report(record_run(*_refused())),
         "none": render_report(record_run(Scenario(cluster(2, 1), []), "flat-rate", FlatRate())),
         "hostile": render_report(hostile_run()),
+        "promised": render_report(promised_run()),
         "comparison": comparison(),
     }
     folder = tmp_path_factory.mktemp("pages")
@@ -260,6 +261,31 @@ def test_every_story_draws_where_the_job_stood(browser: Browser, pages: dict[str
             assert servers <= {row[0] for row in told} or len(told) == 10
             assert page.evaluate(OVERFLOWING) == []
             page.goto("about:blank")
+        assert visit.faults == []
+
+
+def test_a_story_shows_the_first_and_the_last_promise(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    given: dict[str, list[int]] = {}
+    for record in promised_run().decisions(False):
+        if record.get("promise") is not None:
+            given.setdefault(record["job"], []).append(record["promise"])
+    moved = next(name for name, slots in given.items() if len(slots) > 1)
+    kept = next(name for name, slots in given.items() if len(slots) == 1)
+    ends = [given[moved][0] + 1, given[moved][-1] + 1]
+    with Visit(browser, 390) as visit:
+        page = visit.open(pages["promised"], f"#job={moved}")
+        chart = page.locator("dialog[open] figure .canvas").first
+        told = chart.get_attribute("aria-label")
+        assert told is not None
+        assert f"first promise at slot {ends[0]};" in told
+        assert f"last promise at slot {ends[1]}" in told
+        page.goto("about:blank")
+        page = visit.open(pages["promised"], f"#job={kept}")
+        told = page.locator("dialog[open] figure .canvas").first.get_attribute("aria-label")
+        assert told is not None
+        assert told.count("promise") == 1
         assert visit.faults == []
 
 

@@ -188,7 +188,9 @@ def _decided(
         value, price, payoff = (decision[key] for key in ("utility", "cost", "payoff"))
         told = f"value {value:.4g} {_relation(payoff)} price {price:.4g}: payoff {payoff:.4g}"
         yield "numbers", told + when
-    if decision.get("promise") not in {None, decision["completion"]}:
+    # A planner's promise is the end of its plan; others promise a slot of its own, first and last.
+    planned = decision.get("plan") and decision["promise"] == decision["completion"]
+    if decision.get("promise") is not None and not planned:
         yield "promise", f"complete by the end of slot {decision['promise']}"
     if why is not None:
         if why.get("bottleneck"):

@@ -19,6 +19,7 @@ from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_stories import BUDGET, stories_block
 from shadowprice.results.story import read_story
 from shadowprice.results.telling import story_lines
+from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.pdors_cases import pool, random_two_rates
 from tests.priced import FlatRate
@@ -48,6 +49,19 @@ def flat_run(jobs: int) -> Run:
         for at in range(jobs)
     ]
     return record_run(Scenario(on, work), "flat-rate", FlatRate(0.5))
+
+
+def promised_run() -> Run:
+    """A run of `rolling` in which servers are lost, so that promises are moved."""
+    on = cluster(4, 2, horizon=30)
+    work = [
+        job(on, f"job-{at}", arrival=at // 3, chunks=8, utility=Sigmoid(5.0 + at, 0.5, 8.0))
+        for at in range(9)
+    ]
+    policy = make_policy("rolling", PolicyContext(on, None, 40), {})
+    incidents: list[Incident] = [ServerLost(3, name) for name in on.names[:3]]
+    incidents += [ServerBack(12, name) for name in on.names[:3]]
+    return record_run(Scenario(on, work, until=40, incidents=incidents), "rolling", policy)
 
 
 def stories_of(run: Run, budget: int = BUDGET) -> dict[str, Any]:
@@ -117,6 +131,28 @@ def test_the_page_tells_what_explain_tells(tmp_path: Path) -> None:
             for line in story_lines(read_story(tmp_path, name), 0)
         ]
         assert facts == lines
+
+
+def test_every_promise_is_in_the_story_in_the_order_in_which_it_was_given() -> None:
+    run = promised_run()
+    told = stories_of(run)
+    given: dict[str, list[tuple[int, int]]] = {}
+    for record in run.decisions(False):
+        if record.get("promise") is not None:
+            given.setdefault(record["job"], []).append((record["slot"], record["promise"]))
+    assert any(len({slot for _, slot in each}) > 1 for each in given.values())
+    names = told["jobs"]["job"]
+    found: dict[str, list[tuple[int, int]]] = {}
+    for at, *row in zip(*(told["promises"][key] for key in ("job", "told", "slot")), strict=True):
+        found.setdefault(names[at], []).append((row[0], row[1]))
+    assert found == given
+    for name, facts in zip(names, told["facts"], strict=True):
+        lines = [text for label, text in facts if label == "promise"]
+        assert lines == [f"complete by the end of slot {slot}" for _, slot in given.get(name, ())]
+
+
+def test_the_end_of_a_plan_is_no_promise_beside_it() -> None:
+    assert stories_of(planned_run())["promises"] is None
 
 
 def test_stories_stay_within_their_budget_and_keep_the_most_valuable() -> None:

@@ -133,6 +133,7 @@ def stories(
         "ran": {name: column.tolist() for name, column in ran.items()},
         "plan": {name: column.tolist() for name, column in kept.items()},
         "payments": _payments(run, names),
+        "promises": _promises(names, decisions),
     }
 
 
@@ -171,6 +172,28 @@ def _planned(names: Sequence[str], decisions: Mapping[str, Sequence[Record]]) ->
             rows += [(at, server, workers, ps, slot) for slot, server, workers, ps in plans[-1]]
     table = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     return _joined(list(table[:4]), table[4])
+
+
+def _promises(
+    names: Sequence[str], decisions: Mapping[str, Sequence[Record]]
+) -> dict[str, list[Any]] | None:
+    """Return what each job was promised and when, one row a promise that was new.
+
+    Only of policies that promise a slot of their own: a plan's last slot is drawn with the plan.
+    """
+    rows: list[tuple[int, int, int]] = []
+    for at, name in enumerate(names):
+        before = None
+        for record in decisions.get(name, ()):
+            promise = record.get("promise")
+            if promise is not None and promise != before and not record.get("plan"):
+                rows.append((at, record["slot"], promise))
+                before = promise
+    if not rows:
+        return None
+    return dict(
+        zip(("job", "told", "slot"), (list(part) for part in zip(*rows, strict=True)), strict=True)
+    )
 
 
 def _joined(keys: Sequence[NDArray[np.int64]], slot: NDArray[np.int64]) -> Places:

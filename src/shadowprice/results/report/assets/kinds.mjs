@@ -48,7 +48,7 @@ const lines = {
     }));
     // At the very left a mark's name would stand on the axis; it is there without one.
     const marks = (d.marks ?? []).filter((mark) => mark.x > (xs[0] ?? 0)).map((mark) => ({
-      xAxis: at(mark.x), label: { formatter: mark.name, color: colours.text, fontSize: 11, position: "end", distance: 4, rotate: 0 },
+      xAxis: at(mark.x), label: markName(mark, "end", xs[0], last, colours),
     }));
     if (marks.length && series.length) {
       series[0].markLine = { silent: true, symbol: "none", lineStyle: { color: colours.text, type: "dashed", opacity: 0.6 }, data: marks };
@@ -237,6 +237,18 @@ function drawBox(row, at, api, colours) {
   };
 }
 
+/** Return the marks in words, in their order. */
+function marksTold(marks) {
+  const told = [...(marks ?? [])].sort((one, other) => one.x - other.x).map(({ name, x }) => `${name} at slot ${x}`);
+  return told.length ? ` Marked: ${told.join("; ")}.` : "";
+}
+
+/** Return the name of a mark over its line; near the right edge it ends there, and is not cut off. */
+function markName({ name, x }, position, first, last, colours) {
+  const near = x > first + 0.85 * (last - first);
+  return { formatter: name, color: colours.text, fontSize: 11, position, distance: 4, rotate: 0, ...(near ? { align: "right" } : {}) };
+}
+
 // ---------------------------------------------------------------- Gantt
 
 const gantt = {
@@ -246,7 +258,7 @@ const gantt = {
   height: (d) => Math.max(d.rows.length, 1) * gantt.row(d) + (d.marks ? 60 : 44),
   row: (d) => (d.rows.length > 60 ? 12 : d.rows.length > 24 ? 18 : 24),
   legend: (d) => d.legend,
-  says: (d) => `${d.label}: ${d.bars.length.toLocaleString("en")} bars in ${d.rows.length} rows. Arrow keys read them, Enter opens.`,
+  says: (d) => `${d.label}: ${d.bars.length.toLocaleString("en")} bars in ${d.rows.length} rows.${marksTold(d.marks)} Arrow keys read them, Enter opens.`,
   shownBars(d, chart) {
     const hidden = new Set(d.legend.filter((entry) => !chart.shown(entry)).map((entry) => entry.style));
     return d.bars.filter((bar) => !hidden.has(bar.style));
@@ -267,7 +279,7 @@ const gantt = {
         renderItem: (params, api) => drawBar(shown[params.dataIndex], styles.get(shown[params.dataIndex].style), params, api, colours, thick),
         markLine: {
           silent: true, symbol: "none", lineStyle: { color: colours.text, type: "dashed", opacity: 0.55 },
-          data: (d.marks ?? []).map((mark) => ({ xAxis: clock.position(mark.x), label: { formatter: mark.name, color: colours.text, fontSize: 11, position: "start", distance: 4, rotate: 0 } })),
+          data: (d.marks ?? []).map((mark) => ({ xAxis: clock.position(mark.x), label: markName(mark, "start", d.first, d.last, colours) })),
         },
       }],
     };

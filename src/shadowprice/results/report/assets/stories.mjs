@@ -32,6 +32,12 @@ export class Stories {
     return found;
   }
 
+  /** Return the slots by whose end a job was promised, in the order in which it was told. */
+  promises(at) {
+    const { job, slot } = this.data.promises ?? { job: [] };
+    return job.flatMap((each, row) => (each === at ? [slot[row]] : []));
+  }
+
   /** Return how many workers and parameter servers a job had over time: {from, to, workers, ps, servers}. */
   widths(which, at) {
     const stays = this.stays(which, at), cuts = [...new Set(stays.flatMap((stay) => [stay.from, stay.to]))].sort((a, b) => a - b);
@@ -104,6 +110,13 @@ export function jobsGantt(stories, rows, extent) {
 function told({ workers, ps }) {
   const count = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
   return [workers ? count(workers, "worker") : "", ps ? count(ps, "parameter server") : ""].filter(Boolean).join(", ");
+}
+
+/** Return marks with those of one place as one, so that their names can be read. */
+function together(marks) {
+  const names = new Map();
+  for (const { x, name } of marks) names.set(x, [...(names.get(x) ?? []), name]);
+  return [...names].map(([x, each]) => ({ x, name: each.join(", ") }));
 }
 
 /** Fill the section of all jobs: filters, the Gantt chart of the rows below it, the table. */
@@ -190,8 +203,14 @@ export class StoryDialog {
     const marks = [{ x: stories.of("arrival", at), name: "arrives" }];
     const target = stories.of("target", at);
     if (target !== null) marks.push({ x: stories.of("arrival", at) + target + 1, name: "target" });
-    const ends = [...ran, ...plan].map((stay) => stay.to);
-    const extent = [stories.of("arrival", at), Math.max(...ends, marks.at(-1).x)];
+    const ends = [...ran, ...plan].map((stay) => stay.to), begin = stories.of("arrival", at);
+    const reach = begin + 2 * (Math.max(...ends, marks.at(-1).x) - begin);
+    // The first promise and the one that held at last: those between are in the story's lines. One
+    // that lies far ahead, as of a job that is worth the same whenever it is done, is left to them.
+    const promises = stories.promises(at), last = promises.at(-1) + 1;
+    if (promises.length > 1 && promises[0] + 1 <= reach) marks.push({ x: promises[0] + 1, name: "first promise" });
+    if (promises.length && last <= reach) marks.push({ x: last, name: promises.length > 1 ? "last promise" : "promise" });
+    const extent = [begin, Math.max(...ends, ...marks.map((mark) => mark.x))];
     const figure = (title, description, remark) => {
       const host = element("div", { class: "chart" });
       this.waiting.push([host, description]);
@@ -205,12 +224,12 @@ export class StoryDialog {
     const how = planned === 1 ? "It ran as planned." : planned === 2 ? "It did not run as (last) planned: dashed is the plan." : "";
     const left = servers.length > shown.length ? ` ${shown.length} of its ${servers.length} servers are drawn.` : "";
     figure("Where it stood", {
-      kind: "gantt", label: "Servers of the job over time", rows: shown.map((server) => stories.data.servers[server]), first: extent[0], last: extent[1], marks,
+      kind: "gantt", label: "Servers of the job over time", rows: shown.map((server) => stories.data.servers[server]), first: extent[0], last: extent[1], marks: together(marks),
       bars: [...bars(ran, "ran"), ...(planned ? bars(plan, "plan") : [])],
       legend: [{ style: "ran", name: "ran", colour: 0, look: "full" }, ...(planned ? [{ style: "plan", name: "planned", colour: 1, look: "outline" }] : [])],
     }, `Bars carry workers (w) and parameter servers (ps). ${how}${left}`);
-    figure("Workers", this.#workers(at, extent, marks, planned));
-    const price = this.#prices(extent, marks);
+    figure("Workers", this.#workers(at, extent, together(marks), planned));
+    const price = this.#prices(extent, together(marks));
     if (price) figure("Posted prices meanwhile", price, "The mean over servers, when each slot began.");
     const paid = this.#payments(at);
     if (paid) parts.push(paid);
