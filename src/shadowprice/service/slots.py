@@ -127,13 +127,13 @@ class Edge:
             revised = batch.truth.speeds.revised(engine, record)
             if revised is None:
                 continue
-            factor = revised.required / record.job.required
             try:
-                batch.take(JobRevised(engine.slot, revised))
+                batch.take(JobRevised(engine.slot, revised.job))
             except ShadowpriceError as error:
+                batch.truth.speeds.forget(name)
                 log.info("the speed of job %r stays as stated: %s", name, error)
                 continue
-            batch.tell("remeasured", name, factor=factor)
+            batch.tell("remeasured", name, workers=revised.workers, factor=revised.factor)
 
     def _gain(self, batch: Batch, record: JobRecord, slot: int) -> int:
         """Return what a slot yielded at the declared rate, for the share that the job ran."""
