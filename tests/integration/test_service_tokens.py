@@ -11,6 +11,7 @@ from tests.services import Running, job, running
 
 OPEN = {("get", "/healthz"), ("get", "/readyz")}
 OWN = "/v1/jobs/{name}"
+STATEMENT = "/v1/tenants/{name}/statement"
 OPERATORS = {
     ("get", "/metrics"),
     ("get", "/v1/tokens"),
@@ -25,6 +26,7 @@ OPERATORS = {
     ("delete", "/v1/servers/{name}"),
     ("put", "/v1/tenants/{name}"),
     ("delete", "/v1/tenants/{name}"),
+    ("post", "/v1/tenants/{name}/grants"),
 }
 LOOKING = (
     "jobs",
@@ -100,6 +102,7 @@ def test_it_is_decided_who_may_use_every_route(routes: list[tuple[str, str]]) ->
     """A new route is an operator's, a job's, or one of these: decide, and write it here."""
     left = {(m, p) for m, p in routes if (m, p) not in OPERATORS | OPEN and not p.startswith(OWN)}
     assert left <= {
+        ("get", STATEMENT),
         ("post", "/v1/jobs"),
         ("post", "/v1/quote"),
         *(("get", f"/v1/{name}") for name in LOOKING),
@@ -112,6 +115,29 @@ def test_a_tenant_operates_nothing(live: Running, routes: list[tuple[str, str]])
         for method, path in sorted(OPERATORS):
             answer = _ask(client, method, path)
             assert answer.status_code == 403, (method, path, answer.text)
+
+
+def test_another_tenants_account_is_not_there(live: Running) -> None:
+    """Its name is in no answer, whether it has a budget or does not exist."""
+    budget = {"budget": {"points": 40, "period": "1d"}}
+    for name in ("vision", "speech"):
+        assert live.client.put(f"/v1/tenants/{name}", json=budget).status_code == 200
+    with live.as_(live.token("speech")) as client:
+        own = client.get("/v1/tenants/speech/statement").json()
+        assert (own["tenant"], own["account"]["held"]) == ("speech", 40.0)
+        assert "vision" not in client.get("/v1/tenants").text
+        theirs = client.get("/v1/tenants/vision/statement")
+        missing = client.get("/v1/tenants/nobody/statement")
+        assert theirs.status_code == missing.status_code == 404
+        same = theirs.json()["detail"].replace("vision", "nobody")
+        assert missing.json()["detail"] == same
+        for query in ("?back=0", "?since=x", "?kind=debit"):  # nor does a wrong question tell
+            assert client.get(f"/v1/tenants/vision/statement{query}").status_code == 404
+        given = client.post("/v1/tenants/speech/grants", json={"points": 5})
+        assert given.status_code == 403
+        assert client.put("/v1/tenants/speech", json=budget).status_code == 403
+    assert live.client.get("/v1/tenants/speech/statement").json()["account"]["held"] == 40.0
+    assert live.client.get("/v1/tenants/nobody/statement").status_code == 404
 
 
 def test_another_tenants_job_is_not_there(live: Running, routes: list[tuple[str, str]]) -> None:

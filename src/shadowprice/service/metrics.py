@@ -8,6 +8,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from shadowprice.core.budget import in_points
+from shadowprice.service.accounts import Account
 from shadowprice.service.outcome import Told
 from shadowprice.service.views import JobView, State
 
@@ -87,6 +89,18 @@ class Metrics:
             f"{name}_executor_errors", "Orders that an executor did not take.", registry=registry
         )
         self.writer = Gauge(f"{name}_writer", "1 where this instance writes.", registry=registry)
+        self.points_held = Gauge(
+            f"{name}_points_held",
+            "Points that a tenant holds and may spend.",
+            ("tenant",),
+            registry=registry,
+        )
+        self.points_spent = Gauge(
+            f"{name}_points_spent",
+            "Points debited in the running period, less what came back in it.",
+            ("tenant",),
+            registry=registry,
+        )
         self.clock_steps = Counter(
             f"{name}_clock_steps", "Times that the wall clock was set.", registry=registry
         )
@@ -118,8 +132,13 @@ class Metrics:
     def _displaced(self, job: str | None) -> bool:
         return job is not None and self._moved.pop(job, 0) is None
 
-    def scrape(self, views: Iterable[JobView]) -> bytes:
-        """Return the measures as text; gauges of jobs are counted now."""
+    def scrape(self, views: Iterable[JobView], accounts: Iterable[Account]) -> bytes:
+        """Return the measures as text; gauges of jobs and accounts are set now."""
+        self.points_held.clear()
+        self.points_spent.clear()
+        for account in accounts:
+            self.points_held.labels(account.tenant).set(in_points(account.balance))
+            self.points_spent.labels(account.tenant).set(in_points(account.spent))
         states: Tally[tuple[str, str]] = Tally()
         waiting: Tally[tuple[str, str]] = Tally()
         for view in views:

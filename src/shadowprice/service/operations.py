@@ -340,4 +340,4 @@ class ChangeTenants:
     def perform(self, batch: Batch) -> None:
         """Let the engine follow."""
         batch.take(CapacityChanged(batch.truth.coming, {}, self.tenants))
-        batch.tell("tenants", names=[tenant.name for tenant in self.tenants])
+        batch.tell("tenants")  # everybody is told; who they are is the operator's to know

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import shadowprice
 from shadowprice.core.errors import Fault, ShadowpriceError
-from shadowprice.service.api import clusters, comparing, jobs, looking, operating
+from shadowprice.service.api import clusters, comparing, jobs, looking, operating, tenants
 from shadowprice.service.api.requests import problem, segments
 from shadowprice.service.dashboard import router as dashboard
 from shadowprice.service.problems import ProblemError, problem_of
@@ -48,7 +48,7 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    for module in (jobs, looking, comparing, clusters, operating):
+    for module in (jobs, looking, comparing, clusters, tenants, operating):
         app.include_router(module.router)
     app.include_router(dashboard)
     app.add_exception_handler(ShadowpriceError, _shadowprice)

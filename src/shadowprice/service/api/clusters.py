@@ -1,4 +1,4 @@
-"""Routes of servers, tenants and tokens."""
+"""Routes of servers and tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sqlalchemy import select
 from starlette.responses import JSONResponse, Response
 
 from shadowprice.core.amounts import UNLIMITED, Dimension, format_amount, parse_duration
-from shadowprice.core.cluster import Cluster, Role, Tenant
+from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.core.specs import validate
-from shadowprice.core.specs.cluster import ServerSpec, TenantSpec
+from shadowprice.core.specs.cluster import ServerSpec
 from shadowprice.core.specs.fields import plain
 from shadowprice.core.wording import closest, shown
 from shadowprice.service.api import documents
@@ -29,7 +29,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.auth import CreateToken, RevokeToken, new_token, token_record
 from shadowprice.service.auth import Role as TokenRole
 from shadowprice.service.clock import SECOND, stamp
-from shadowprice.service.operations import ChangeServers, ChangeTenants
+from shadowprice.service.operations import ChangeServers
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.store import tables
@@ -120,12 +120,12 @@ async def add_servers(request: Request, service: Asked, caller: Operator) -> JSO
     taken = [name for name in spec.names() if name in cluster.index]
     if taken:
         raise ProblemError("conflict", f"there is a server {shown(taken[0])} already")
-    state = ServerState(Role(spec.role), _checked(spec.capacity, cluster), cost=spec.cost)
+    state = ServerState(Role(spec.role), checked_amounts(spec.capacity, cluster), cost=spec.cost)
     await service.writing.do(ChangeServers(dict.fromkeys(spec.names(), state), "added"))
     return answer({"servers": _named(service, spec.names())}, 201)
 
 
-def _checked(capacity: Any, cluster: Cluster) -> dict[str, int]:
+def checked_amounts(capacity: Any, cluster: Cluster) -> dict[str, int]:
     """Return amounts that a cluster counts as they are given."""
     faults = []
     for name, amount in capacity.items():
@@ -185,7 +185,7 @@ async def change_server(
             raise InputError(faults)
         role, cost = Role(spec.role), spec.cost
         if "capacity" in body:
-            amounts = _checked(spec.capacity, cluster)
+            amounts = checked_amounts(spec.capacity, cluster)
     what = "changed" if body.keys() - {"drain"} else "drained" if drain else "takes work"
     state = ServerState(role, amounts, drained=drain, cost=cost)
     await service.writing.do(ChangeServers({name: state}, what))
@@ -199,68 +199,6 @@ async def remove_server(name: str, request: Request, service: Asked, caller: Ope
     known_query(request, ())
     _row(service.writing.published.servers.cluster, name)
     await service.writing.do(ChangeServers({name: None}, "removed"))
-    return Response(status_code=204)
-
-
-# ------------------------------------------------------------------ tenants
-
-
-def _tenants(service: Service, only: str | None) -> list[dict[str, Any]]:
-    published = service.writing.published
-    cluster = published.servers.cluster
-    states: dict[str | None, dict[str, int]] = {}
-    for view in published.jobs.values():
-        counts = states.setdefault(view.tenant, {})
-        counts[view.state.value] = counts.get(view.state.value, 0) + 1
-    shares = {tenant.name: dict(tenant.share) for tenant in cluster.tenants}
-    names = dict.fromkeys([*shares, *(name for name in states if name is not None)])
-    return [
-        {
-            "name": name,
-            "share": {
-                resource: format_amount(amount, cluster.dimensions[cluster.column[resource]])
-                for resource, amount in shares.get(name, {}).items()
-            },
-            "jobs": states.get(name, {}),
-        }
-        for name in names
-        if only is None or name == only
-    ]
-
-
-@router.get("/tenants", tags=["tenants"], **documents.LIST_TENANTS)
-async def list_tenants(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """List tenants with their shares and open jobs; a tenant sees itself."""
-    known_query(request, ())
-    return answer({"tenants": _tenants(service, caller.scope)})
-
-
-@router.put("/tenants/{name:name}", tags=["tenants"], **documents.PUT_TENANT)
-async def put_tenant(name: str, request: Request, service: Asked, caller: Operator) -> JSONResponse:
-    """Add a tenant, or give it another share."""
-    del caller
-    known_query(request, ())
-    body = object_of(await body_of(request), ("share",))
-    spec, faults = validate(TenantSpec, {"name": name, **body}, "tenant")
-    if spec is None:
-        raise InputError(faults)
-    cluster = service.writing.published.servers.cluster
-    share = _checked(spec.share, cluster)
-    others = [tenant for tenant in cluster.tenants if tenant.name != name]
-    await service.writing.do(ChangeTenants((*others, Tenant(name, share))))
-    return answer(_tenants(service, name)[0])
-
-
-@router.delete("/tenants/{name:name}", status_code=204, tags=["tenants"], **documents.REMOVE_TENANT)
-async def remove_tenant(name: str, request: Request, service: Asked, caller: Operator) -> Response:
-    """Remove a tenant without open jobs."""
-    del caller
-    known_query(request, ())
-    cluster = service.writing.published.servers.cluster
-    if name not in cluster.tenant_index:
-        raise ProblemError("not-found", f"there is no tenant {shown(name)}")
-    others = tuple(tenant for tenant in cluster.tenants if tenant.name != name)
-    await service.writing.do(ChangeTenants(others))
     return Response(status_code=204)
 
 

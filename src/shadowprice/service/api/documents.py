@@ -45,6 +45,7 @@ VIEW: Final[Document] = {
     "cost": 8.5,
     "reason": None,
     "failures": 0,
+    "points": {"price": 8.5, "used": 2.75, "refund": None, "planned": 40, "held": 13},
 }
 
 _STATES: Final = [
@@ -137,6 +138,11 @@ _VIEW_SCHEMA: Final[Document] = {
         **dict.fromkeys(("payoff", "utility", "cost"), _NUMBER),
         "reason": {"type": ["object", "null"]},
         "failures": {"type": "integer"},
+        "points": {
+            "type": ["object", "null"],
+            "description": "what it costs its tenant, where that has a budget: the price it was "
+            "admitted for, what it used of it, what came back; places times slots",
+        },
         "spec": {"type": "object"},
     },
 }
@@ -387,6 +393,7 @@ QUOTE: Final = _route(
         "promise": "2026-11-22T12:40:00.000Z",
         "utility": 50.0,
         "price": 8.5,
+        "points": {"held": 450.25, "left": 441.75},
     },
     body=(_JOB_SCHEMA, {key: value for key, value in JOB.items() if key != "run"}),
     problems=(400, 401, 403, 409, 413, 415, 422, 503),
@@ -645,16 +652,109 @@ CHANGE_SERVER: Final = _route(
     problems=_OPERATOR,
 )
 REMOVE_SERVER: Final = _route(None, status=204, problems=_OPERATOR, described="removed")
-_TENANT: Final[Document] = {"name": "vision", "share": {"worker": "4"}, "jobs": {"running": 2}}
+_BUDGET: Final[Document] = {
+    "type": ["object", "null"],
+    "required": ["points", "period"],
+    "additionalProperties": False,
+    "properties": {
+        "points": {"type": "number", "minimum": 0, "maximum": 10**8},
+        "period": {"type": "string", "examples": ["7d", "1d", "12h"]},
+        "since": {"type": ["string", "null"], "format": "date-time"},
+        "carry": {"oneOf": [{"type": "number", "minimum": 0}, {"const": "all"}]},
+    },
+}
+_SUMS: Final[Document] = {
+    "grant": 500.0,
+    "expiry": 0.0,
+    "debit": 62.5,
+    "refund": 4.25,
+    "payment": 0.0,
+}
+_ACCOUNT: Final[Document] = {
+    "held": 441.75,
+    "in_jobs": 20.5,
+    "spent": 58.25,
+    "begins": "2026-11-16T00:00:00.000Z",
+    "ends": "2026-11-23T00:00:00.000Z",
+    "sums": _SUMS,
+}
+_TENANT: Final[Document] = {
+    "name": "vision",
+    "share": {"worker": "4"},
+    "jobs": {"running": 2},
+    "budget": {
+        "points": 500.0,
+        "period": "7d",
+        "since": "1970-01-05T00:00:00.000Z",
+        "carry": 100.0,
+    },
+    "account": _ACCOUNT,
+}
 LIST_TENANTS: Final = _route(_page("tenants", {"type": "object"}), {"tenants": [_TENANT]})
 PUT_TENANT: Final = _route(
     {"type": "object"},
     _TENANT,
     body=(
-        {"type": "object", "additionalProperties": False, "properties": {"share": _AMOUNTS}},
-        {"share": {"gpu": 4}},
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"share": _AMOUNTS, "budget": _BUDGET},
+        },
+        {"share": {"gpu": 4}, "budget": {"points": 500, "period": "7d", "carry": 100}},
     ),
     problems=_OPERATOR,
+)
+GRANT: Final = _route(
+    {"type": "object"},
+    _TENANT,
+    status=201,
+    body=(
+        {
+            "type": "object",
+            "required": ["points"],
+            "additionalProperties": False,
+            "properties": {
+                "points": {"type": "number", "exclusiveMinimum": 0, "maximum": 10**8},
+                "note": {"type": "string", "maxLength": 200},
+            },
+        },
+        {"points": 50, "note": "the paper's deadline"},
+    ),
+    problems=_OPERATOR,
+    described="given",
+)
+STATEMENT: Final = _route(
+    _page("entries", {"type": "object"}),
+    {
+        "tenant": "vision",
+        "budget": _TENANT["budget"],
+        "account": _ACCOUNT,
+        "opening": 0.0,
+        "closing": 441.75,
+        "sums": _SUMS,
+        "entries": [
+            {
+                "id": 42,
+                "at": "2026-11-22T09:00:12.349Z",
+                "kind": "debit",
+                "points": -8.5,
+                "balance": 441.75,
+                "job": "resnet50-a",
+                "other": None,
+                "note": "",
+            }
+        ],
+        "next": None,
+    },
+    query=(
+        _query("since", _TEXT, "from this moment on, like 2026-11-16T00:00:00Z"),
+        _query("until", _TEXT, "before this moment"),
+        _query("back", {"type": "integer", "minimum": 0}, "one period: 0 the one that runs"),
+        _query("kind", _TEXT, "grant, expiry, debit, refund, payment, with commas between them"),
+        _CURSOR,
+        _LIMIT,
+    ),
+    problems=(401, 404, 409, 422, 503),
 )
 REMOVE_TENANT: Final = _route(None, status=204, problems=_OPERATOR, described="removed")
 _TOKEN: Final[Document] = {

@@ -244,6 +244,9 @@ def told_line(entry: Mapping[str, Any]) -> str:
         case "finished":
             kept = {True: ", as promised", False: ", later than promised", None: ""}[data["kept"]]
             text = f"finished{kept}; earned {data['utility']:.6g}"
+        case "debited" | "refunded" as kind:
+            what = "paid" if kind == "debited" else "given back"
+            text = f"{data['points']:.6g} points {what}, {data['held']:.6g} left"
         case kind:
             rest = {key: value for key, value in data.items() if key != "reason"}
             more = f" {json.dumps(rest)}" if rest else ""

@@ -50,7 +50,9 @@ async def metrics(request: Request, service: Asked, caller: Operator) -> Respons
     driver = service.writing
     for (kind, resource), price in (await driver.ask(_prices)).items():
         service.metrics.price.labels(kind, resource).set(price)
-    text = service.metrics.scrape(driver.published.jobs.values())
+    text = service.metrics.scrape(
+        driver.published.jobs.values(), driver.published.accounts.values()
+    )
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 

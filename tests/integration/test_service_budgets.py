@@ -1,0 +1,195 @@
+"""Budgets and statements over the API of a service that listens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services import CLUSTER, Running, job, running
+
+TENANTS = [
+    {"name": "vision", "budget": {"points": 30, "period": "7d", "carry": 5}},
+    {"name": "speech"},
+]
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("budgets")
+    with running(folder, policy="oasis", cluster={**CLUSTER, "tenants": TENANTS}) as found:
+        for at in range(20):  # until places cost something
+            if found.client.post("/v1/quote", json=job("x", tenant="vision")).json()["price"] > 0.5:
+                break
+            found.client.post("/v1/jobs", json=_wide(f"filler-{at}"))
+        yield found
+
+
+def _wide(name: str) -> dict[str, Any]:
+    return job(name, tenant="speech", chunks=8, minibatches=60)
+
+
+def _statement(live: Running, name: str = "vision", **query: Any) -> Any:
+    answer = live.client.get(f"/v1/tenants/{name}/statement", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def _tenant(live: Running, name: str) -> Any:
+    listed = live.client.get("/v1/tenants").json()["tenants"]
+    return next(one for one in listed if one["name"] == name)
+
+
+def test_a_job_is_paid_for_and_what_it_did_not_use_comes_back(live: Running) -> None:
+    budget = {"points": 30.0, "period": "7d", "since": "1970-01-05T00:00:00.000Z", "carry": 5.0}
+    assert _tenant(live, "vision")["budget"] == budget
+    assert _tenant(live, "speech")["account"] is None
+    quoted = live.client.post("/v1/quote", json=job("x", tenant="vision")).json()
+    assert quoted["answer"] == "admitted"
+    price = quoted["price"]
+    assert quoted["points"] == {"held": 30.0, "left": pytest.approx(30 - price, abs=1e-6)}
+    view = live.client.post("/v1/jobs", json=job("paid", tenant="vision")).json()
+    assert view["points"]["price"] == pytest.approx(price, abs=1e-6)
+    assert view["points"]["refund"] is None
+    account = _tenant(live, "vision")["account"]
+    assert account["held"] == pytest.approx(quoted["points"]["left"])
+    assert account["in_jobs"] == account["spent"] == view["points"]["price"]
+    lines = live.client.get("/v1/jobs/paid/explain").json()["lines"]
+    assert any("points paid" in line and "left" in line for line in lines), lines
+    cancelled = live.client.delete("/v1/jobs/paid").json()
+    assert cancelled["points"]["refund"] == view["points"]["price"]
+    assert _tenant(live, "vision")["account"]["held"] == 30.0
+    told = _statement(live, back=0)
+    assert [entry["kind"] for entry in told["entries"]] == ["refund", "debit", "grant"]
+    assert [entry["job"] for entry in told["entries"]] == ["paid", "paid", None]
+    assert (told["opening"], told["closing"]) == (0.0, 30.0)
+    assert told["sums"]["debit"] == told["sums"]["refund"] == view["points"]["price"]
+
+
+def test_who_cannot_pay_is_refused_with_the_reason(live: Running) -> None:
+    price = live.client.post("/v1/quote", json=job("y", tenant="vision")).json()["price"]
+    poor = {"points": round(price / 2, 6), "period": "7d"}
+    assert live.client.put("/v1/tenants/vision", json={"budget": poor}).status_code == 200
+    quoted = live.client.post("/v1/quote", json=job("y", tenant="vision")).json()
+    assert (quoted["answer"], quoted["admitted"]) == ("refused", False)
+    assert quoted["refusal"]["code"] == "budget"
+    assert quoted["points"]["left"] < 0
+    view = live.client.post("/v1/jobs", json=job("y", tenant="vision")).json()
+    assert view["state"] == "refused"
+    assert view["reason"]["message"] == quoted["refusal"]["message"]
+    assert "ask for less" in view["reason"]["message"]
+    free = live.client.post("/v1/jobs", json=job("z", tenant="speech")).json()
+    assert free["state"] != "refused"
+    assert free["points"] is None
+    many = {"jobs": [job(f"many-{at}", tenant="vision") for at in range(3)]}
+    answer = live.client.post("/v1/jobs", params={"wait": 20}, json=many).json()["jobs"]
+    assert {one["reason"]["code"] for one in answer} == {"budget"}
+    held = _tenant(live, "vision")["account"]["held"]
+    given = live.client.post("/v1/tenants/vision/grants", json={"points": 25, "note": "deadline"})
+    assert given.status_code == 201
+    assert given.json()["account"]["held"] == pytest.approx(held + 25)
+    again = live.client.post("/v1/jobs", json=job("y", tenant="vision")).json()
+    assert again["state"] == "refused"  # the same job; another name is another try
+    assert (
+        live.client.post("/v1/jobs", json=job("y2", tenant="vision")).json()["state"] != "refused"
+    )
+    metrics = live.client.get("/metrics").text
+    assert 'shadowprice_points_held{tenant="vision"}' in metrics
+    assert 'shadowprice_points_spent{tenant="vision"}' in metrics
+
+
+def test_a_statement_pages_and_filters(live: Running) -> None:
+    whole = _statement(live, limit=1000)["entries"]
+    assert len(whole) > 4
+    found, cursor = [], None
+    while True:
+        query = {"limit": 2} | ({} if cursor is None else {"cursor": cursor})
+        page = _statement(live, **query)
+        found += page["entries"]
+        if (cursor := page["next"]) is None:
+            break
+    assert found == whole
+    grants = _statement(live, kind="grant,expiry")["entries"]
+    assert grants == [one for one in whole if one["kind"] in {"grant", "expiry"}]
+    later = _statement(live, since="2999-01-01T00:00:00Z")
+    assert later["entries"] == []
+    assert later["opening"] == later["closing"] == whole[0]["balance"]
+    before = _statement(live, until="2000-01-01")
+    assert (before["entries"], before["opening"]) == ([], 0.0)
+    for back in (1, 10**6):
+        assert _statement(live, back=back)["entries"] == []
+    speech = _statement(live, "speech")
+    assert (speech["budget"], speech["account"], speech["entries"]) == (None, None, [])
+
+
+def test_what_is_left_out_of_a_tenant_stays(live: Running) -> None:
+    put = live.client.put
+    assert put("/v1/tenants/audio", json={"share": {"gpu": 4}}).json()["share"] == {"gpu": "4"}
+    budget = {"points": 1, "period": "90s", "since": "2026-11-23T00:00:00+01:00", "carry": "all"}
+    told = put("/v1/tenants/audio", json={"budget": budget}).json()
+    assert told["share"] == {"gpu": "4"}
+    assert told["budget"] == {
+        "points": 1.0, "period": "90s", "since": "2026-11-22T23:00:00.000Z", "carry": "all",
+    }  # fmt: skip
+    told = put("/v1/tenants/audio", json={"share": {}}).json()
+    assert (told["share"], told["budget"]["points"]) == ({}, 1.0)
+    assert put("/v1/tenants/audio", json={"budget": None}).json()["budget"] is None
+    assert [one["kind"] for one in _statement(live, "audio")["entries"]] == ["expiry", "grant"]
+    assert live.client.delete("/v1/tenants/audio").status_code == 204
+    assert len(_statement(live, "audio")["entries"]) == 2  # what was, was
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"budget": {"points": -1, "period": "7d"}}, "budget.points"),
+        ({"budget": {"points": 1e9, "period": "7d"}}, "bound of 100,000,000"),
+        ({"budget": {"points": 1, "period": "3 slots"}}, "budget.period"),
+        ({"budget": {"points": 1, "period": "5s"}}, "60 at least"),
+        ({"budget": {"points": 1, "period": "4000d"}}, "bound"),
+        ({"budget": {"points": 1, "period": "7d", "since": "monday"}}, "budget.since"),
+        ({"budget": {"points": 1, "period": "7d", "since": "2026-11-23T00:00:00"}}, "time zone"),
+        ({"budget": {"points": 1, "period": "7d", "carry": "some"}}, "budget.carry"),
+        ({"budget": {"points": 1, "perod": "7d"}}, "did you mean 'period'?"),
+        ({"budget": 5}, "budget"),
+        ({"budgt": None}, "did you mean 'budget'?"),
+    ],
+)
+def test_a_wrong_budget_is_refused_by_its_place(live: Running, body: Any, place: str) -> None:
+    answer = live.client.put("/v1/tenants/vision", json=body)
+    assert answer.status_code == 422
+    assert place in answer.text
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"points": 0}, {"points": True}, {"points": "5"}, {"points": 1e9}, {"points": -1},
+             {"points": 1, "note": "x" * 201}, {"points": 1, "more": 1}],
+)  # fmt: skip
+def test_a_wrong_grant_is_refused(live: Running, body: Any) -> None:
+    held = _tenant(live, "vision")["account"]["held"]
+    assert live.client.post("/v1/tenants/vision/grants", json=body).status_code == 422
+    assert _tenant(live, "vision")["account"]["held"] == held
+
+
+@pytest.mark.parametrize(
+    "query", ["since=x", "until=2026", "back=-1", "kind=money", "back=0&since=2026-11-23", "bak=1"]
+)
+def test_a_wrong_question_is_refused(live: Running, query: str) -> None:
+    assert live.client.get(f"/v1/tenants/vision/statement?{query}").status_code == 422
+    assert live.client.get("/v1/tenants/speech/statement?back=0").status_code == 409
+
+
+def test_budgets_of_the_cluster_file_and_accounts_outlive_a_restart(tmp_path: Path) -> None:
+    cluster = {**CLUSTER, "tenants": TENANTS}
+    with running(tmp_path, policy="oasis", cluster=cluster) as first:
+        first.client.post("/v1/tenants/vision/grants", json={"points": 2})
+        before = _statement(first)
+    with running(tmp_path, policy="oasis", cluster=cluster) as again:
+        assert _statement(again) == before
+        assert before["account"]["held"] == 32.0
+    tenants = [{"name": "vision", "budget": {"points": 10, "period": "7d"}}, TENANTS[1]]
+    with running(tmp_path, policy="oasis", cluster={**CLUSTER, "tenants": tenants}) as edited:
+        assert _tenant(edited, "vision")["account"]["held"] == 12.0
+        assert _tenant(edited, "vision")["budget"]["carry"] == 0.0
