@@ -171,13 +171,21 @@ class StopSignal:
     """True once the job was told to stop; from then on the grace runs.
 
     Made in the main thread, it takes SIGTERM over.
+
+    Attributes
+    ----------
+    since : float or None
+        When it was told, by `time.monotonic`.
     """
 
     def __init__(self) -> None:
+        self.since: float | None = None
         self._asked = threading.Event()
         signal.signal(signal.SIGTERM, self._ask)
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        if self.since is None:
+            self.since = time.monotonic()
         self._asked.set()
 
     def __bool__(self) -> bool:

@@ -6,30 +6,40 @@ Names are loaded when they are used: only they need torch (``pip install 'shadow
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.sampling import Order, Part
 
 if TYPE_CHECKING:
+    from shadowprice.training.allreduce.run import Run, join
+    from shadowprice.training.allreduce.step import Step
     from shadowprice.training.generation import Generation, current, join_group, leave_group
+    from shadowprice.training.randomness import shield
 
 _LAZY: Final = {
     "Generation": "generation",
+    "Run": "allreduce.run",
+    "Step": "allreduce.step",
     "current": "generation",
+    "join": "allreduce.run",
     "join_group": "generation",
     "leave_group": "generation",
+    "shield": "randomness",
 }
 
 __all__ = [
     "Generation",
     "Order",
     "Part",
+    "Run",
+    "Step",
     "TrainingError",
     "current",
+    "join",
     "join_group",
     "leave_group",
+    "shield",
 ]
 
 
@@ -37,9 +47,10 @@ def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if importlib.util.find_spec("torch") is None:
-        raise ModuleNotFoundError(
-            f"shadowprice.training.{name} needs torch: pip install 'shadowprice[train]'",
-            name="torch",
-        )
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        message = f"shadowprice.training.{name} needs torch: pip install 'shadowprice[train]'"
+        raise ModuleNotFoundError(message, name="torch") from None

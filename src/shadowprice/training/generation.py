@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import os
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -118,6 +119,17 @@ def join_group(
             f"process {generation.rank} of {generation.world} did not find the others at "
             f"{generation.address}: {said[0]}"
         ) from error
+    hold(dist.group.WORLD)
+
+
+def hold(group: Any) -> None:
+    """Keep a process group, or a tensor that travelled in one, until the process is gone.
+
+    A group waits for its threads when it is let go of. One of them may just want Python's lock, to
+    let go of the last tensor that was sent; whoever lets go of the group has that lock, and both
+    wait for ever. So leaving would hang, now and then: what is held is never let go of.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def leave_group() -> None:

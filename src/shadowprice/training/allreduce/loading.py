@@ -1,0 +1,117 @@
+"""Samples of parts, loaded by as many processes as are asked for, in the order of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset, default_collate
+
+from shadowprice.training.errors import TrainingError
+from shadowprice.training.randomness import seed_all, shield
+from shadowprice.training.sampling import Order, Part
+
+
+class _Parts(Dataset[Any]):
+    """A data set of whole parts.
+
+    Its random numbers follow from the part: what is drawn to change a sample (to crop, to flip) is
+    the same in whichever process it is loaded.
+    """
+
+    def __init__(self, data: Any, order: Order, collate: Callable[[Any], Any] | None) -> None:
+        self._data, self._order, self._collate = data, order, collate
+
+    def __getitem__(self, part: Part) -> Any:
+        seed_all(self._order.key(part.step, part.number, 1))
+        if isinstance(self._data, TensorDataset) and self._collate is None:
+            return self._data[torch.from_numpy(part.samples.copy())]
+        numbers = part.samples.tolist()
+        if hasattr(self._data, "__getitems__"):
+            samples = self._data.__getitems__(numbers)
+        else:
+            samples = [self._data[number] for number in numbers]
+        return (self._collate or default_collate)(samples)
+
+
+class _OwnParts(Sampler[Part]):
+    """The parts of one worker, from a step on."""
+
+    def __init__(self, order: Order, first: int, last: int, rank: int, workers: int) -> None:
+        self._order, self._steps = order, range(first, last)
+        self._rank, self._workers = rank, workers
+
+    def __iter__(self) -> Iterator[Part]:
+        for step in self._steps:
+            yield from self._order.share(step, self._rank, self._workers)
+
+
+def batches(
+    data: Any,
+    order: Order,
+    steps: range,
+    rank: int,
+    workers: int,
+    *,
+    collate: Callable[[Any], Any] | None = None,
+    **options: Any,
+) -> Iterator[Any]:
+    """Return what the parts of a worker hold, one after the other, over many steps.
+
+    Parameters
+    ----------
+    data : Dataset
+        With a length and samples by number.
+    order : Order
+        Which samples belong to which step.
+    steps : range
+        The steps.
+    rank, workers : int
+        Which worker, of how many.
+    collate : callable, optional
+        What makes one batch of several samples; by default torch's own.
+    **options
+        For `DataLoader`: ``num_workers``, ``prefetch_factor``, ``pin_memory``.
+
+    Raises
+    ------
+    TrainingError
+        If the data set has no length, or another than the order says.
+    """
+    try:
+        length = len(data)
+    except TypeError:
+        raise TrainingError(
+            "the data set has no length: its samples have to be had by number, so that every one "
+            "comes once an epoch however many workers there are"
+        ) from None
+    if length != order.samples:
+        raise TrainingError(f"the data set has {length} samples, join was told {order.samples}")
+    return iter(
+        DataLoader(
+            _Parts(data, order, collate),
+            batch_size=None,
+            sampler=_OwnParts(order, steps.start, steps.stop, rank, workers),
+            collate_fn=_as_it_is,
+            worker_init_fn=shield,
+            **options,
+        )
+    )
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """Return a batch whose tensors, wherever in it they are, are on a device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return type(batch)({name: moved(one, device) for name, one in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(moved(one, device) for one in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(moved(one, device) for one in batch)
+    return batch
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,115 @@
+"""One step: the parts of its mini-batch that fall to this worker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from shadowprice.training.allreduce.buffers import Buffers
+from shadowprice.training.allreduce.loading import moved
+from shadowprice.training.errors import TrainingError
+from shadowprice.training.randomness import seed_all
+from shadowprice.training.sampling import Order, Part
+
+
+class Step:
+    """A mini-batch; iterating over it gives what the parts that fall to this worker hold.
+
+    Attributes
+    ----------
+    number : int
+        Its number since the job's beginning, from 0 on.
+    epoch : int
+        The epoch it belongs to, from 0 on.
+    ends_epoch : bool
+        Whether it is the last of its epoch.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        order: Order,
+        share: Sequence[Part],
+        batches: Iterator[Any],
+        models: Sequence[Any],
+        buffers: Buffers,
+        *,
+        workers: int,
+        device: torch.device,
+    ) -> None:
+        self.number = number
+        self.epoch = order.epoch(number)
+        self.ends_epoch = (number + 1) % order.steps == 0
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._order, self._share, self._batches = order, share, batches
+        self._models, self._buffers = models, buffers
+        self._workers, self._device = workers, device
+        self._part: Part | None = None
+        self._weighed = 0
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._done:
+            raise TrainingError(f"step {self.number} is gone through twice: its samples count once")
+        self._buffers.begin()
+        for place, part in enumerate(self._share):
+            batch = moved(next(self._batches), self._device)
+            self._buffers.reset()
+            seed_all(self._order.key(part.step, part.number))
+            self._part = part
+            with contextlib.ExitStack() as stack:
+                if place + 1 < len(self._share):
+                    # Gradients are added up here first, and travel once a step.
+                    for model in self._models:
+                        stack.enter_context(model.no_sync())
+                yield batch
+            self._check(part)
+            self._buffers.add(part.weight)
+            self._done += 1
+        self._part = None
+
+    def _check(self, part: Part) -> None:
+        if self._weighed == 0:
+            raise TrainingError(
+                f"part {part.number} of step {self.number} has no loss: call step.backward(loss), "
+                "or step.weigh(loss).backward(), for every part"
+            )
+        self._weighed = 0
+
+    def weigh(self, loss: Any) -> Any:
+        """Return a loss with the weight that its part has in the mini-batch.
+
+        Parameters
+        ----------
+        loss : Tensor
+            The mean over the samples of the part; where there are several losses, each of them.
+        """
+        if self._part is None:
+            raise TrainingError(
+                "a loss is weighed outside of its step: only inside the loop over it"
+            )
+        self._weighed += 1
+        self.loss_sum += loss.detach().double() * self._part.weight
+        # Gradients are averaged over the workers, whatever each had to do.
+        return loss * (self._part.weight * self._workers)
+
+    def backward(self, loss: Any) -> None:
+        """Compute the gradients of a loss that is the mean over the samples of its part."""
+        self.weigh(loss).backward()
+
+    def check_done(self) -> None:
+        """Check that all of it was done.
+
+        Raises
+        ------
+        TrainingError
+            If some parts were left out.
+        """
+        if self._done < len(self._share):
+            raise TrainingError(
+                f"step {self.number} was left after {self._done} of {len(self._share)} parts: "
+                "every sample has to be used, write `for batch in step:` to its end"
+            )

@@ -1,0 +1,58 @@
+"""Reports that never hold training up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from shadowprice import jobs
+
+
+class Reporter:
+    """Sends the newest report from a thread of its own; older ones that still wait are dropped.
+
+    Parameters
+    ----------
+    every : float
+        Seconds between two reports, at least.
+    """
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._next = 0.0
+        self._waiting: tuple[float, dict[str, float]] | None = None
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._busy = False
+
+    @property
+    def due(self) -> bool:
+        """Whether the last report was long enough ago."""
+        return time.monotonic() >= self._next
+
+    def report(self, minibatches: float, metrics: Mapping[str, float]) -> None:
+        """Send this as soon as what is being sent has gone."""
+        self._next = time.monotonic() + self._every
+        with self._change:
+            self._waiting = (minibatches, dict(metrics))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send, name="reports", daemon=True)
+                self._thread.start()
+            self._change.notify_all()
+
+    def flush(self, seconds: float = 5.0) -> bool:
+        """Wait until everything was sent, so long at most; whether it was."""
+        with self._change:
+            return self._change.wait_for(lambda: not (self._waiting or self._busy), seconds)
+
+    def _send(self) -> None:
+        while True:
+            with self._change:
+                self._busy = False
+                self._change.notify_all()
+                self._change.wait_for(lambda: self._waiting is not None)
+                assert self._waiting is not None
+                (minibatches, metrics), self._waiting = self._waiting, None
+                self._busy = True
+            jobs.report(minibatches, **metrics)

@@ -1,0 +1,161 @@
+"""Generations of a script for tests: really started, really killed, told what an executor tells.
+
+Processes are forked from one that has torch in memory, so that a generation takes a moment.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shadowprice.core.program import Program
+from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.environment import environment_of, processes_of
+
+SCRIPTS = Path(__file__).with_name("scripts")
+PATIENCE = 120.0
+"""Seconds that anything may take on a busy machine."""
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    # Optimizers and DistributedDataParallel load torch._dynamo when they are first made.
+    ["torch._dynamo", "shadowprice.training.allreduce.run", "tests.train.generations", "pytest"]
+)
+
+
+def _run(environment: dict[str, str], script: str, words: Sequence[str], log: str) -> None:
+    """Be one process of a job."""
+    os.setsid()
+    for name in list(os.environ):
+        if name.startswith("SHADOWPRICE_"):
+            del os.environ[name]
+    os.environ.update(environment)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    warnings.simplefilter("default")
+    faulthandler.enable()
+    sys.argv = [script, *words]
+    runpy.run_path(script, run_name="__main__")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Generation:
+    """The processes of one generation."""
+
+    processes: list[Any]
+    folder: Path
+    number: int
+
+    def log(self, rank: int = 0) -> str:
+        path = self.folder / f"{self.number}-{rank}.log"
+        return path.read_text() if path.exists() else ""
+
+    def logs(self) -> list[str]:
+        return [self.log(rank) for rank in range(len(self.processes))]
+
+    def signal(self, number: int, *ranks: int) -> None:
+        """Send a signal to some processes and what they began, or to all."""
+        for rank in ranks or range(len(self.processes)):
+            leader = self.processes[rank].pid
+            try:
+                os.killpg(leader, number)
+            except ProcessLookupError:  # it leads no group yet, or is gone
+                with suppress(ProcessLookupError):
+                    os.kill(leader, number)
+
+    def wait(self) -> list[int]:
+        """Wait until all have ended, and return how: as a shell says it."""
+        until = time.monotonic() + PATIENCE
+        for rank, process in enumerate(self.processes):
+            process.join(max(0.1, until - time.monotonic()))
+            if process.exitcode is None:
+                os.kill(process.pid, signal.SIGABRT)  # it tells where it is
+                process.join()
+                raise AssertionError(f"worker {rank} hangs:\n{self.log(rank)}")
+        return [one.exitcode if one.exitcode >= 0 else 128 - one.exitcode for one in self.processes]
+
+
+@dataclass
+class Job:
+    """A job of a script whose generations are begun and ended by hand."""
+
+    folder: Path
+    script: str = "small.py"
+    words: Sequence[str] = ()
+    generation: int = 0
+    began: list[Generation] = field(default_factory=list)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def start(self, workers: int, *words: str) -> Generation:
+        """Begin the next generation."""
+        self.generation += 1
+        self.folder.mkdir(parents=True, exist_ok=True)
+        spec = GenerationSpec(
+            command=self.generation,
+            job="job",
+            generation=self.generation,
+            placement=(Share("here", workers),),
+            program=Program(("python", self.script), {}, ""),
+        )
+        port, processes = free_port(), []
+        for process in processes_of(spec):
+            told = environment_of(
+                spec,
+                process,
+                master_address="127.0.0.1",
+                master_port=port,
+                checkpoint_dir=str(self.checkpoints),
+            )
+            told["SHADOWPRICE_PROGRESS_FILE"] = str(self.folder / "progress.json")
+            log = str(self.folder / f"{self.generation}-{process.rank}.log")
+            arguments = (told, str(SCRIPTS / self.script), [*self.words, *words], log)
+            one = _CONTEXT.Process(target=_run, args=arguments)
+            one.start()
+            processes.append(one)
+        generation = Generation(processes, self.folder, self.generation)
+        self.began.append(generation)
+        return generation
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds; fail if the newest generation ends before."""
+        until = time.monotonic() + PATIENCE
+        generation = self.began[-1]
+        while not condition():
+            over = [one.exitcode for one in generation.processes if one.exitcode is not None]
+            assert not over or condition(), (over, generation.logs())
+            assert time.monotonic() < until, generation.logs()
+            time.sleep(0.01)
+
+    def run(self, workers: int, *words: str) -> None:
+        """Run a generation to its end, which has to be a good one."""
+        generation = self.start(workers, *words)
+        codes = generation.wait()
+        assert codes == [0] * workers, generation.logs()
+
+    def end(self) -> None:
+        for generation in self.began:
+            generation.signal(signal.SIGKILL)
+            for process in generation.processes:
+                process.join()

@@ -1,0 +1,1 @@
+"""Training scripts that tests run in processes of their own."""

@@ -1,0 +1,222 @@
+"""What a script may get wrong is told at once: none of it ends in a training that is not right."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+from shadowprice import training
+from shadowprice.training import TrainingError, checkpoints
+from shadowprice.training.generation import current
+
+pytestmark = pytest.mark.train
+
+DATA = TensorDataset(torch.randn(20, 3), torch.randn(20, 1))
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("RANK", "WORLD_SIZE", "SHADOWPRICE_PS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+    training.leave_group()
+
+
+def begun(**options: Any) -> tuple[Any, Any, Any]:
+    run = training.join(len(DATA), **{"batch": 6, "parts": 3, "epochs": 2, **options})
+    model = run.wrap(torch.nn.Linear(3, 1))
+    return run, model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(run: Any, model: Any, optimizer: Any, data: Any = DATA) -> None:
+    for step in run.steps(data):
+        for inputs, targets in step:
+            step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_training_alone_goes_through_and_is_whole() -> None:
+    run, model, optimizer = begun()
+    assert not run.keep(model=model, optimizer=optimizer)
+    train(run, model, optimizer)
+    found = checkpoints.load()
+    assert found is not None
+    assert (found.step, run.done) == (8, 8)
+    training.leave_group()
+    again, model, optimizer = begun()
+    assert again.keep(model=model, optimizer=optimizer)
+    assert list(again.steps(DATA)) == []
+    assert torch.equal(model.module.weight, found.state["kept"]["model"]["weight"])
+
+
+def test_parts_left_out_are_found() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    steps = run.steps(DATA)
+    for inputs, targets in (step := next(steps)):
+        step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+        break
+    with pytest.raises(TrainingError, match="step 0 was left after 0 of 3 parts"):
+        next(steps)
+
+
+def test_a_loss_that_is_not_weighed_is_found() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    step = next(run.steps(DATA))
+    parts = iter(step)
+    inputs, targets = next(parts)
+    torch.nn.functional.mse_loss(model(inputs), targets).backward()
+    with pytest.raises(TrainingError, match="part 0 of step 0 has no loss: call"):
+        next(parts)
+
+
+def test_a_step_gone_through_twice_and_a_loss_outside_are_found() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    step = next(run.steps(DATA))
+    for inputs, targets in step:
+        step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+    with pytest.raises(TrainingError, match="step 0 is gone through twice"):
+        next(iter(step))
+    with pytest.raises(TrainingError, match="outside of its step"):
+        step.backward(model(inputs).mean())
+
+
+def test_objects_that_cannot_be_kept_are_found_at_once() -> None:
+    run, model, _ = begun()
+    with pytest.raises(TrainingError, match="keep what"):
+        run.keep()
+    with pytest.raises(TrainingError, match="data is a TensorDataset, which has no state_dict"):
+        run.keep(model=model, data=DATA)
+
+
+def test_a_state_that_could_not_be_read_again_is_found_at_once() -> None:
+    class Odd:
+        def state_dict(self) -> dict[str, Any]:
+            return {"path": Path()}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise AssertionError(state)
+
+    run, model, _ = begun()
+    with pytest.raises(TrainingError, match="the state of odd is more than tensors"):
+        run.keep(model=model, odd=Odd())
+
+
+def test_steps_before_keep_and_keep_twice_are_refused() -> None:
+    run, model, optimizer = begun()
+    with pytest.raises(TrainingError, match=r"call run.keep\(model=..., optimizer=...\) before"):
+        next(run.steps(DATA))
+    run.keep(model=model, optimizer=optimizer)
+    with pytest.raises(TrainingError, match="keep is called twice"):
+        run.keep(model=model)
+
+
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield torch.zeros(3), torch.zeros(1)
+
+
+def test_data_of_another_length_or_none_are_refused() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    with pytest.raises(TrainingError, match="the data set has 5 samples, join was told 20"):
+        next(run.steps(TensorDataset(torch.zeros(5, 3))))
+    with pytest.raises(TrainingError, match="the data set has no length"):
+        next(run.steps(Endless()))
+
+
+def test_a_checkpoint_of_another_training_is_refused() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    train(run, model, optimizer)
+    training.leave_group()
+    run, model, optimizer = begun(batch=4)
+    with pytest.raises(TrainingError, match="made with batch 6, this script says 4"):
+        run.keep(model=model, optimizer=optimizer)
+    training.leave_group()
+    run, model, optimizer = begun()
+    with pytest.raises(TrainingError, match="holds model, optimizer, this script keeps model"):
+        run.keep(model=model)
+    training.leave_group()
+    run, _, optimizer = begun()
+    with pytest.raises(TrainingError, match="model is not as in the checkpoint of step 8"):
+        run.keep(model=torch.nn.Linear(4, 1), optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "epochs or steps, one of the two"),
+        ({"epochs": 1, "steps": 1}, "epochs or steps, one of the two"),
+        ({"epochs": 0}, "there is no step to do"),
+        ({"steps": -1}, "there is no step to do"),
+        ({"epochs": 1, "parts": 7}, "6 samples has no 7 parts"),
+    ],
+)
+def test_trainings_that_cannot_be_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        training.join(20, batch=6, **options)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"RANK": "x"}, "RANK and WORLD_SIZE are no numbers"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2 and WORLD_SIZE 2: no such process"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT are not set"),
+    ],
+)
+def test_processes_told_nonsense_say_so(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, str], message: str
+) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TrainingError, match=message):
+        current()
+
+
+def test_others_that_do_not_come_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TrainingError, match="process 1 of 2 did not find the others at 127"):
+        training.join(20, batch=6, epochs=1, patience=1)
+
+
+def test_a_job_with_parameter_servers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHADOWPRICE_PS", "2")
+    with pytest.raises(TrainingError, match="the job has 2 parameter servers"):
+        training.join(20, batch=6, epochs=1)
+
+
+def test_without_torch_it_says_what_brings_it() -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from shadowprice import training\n"
+        "print(training.Order(40, 8).steps)\n"
+        "training.join"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "5\n"
+    assert "needs torch: pip install 'shadowprice[train]'" in done.stderr.splitlines()[-1]
