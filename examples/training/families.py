@@ -1,0 +1,151 @@
+"""The six families of the papers' testbed on 200 generated images, with parameter servers.
+
+    python families.py --family resnet50          # train, here or under a scheduler
+    python families.py --measure                  # a few steps of each: gradient, seconds, memory
+
+Images are noise over a colour and stripes that tell their class, so that there is something to
+learn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shadowprice import jobs
+from shadowprice.training import servers
+
+FAMILIES = {
+    "alexnet": "alexnet",
+    "resnet50": "resnet50",
+    "resnet101": "resnet101",
+    "resnet152": "resnet152",
+    "vgg11": "vgg11",
+    "inception-bn": "googlenet",  # torchvision's has batch normalisation after every convolution
+}
+CLASSES = 10
+
+
+def models() -> Any:
+    """Return torchvision's models.
+
+    Its compiled part may be for another torch, and then does not load; these models need none of
+    it, only that the names of two operators are known.
+    """
+    try:
+        return importlib.import_module("torchvision.models")
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+    for name in [one for one in sys.modules if one.split(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    models.library = library  # type: ignore[attr-defined]  # names live as long as it does
+    return importlib.import_module("torchvision.models")
+
+
+def family(name: str) -> torch.nn.Module:
+    """Return a model of a family."""
+    more = {"aux_logits": False, "init_weights": True} if name == "inception-bn" else {}
+    found: torch.nn.Module = getattr(models(), FAMILIES[name])(
+        weights=None, num_classes=CLASSES, **more
+    )
+    return found
+
+
+def images(count: int, size: int, seed: int) -> dict[str, np.ndarray]:
+    """Return images with their classes."""
+    draw = np.random.default_rng(seed)
+    label = draw.integers(CLASSES, size=count)
+    across = np.linspace(0.0, 2.0 * np.pi, size)
+    stripes = np.sin((1 + label)[:, None] * across)[:, None, None, :]
+    colour = np.stack([np.cos(label + shift) for shift in range(3)], axis=1)[:, :, None, None]
+    noise = draw.normal(0.0, 0.5, (count, 3, size, size))
+    return {"image": (noise + stripes + colour).astype(np.float32), "label": label}
+
+
+def loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the mean cross-entropy."""
+    return torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+
+
+def train(chosen: argparse.Namespace) -> None:
+    """Train one family."""
+    told = jobs.current()
+    index = Path(chosen.data, "index.json")
+    if told.leads and not index.exists():
+        servers.write(chosen.data, images(chosen.images, chosen.size, 0), 5 * chosen.minibatch)
+    while not index.exists():
+        time.sleep(0.1)
+    losses: list[float] = []
+    recipe = servers.Recipe(
+        model=lambda: family(chosen.family),
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=chosen.rate, momentum=0.9),
+        data=servers.read(chosen.data),
+        epochs=chosen.epochs,
+        minibatch=chosen.minibatch,
+    )
+    settings = servers.Settings(observe=lambda _, loss: losses.append(loss))
+    outcome = servers.run(recipe, settings)
+    if outcome is None or not outcome.leads:
+        return
+    found = outcome.measured
+    if found:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(
+            f"{chosen.family:13} {found['gradient_bytes'] / 1e6:8.1f} MB "
+            f"{found['minibatch_time']:7.2f} s {found['update_time']:6.2f} s "
+            f"{memory:7.0f} MiB  loss {losses[0]:.2f} -> {losses[-1]:.2f} in {len(losses)} steps",
+            flush=True,
+        )
+    else:
+        print(f"done: {outcome.minibatches} mini-batches", flush=True)
+
+
+def measure(chosen: argparse.Namespace) -> None:
+    """Train a few steps of every family, each in a process of its own."""
+    print("family        gradient    mini-batch  update   memory")
+    for name in FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            count = str(chosen.steps * chosen.minibatch)
+            words = [sys.executable, str(Path(__file__).resolve()), "--family", name]
+            words += ["--images", count, "--size", str(chosen.size), "--epochs", "1"]
+            words += ["--minibatch", str(chosen.minibatch)]
+            subprocess.run(words, cwd=folder, check=True)
+
+
+def main() -> None:
+    """Train, or measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--family", choices=FAMILIES, default="resnet50")
+    parser.add_argument("--measure", action="store_true", help="a few steps of every family")
+    parser.add_argument("--steps", type=int, default=3, help="how many, when measuring")
+    parser.add_argument("--data", default="images", help="where they are, or are written")
+    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--size", type=int, default=64, help="pixels each way; 64 at least")
+    parser.add_argument("--minibatch", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=0.001)
+    chosen = parser.parse_args()
+    if chosen.measure:
+        measure(chosen)
+    else:
+        torch.set_num_threads(1)
+        train(chosen)
+
+
+if __name__ == "__main__":
+    main()
