@@ -440,7 +440,9 @@ class Order:
     generation : int
         Which placement of the job it speaks of, from 1 on; older ones are refused.
     after : tuple of int
-        Commands not acknowledged yet that free what this one takes: their end is waited for.
+        Commands not acknowledged yet that free what this one takes, of the same slot and given
+        later among them: their end is waited for. Two resizes may name each other; each ends what
+        it replaces before it waits.
     frees : tuple of str
         Servers that the job's generation before holds until its end is seen.
     """

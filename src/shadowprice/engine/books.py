@@ -6,12 +6,13 @@ All changes go through an `Undo`, so that an event takes effect as a whole or no
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError
-from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.core.events import Command, Resize, Start, Stop
 from shadowprice.core.ledger import Ledger
 from shadowprice.core.policy import Status
 from shadowprice.core.schedule import EMPTY, Placement
@@ -377,7 +378,6 @@ class Books:
             placement,
             id=number,
             generation=record.generation,
-            after=self._waits_for(placement, name) if self.acknowledges else (),
             frees=() if before is None else tuple([names[row] for row in before.servers]),
             servers=tuple([names[row] for row in placement.servers]),
             copies=record.copies,
@@ -403,16 +403,29 @@ class Books:
         if self.acknowledges:
             self._undo.put(self.unacknowledged, order.id, order)
 
-    def _waits_for(self, placement: Placement, name: str) -> tuple[int, ...]:
-        """Return the orders whose end was not seen yet that free what a placement takes."""
-        if not self.unacknowledged:
-            return ()
-        wanted = {self.cluster.names[row] for row in placement.servers}
-        return tuple(
-            number
-            for number, order in self.unacknowledged.items()
-            if order.job == name or not wanted.isdisjoint(order.frees)
-        )
+    def _let_wait(self, commands: list[Command]) -> None:
+        """Let the starts of a slot wait for all orders whose end was not seen that free a place.
+
+        Once all orders of the slot are given: one may take what a later one frees. Two may wait for
+        each other so, as each stops what it replaces before it waits.
+        """
+        if not self.acknowledges:
+            return
+        freeing: dict[str, list[int]] = {}
+        of_job: dict[str, list[int]] = {}
+        for number, order in self.unacknowledged.items():
+            of_job.setdefault(order.job, []).append(number)
+            for server in order.frees:
+                freeing.setdefault(server, []).append(number)
+        for at, command in enumerate(commands):
+            if not isinstance(command, Start | Resize):
+                continue
+            after = set(of_job[command.job])
+            after.update(*(freeing.get(server, ()) for server in command.servers))
+            after.discard(command.id)
+            if after:
+                commands[at] = order = replace(command, after=tuple(sorted(after)))
+                self._undo.put(self.unacknowledged, order.id, order)
 
     # ------------------------------------------------------------ orders of entries
 

@@ -278,6 +278,7 @@ class Engine(JobEvents):
             self._switch(slot, name, planned.get(name, self._standing(name)), commands)
         for name, placement in planned.items():
             self._switch(slot, name, placement, commands)
+        self._let_wait(commands)
         self._planned.clear()
         self._planned.update(dict.fromkeys(planned))
         self._moved.clear()

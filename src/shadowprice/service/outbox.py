@@ -161,9 +161,6 @@ class Outbox:
         """
         found: list[Begin | End] = []
         stops = {order.job: number for number, order in unacknowledged.items()}
-        # An order's `after` knows what was ordered before it; what was ordered behind it, in the
-        # same slot, may free the same server, and has no other way to say so.
-        freed = {server for order in unacknowledged.values() for server in order.frees}
         for job, phases in self.held.items():
             wanted = running.get(job)
             for generation, phase in phases.items():
@@ -178,8 +175,6 @@ class Outbox:
             if any(phase is not Phase.ENDED for phase in phases.values()):
                 continue
             if any(number in unacknowledged for number in order.after):
-                continue
-            if not freed.isdisjoint(order.servers):
                 continue
             found.append(Begin(order))
         return found

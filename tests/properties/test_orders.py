@@ -1,0 +1,145 @@
+"""Orders obeyed in any order that `after` allows never put more on a server than it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import (
+    Acknowledged,
+    Command,
+    JobsArrived,
+    Resize,
+    SlotBegan,
+    SlotEnded,
+    Start,
+    Stop,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from tests.planners import Wanderer
+from tests.workloads import cluster, job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+class Obedient:
+    """Runs what it is told to, from the commands alone, whenever it comes to it.
+
+    A generation begins once the ends of all orders in its `after` were seen, and the generations of
+    its job before it are over; everything else it may do at any time.
+    """
+
+    def __init__(self, on: Cluster, jobs: Mapping[str, Job], rng: np.random.Generator) -> None:
+        self._on, self._jobs, self._rng = on, jobs, rng
+        self._runs: dict[str, tuple[int, Start | Resize]] = {}
+        self._ends: dict[int, Start | Resize | Stop] = {}
+        self._starts: dict[int, Start | Resize] = {}
+        self._newest: dict[str, int] = {}
+        self._seen: set[int] = set()
+
+    def told(self, commands: Iterable[Command]) -> None:
+        """Take orders; none is carried out yet."""
+        for order in commands:
+            if isinstance(order, Stop | Resize):
+                self._ends[order.id] = order
+            if isinstance(order, Start | Resize):
+                self._starts[order.id] = order
+
+    def work(self, steps: int) -> tuple[int, ...]:
+        """Carry some orders out; return those whose end was seen."""
+        before = set(self._seen)
+        for _ in range(steps):
+            ready = [
+                number
+                for number, order in self._starts.items()
+                if self._seen.issuperset(order.after) and self._over(order)
+            ]
+            choices = [*((number, False) for number in self._ends), *((n, True) for n in ready)]
+            if not choices:
+                break
+            number, begins = choices[int(self._rng.integers(len(choices)))]
+            if begins:
+                self._begin(self._starts.pop(number))
+            else:
+                self._end(self._ends.pop(number))
+            self.check()
+        return tuple(sorted(self._seen - before))
+
+    def _over(self, order: Start | Resize) -> bool:
+        running = self._runs.get(order.job)
+        return order.id not in self._ends and (running is None or running[0] >= order.generation)
+
+    def _begin(self, order: Start | Resize) -> None:
+        if order.generation > self._newest.get(order.job, 0):  # none that was overtaken
+            self._newest[order.job] = order.generation
+            self._runs[order.job] = order.generation, order
+        self._seen.add(order.id)
+
+    def _end(self, order: Start | Resize | Stop) -> None:
+        last = order.generation if isinstance(order, Stop) else order.generation - 1
+        self._newest[order.job] = max(last, self._newest.get(order.job, 0))
+        running = self._runs.get(order.job)
+        if running is not None and running[0] <= last:
+            del self._runs[order.job]
+        self._seen.add(order.id)  # of a resize as well: what it replaces is over
+
+    def running(self, name: str, generation: int) -> bool:
+        """Whether this generation of a job runs."""
+        return name in self._runs and self._runs[name][0] == generation
+
+    def check(self) -> None:
+        """Count what runs on each server against what it has."""
+        used = np.zeros_like(self._on.capacity)
+        for name, (_, order) in self._runs.items():
+            one = self._jobs[name]
+            for server, workers, ps in zip(
+                order.servers, order.placement.workers, order.placement.ps, strict=True
+            ):
+                row = self._on.index[server]
+                used[row] += workers * one.worker + (0 if one.ps is None else ps * one.ps)
+        assert (used <= self._on.capacity).all()
+
+
+@pytest.mark.parametrize("policy", ["wanderer", "rolling", "drf", "las", "oasis"])
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(seed=SEEDS)
+def test_no_server_ever_carries_more_than_it_has(policy: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = cluster(workers=1, ps=1, both=2, gpus=3)
+    made = (
+        Wanderer(seed) if policy == "wanderer" else make_policy(policy, PolicyContext(on, None), {})
+    )
+    engine = Engine(on, made, acknowledges=True, keeps_memory=False)
+    jobs = {
+        name: job(on, name, arrival=int(rng.integers(12)), epochs=int(rng.integers(1, 6)))
+        for name in (f"job-{at}" for at in range(12))
+    }
+    executor = Obedient(on, jobs, rng)
+    for slot in range(40):
+        arriving = tuple(one for one in jobs.values() if one.arrival == slot)
+        if arriving:
+            executor.told(engine.handle(JobsArrived(slot, arriving)))
+        executor.told(engine.handle(SlotBegan(slot)))
+        seen = executor.work(int(rng.integers(12)))
+        if seen:
+            engine.handle(Acknowledged(engine.slot, seen))
+        progress = {}
+        for name, placement in engine.running.items():
+            record = engine.jobs[name]
+            gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
+            ran = executor.running(name, record.generation)
+            progress[name] = min(gain, record.remaining) if ran else 0
+        executor.told(engine.handle(SlotEnded(slot, progress)))
+    seen = executor.work(10_000)
+    engine.handle(Acknowledged(engine.slot, seen))
+    assert not executor._starts  # nothing waits for ever
+    assert not executor._ends
+    assert not engine.unacknowledged
