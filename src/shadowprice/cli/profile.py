@@ -21,6 +21,7 @@ from shadowprice.core.wording import shown
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from shadowprice.inputs.families import Families
     from shadowprice.training.measure.findings import Findings
     from shadowprice.training.measure.pace import StepTime
 
@@ -82,6 +83,13 @@ def profile(
         Path | None,
         typer.Option(metavar="FILE", help="Job file to write.", rich_help_panel=o.OUTPUT),
     ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(help="Keep the curve as this family's.", rich_help_panel=o.OUTPUT),
+    ] = None,
+    families: Annotated[
+        Path, typer.Option(metavar="FILE", help="Library of families.", rich_help_panel=o.OUTPUT)
+    ] = Path("families.yaml"),
     output: Annotated[
         Output, typer.Option("--output", "-o", help="How to print.", rich_help_panel=o.OUTPUT)
     ] = Output.TABLE,
@@ -98,7 +106,7 @@ def profile(
     shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
     """
     from shadowprice.results.target import check_file
-    from shadowprice.training.measure.findings import HEAD, Findings, job_file
+    from shadowprice.training.measure.findings import HEAD, Findings, families_file, job_file
     from shadowprice.training.measure.running import Command, Limits, measure_all
 
     if not sys.platform.startswith("linux"):
@@ -106,6 +114,7 @@ def profile(
     counts = [(n, k) for k in _numbers("--ps", ps, 0) for n in _numbers("--workers", workers, 1)]
     if out is not None:
         check_file(out, lambda head: head.startswith(HEAD))
+    library = None if family is None else _library(family, families)
     limits = Limits(duration("--time", time), precision, steps=steps)
     asked = Command(
         tuple(command), str(Path.cwd()), _environment(env or []), cpu, gpu,
@@ -122,10 +131,15 @@ def profile(
     findings = Findings(points, unmeasured, asked)
     if out is not None:
         _write(out, job_file(findings, name, minibatches or 10_000, _today(), bool(minibatches)))
+    if family is not None and library is not None:
+        _write(families, families_file(findings, family, library, _today()))
     if output is Output.JSON:
         print_json(findings.record())
     else:
         _print(findings, out)
+        if family is not None:
+            told = f"the curve of family {shown(family)} is in {families}"
+            stdout().print(told, soft_wrap=True, markup=False)
     if unmeasured:
         raise _not_measured(unmeasured)
 
@@ -140,6 +154,21 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
             stderr().print(line, soft_wrap=True, markup=False)
     told = "; ".join(f"{_counted(who)}: {why.splitlines()[0]}" for who, why in unmeasured.items())
     return ShadowpriceError(f"not measured: {told}")
+
+
+def _library(family: str, path: Path) -> Families:
+    """Return what a library holds by now, after checking that it can be written."""
+    from shadowprice.inputs.families import parse_families, read_families
+    from shadowprice.results.target import check_file
+
+    check_file(path, lambda _: True)  # it is read in full below, and refused where it is no library
+    try:
+        parse_families({"families": {family: {"throughput": {1: 1.0}}}}, "--family")
+    except InputError as error:
+        raise InputError(
+            [Fault("--family", one.message, one.mend) for one in error.faults]
+        ) from error
+    return read_families(path) if path.exists() else {}
 
 
 def _numbers(option: str, text: str, least: int) -> list[int]:

@@ -251,8 +251,19 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
         yield "runs", f"{job.workers} workers{ps}{where}, generation {job.generation}"
     if job.utility is not None:
         yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
+    yield "speed", _speed(job)
     yield "failures", job.failures or ""
     yield "reason", job.why
+
+
+def _speed(job: Job) -> str:
+    """Return where what is believed of a job's speed comes from; empty where it is as stated."""
+    told = job.speed or {}
+    measured = ", ".join(map(str, told.get("measured") or ()))
+    known = f"measured with {measured} workers" if measured else ""
+    if told.get("from") != "family":
+        return known
+    return f"estimated from the family {told.get('family')}; {known or 'not measured yet'}"
 
 
 def print_job(job: Job) -> None:

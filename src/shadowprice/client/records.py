@@ -72,6 +72,9 @@ class Job(Told):
         Why it waits, was refused, or ended without success.
     failures : int
         Generations that failed.
+    speed : mapping or None
+        Where its curve is ``from`` (``stated`` by its owner, or a ``family``'s), and the numbers of
+        workers that it was ``measured`` with while it ran.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Job(Told):
     cost: float | None = None
     reason: Json | None = None
     failures: int = 0
+    speed: Json | None = None
 
     @property
     def open(self) -> bool:

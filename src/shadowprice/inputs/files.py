@@ -14,6 +14,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, resolve_jobs, validate
 from shadowprice.engine.validation import never_fits
 from shadowprice.inputs.durations import measured_in
+from shadowprice.inputs.families import Families, parse_families, read_families, with_family
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
 
 MOST_FAULTS: Final = int(bounds.FAULTS.most)
@@ -191,10 +192,26 @@ def _yaml_jobs(path: Path) -> Iterator[tuple[str, Any]]:
     jobs = document.get("jobs") if isinstance(document, Mapping) else None
     if not isinstance(jobs, list) or not jobs:
         raise InputError(Fault(str(path), "holds no job list", "begin it with `jobs:`"))
-    for key in document.keys() - {"jobs"}:
-        raise InputError(Fault(f"{path}: {key}", "unknown key", "a job file holds only `jobs:`"))
+    for key in document.keys() - {"jobs", "families"}:
+        mend = "a job file holds only `jobs:`, and where curves are, `families:`"
+        raise InputError(Fault(f"{path}: {key}", "unknown key", mend))
+    families = _families(document.get("families"), path)
     for at, record in enumerate(jobs):
-        yield f"{path}: jobs[{at}]", record
+        place = f"{path}: jobs[{at}]"
+        try:
+            yield place, with_family(record, families, place)
+        except InputError as error:
+            yield place, error
+
+
+def _families(named: object, path: Path) -> Families:
+    """Return the families of a job file: its own, or those of the library that it names."""
+    if named is None:
+        return {}
+    if isinstance(named, str):
+        bounds.PATH.check(len(named), f"{path}: families")
+        return read_families(path.parent / named)
+    return parse_families({"families": named}, str(path))
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:

@@ -67,7 +67,10 @@ class Submit:
                 problem = _taken(one, *known[one.name])
             else:
                 moment = batch.now
-                view = JobView(truth.next_job, one.name, one.tenant, State.PENDING, moment, moment)
+                view = JobView(
+                    truth.next_job, one.name, one.tenant, State.PENDING, moment, moment,
+                    family=one.spec.family,
+                )  # fmt: skip
                 truth.next_job += 1
                 batch.add(view, one.record, one.content)
                 fresh.append(one.name)
@@ -219,6 +222,8 @@ class Revise:
                 batch.take(JobRevised(truth.coming, job))
                 batch.billing.pay_more(self.name, extra)
             batch.revise(self.name, record, one.content)
+            if one.spec.family != view.family:
+                batch.change(self.name, family=one.spec.family)
             batch.tell("revised", self.name, changes=dict(self.changes))
         return truth.views.get(self.name) or batch.views[self.name]
 

@@ -125,6 +125,9 @@ class Edge:
             if view.running_since is None or view.running_since > begins:
                 continue
             revised = batch.truth.speeds.revised(engine, record)
+            measured = tuple(sorted({*view.measured, *batch.truth.speeds.measured(name)}))
+            if measured != view.measured:
+                batch.change(name, measured=measured)
             if revised is None:
                 continue
             try:

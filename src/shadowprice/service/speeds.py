@@ -87,7 +87,7 @@ class Speeds:
         of the slot, while it is known to run.
         """
         job, placement = record.job, engine.running[record.job.name]
-        workers, colocated = placement.total_workers, placement.colocated
+        workers, colocated = int(placement.total_workers), placement.colocated
         watched = self._of(job)
         if watched.told is not job:  # its owner revised something else of it
             nearest = min(watched.ratios, key=lambda one: abs(one - workers))
@@ -120,9 +120,12 @@ class Speeds:
         return watched
 
     def measured(self, name: str) -> tuple[int, ...]:
-        """Return the numbers of workers whose speed was corrected, in ascending order."""
+        """Return the numbers of workers whose speed is known, corrected or confirmed, ascending."""
         watched = self._watched.get(name)
-        return () if watched is None else tuple(sorted(watched.ratios))
+        if watched is None:
+            return ()
+        looked = (n for n, window in watched.windows.items() if len(window) >= SLOTS)
+        return tuple(sorted({*watched.ratios, *looked}))
 
     def forget(self, name: str) -> None:
         """Forget a job that is over."""

@@ -177,6 +177,8 @@ def revised_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
                 revised.pop(key, None)
             else:
                 revised[key] = value
+            if key in {"throughput", "minibatch_time"}:
+                revised.pop("family", None)  # it is its own from now on
         else:
             faults.append(
                 Fault(key, "cannot be revised", f"these can: deadline, {', '.join(REVISABLE)}")

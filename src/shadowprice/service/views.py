@@ -97,6 +97,10 @@ class JobView:
         Why it was refused, waits, or ended without success.
     failures, lost : int
         Generations that failed, and that were lost through no fault of the job.
+    family : str or None
+        Whose curve it was given, where its own is not known.
+    measured : tuple of int
+        Numbers of workers that its speed was measured with while it ran.
     done : bool
         Whether a generation exited 0 while it was being stopped: it is not started again.
     price : int or None
@@ -144,6 +148,8 @@ class JobView:
     reason: Mapping[str, Any] | None = None
     failures: int = 0
     lost: int = 0
+    family: str | None = None
+    measured: tuple[int, ...] = ()
     done: bool = False
     price: int | None = None
     paid_at: int | None = None
@@ -165,6 +171,7 @@ class JobView:
         known = {field.name: values[field.name] for field in _FIELDS if field.name in values}
         known["state"] = State(known["state"])
         known["servers"] = tuple(known["servers"])
+        known["measured"] = tuple(known.get("measured", ()))
         return cls(**known)
 
     def record(self) -> dict[str, Any]:
@@ -194,6 +201,11 @@ class JobView:
             "cost": self.cost,
             "reason": None if self.reason is None else dict(self.reason),
             "failures": self.failures,
+            "speed": {
+                "from": "stated" if self.family is None else "family",
+                "family": self.family,
+                "measured": list(self.measured),
+            },
             "points": self._points(),
         }
 

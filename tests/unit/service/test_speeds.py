@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.job import MICRO, Job, StepModel, build_job
@@ -87,6 +87,7 @@ def test_a_linear_job_gets_a_curve() -> None:
     assert job.curve[1] == pytest.approx(20.0 / 3.0)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     ratios=st.dictionaries(st.sampled_from([1, 2, 4, 8]), st.floats(0.05, 20.0), min_size=1),
     internal=st.floats(1.0, 5.0),
@@ -152,4 +153,5 @@ def test_what_an_owner_revises_keeps_what_was_measured_unless_it_is_the_speed() 
     job.record.job = _job({n: Fraction(str(rate)) / 2 for n, rate in CURVE.items()})
     job.run(2, [9.0, 9.0])
     assert job.curve == pytest.approx({n: 5.0 * rate for n, rate in CURVE.items()})
-    assert job.speeds.measured("job") == ()
+    assert job.revisions == [(2, pytest.approx(0.5)), (2, pytest.approx(0.5))]
+    assert job.speeds.measured("job") == (2,)  # as its owner says now

@@ -13,7 +13,7 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
 from shadowprice.service.clock import SECOND, SteadyClock
-from shadowprice.service.operations import Cancel, Submit
+from shadowprice.service.operations import Cancel, Revise, Submit
 from shadowprice.service.outcome import Outcome
 from shadowprice.service.reading import list_events, list_jobs
 from shadowprice.service.recovery import PolicyChoice
@@ -251,3 +251,28 @@ def test_the_calendar_and_the_slots_agree(bench: Bench) -> None:
     running = bench.truth.engine.slot_running
     assert running == bench.truth.calendar.slot_at(bench.clock.wall())
     assert bench.truth.calendar.slot == Fraction(SLOT * SECOND)
+
+
+def test_a_familys_curve_is_marked_until_it_is_measured(bench: Bench) -> None:
+    family = {"throughput": {1: 1 / 6}, "family": "resnet50", "minibatch_time": None}
+    bench.submit("new", **family)
+    assert bench.truth.views["new"].record()["speed"] == {
+        "from": "family",
+        "family": "resnet50",
+        "measured": [],
+    }
+    bench.slot()
+    bench.started("new")
+    for slot in range(1, 5):  # as fast as the family: nothing is revised, but it is known
+        bench.clock.advance(SLOT - 1)
+        bench.report("new", 10.0 * slot)
+        bench.clock.advance(1)
+        bench.do(Edge())
+    assert bench.truth.views["new"].record()["speed"]["measured"] == [1]
+    assert "remeasured" not in bench.kinds("new")
+    bench.read()  # a service that begins again knows it, too
+    assert bench.truth.views["new"].measured == (1,)
+    bench.do(Revise("new", {"throughput": {1: 0.2}}))
+    assert bench.truth.views["new"].record()["speed"]["from"] == "stated"
+    with pytest.raises(ShadowpriceError, match="the curve of `family` is missing"):
+        bench.submit("none", family="resnet50", minibatch_time=None)

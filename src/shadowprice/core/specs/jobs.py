@@ -52,6 +52,7 @@ _TRAINING = (
     "update_time",
     "gradient",
     "throughput",
+    "family",
     "ps",
     "internal_bandwidth",
     "workers",
@@ -91,6 +92,7 @@ class JobSpec(Spec):
     utility: UtilitySpec
     workers: WorkerRange | None = None
     throughput: Annotated[dict[PositiveInt, NonNegative], at_most_long(bounds.WIDTHS)] | None = None
+    family: Name | None = None
     tasks: Annotated[list[TaskSpec], Field(min_length=1), at_most_long(bounds.TASKS)] | None = None
     deadline: DurationField | None = None
     miss_probability: float | None = None
@@ -143,6 +145,11 @@ class JobSpec(Spec):
         if self.throughput is not None and given:
             raise ValueError(f"`throughput` takes the place of {', '.join(given)}; leave those out")
         if self.throughput is None and self.minibatch_time is None:
+            if self.family is not None:
+                raise ValueError(
+                    "the curve of `family` is missing: job files take it from the library that "
+                    "`families:` names at their head; elsewhere give throughput, too"
+                )
             raise ValueError("how fast it trains is missing; give minibatch_time or throughput")
         for duration in (self.minibatch_time, self.walltime):
             if duration is not None:

@@ -98,6 +98,7 @@ _JOB_SCHEMA: Final[Document] = {
             "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}},
         },
         "throughput": {"type": "object", "additionalProperties": {"type": "number"}},
+        "family": {"type": "string", "minLength": 1, "maxLength": 200},
         "labels": {"type": "object", "additionalProperties": _TEXT},
         "restart": _DURATION,
         "priority": {"type": "number"},
@@ -142,6 +143,14 @@ _VIEW_SCHEMA: Final[Document] = {
             "type": ["object", "null"],
             "description": "what it costs its tenant, where that has a budget: the price it was "
             "admitted for, what it used of it, what came back; places times slots",
+        },
+        "speed": {
+            "type": "object",
+            "properties": {
+                "from": {"enum": ["stated", "family"]},
+                "family": {"type": ["string", "null"]},
+                "measured": {"type": "array", "items": {"type": "integer"}},
+            },
         },
         "spec": {"type": "object"},
     },

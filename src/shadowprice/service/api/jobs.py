@@ -247,6 +247,11 @@ def told_line(entry: Mapping[str, Any]) -> str:
         case "debited" | "refunded" as kind:
             what = "paid" if kind == "debited" else "given back"
             text = f"{data['points']:.6g} points {what}, {data['held']:.6g} left"
+        case "remeasured" if "workers" in data:
+            text = (
+                f"measured with {data['workers']} workers: {data['factor']:.3g} times as fast as "
+                "was believed; planned by that from now on"
+            )
         case kind:
             rest = {key: value for key, value in data.items() if key != "reason"}
             more = f" {json.dumps(rest)}" if rest else ""

@@ -331,3 +331,38 @@ def job_file(findings: Findings, name: str, minibatches: int, when: str, stated:
         width=120,
     )
     return "\n".join(lines) + "\n" + content
+
+
+def families_file(
+    findings: Findings, family: str, known: Mapping[str, Mapping[str, Any]], when: str
+) -> str:
+    """Return the content of a library of families with one added, or measured anew.
+
+    Parameters
+    ----------
+    findings : Findings
+        What was measured.
+    family : str
+        The family that its job is of.
+    known : mapping
+        What the library holds, by family.
+    when : str
+        The day.
+    """
+    import yaml  # noqa: PLC0415  # only where a file is written
+
+    entry: dict[str, Any] = {
+        "throughput": {n: rounded(point.step.per_second) for n, point in findings.curve.items()}
+    }
+    if findings.restart is not None:
+        entry["restart"] = f"{findings.restart:.3g}s"
+    worst = max(point.step.error for point in findings.curve.values())
+    entry["measured"] = f"{when}, +- {worst:.1%} at most"
+    content = yaml.safe_dump(
+        {"families": {**{name: dict(one) for name, one in known.items()}, family: entry}},
+        sort_keys=False,
+        default_flow_style=None,
+        allow_unicode=True,
+        width=120,
+    )
+    return f"{HEAD} --family\n{content}"
