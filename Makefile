@@ -7,7 +7,7 @@ TRAIN_STAMP := $(VENV)/.installed-train
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
 
-.PHONY: help demo live test test-debian test-train test-nojit smoke lint docs charts fuzz fuzz-api bench clean
+.PHONY: help demo live live-train test test-debian test-train test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -35,6 +35,9 @@ demo: $(STAMP) ## Run a generated workload under six schedulers; table, runs and
 
 live: $(STAMP) ## Start the live service here, let two tenants' jobs train for a minute, stop it
 	@$(BIN)/python tools/live.py
+
+live-train: $(TRAIN_STAMP) ## The same with torch: an image classifier and a small GPT, for some minutes
+	@$(BIN)/python tools/live.py --example training --limit 1800
 
 test: $(STAMP) ## Run the tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not browser and not postgres and not train and not ray'

@@ -15,6 +15,7 @@ from shadowprice.core.events import (
     JobEnded,
     JobFailed,
     ProgressMeasured,
+    Resize,
     StartFailed,
 )
 from shadowprice.core.job import MICRO
@@ -195,6 +196,10 @@ class TakeProgress:
                 or name not in batch.engine.running
             ):
                 continue
+            order = batch.truth.orders.get(name)
+            batch.truth.restarts.note(
+                name, report.generation, report.metrics, resized=isinstance(order, Resize)
+            )
             # Only a process that exits 0 is done: what is counted stops one short.
             most = record.job.work * MICRO - 1
             micro = min(report.progress, most)

@@ -113,6 +113,23 @@ class Edge:
         batch.take(SlotEnded(slot, progress), counted=list(engine.running))
         if not self.virtual:
             self._remeasure(batch, slot)
+            self._recharge(batch)
+
+    @staticmethod
+    def _recharge(batch: Batch) -> None:
+        """Let jobs that measured what it costs to move them be planned by that."""
+        slot_seconds = float(batch.calendar.slot / SECOND)
+        for name in list(batch.engine.running):
+            revised = batch.truth.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
+            if revised is None:
+                continue
+            try:
+                batch.take(JobRevised(batch.engine.slot, revised))
+            except ShadowpriceError as error:
+                batch.truth.restarts.forget(name)
+                log.info("the restart of job %r stays as stated: %s", name, error)
+                continue
+            batch.tell("remeasured", name, restart=float(revised.restart) * slot_seconds)
 
     @staticmethod
     def _remeasure(batch: Batch, slot: int) -> None:

@@ -27,6 +27,7 @@ from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock
 from shadowprice.service.outcome import Operation, Outcome, Servers
 from shadowprice.service.recovery import PolicyChoice, Recovered, recover
+from shadowprice.service.restarts import Restarts
 from shadowprice.service.speeds import Speeds
 from shadowprice.service.store import Store, tables
 from shadowprice.service.views import JobView
@@ -79,6 +80,7 @@ class Truth:
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
         self.speeds = Speeds()
+        self.restarts = Restarts()
         self.recover()
 
     # ---------------------------------------------------------------- state
@@ -215,6 +217,7 @@ class Truth:
             self.specs.pop(name, None)
             self.orders.pop(name, None)
             self.speeds.forget(name)
+            self.restarts.forget(name)
         self.engine.collect()
         outcome.views, outcome.told = batch.views, batch.told
         return self._published(outcome)

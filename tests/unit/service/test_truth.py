@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from shadowprice.service.outcome import Outcome
 from shadowprice.service.reading import list_events, list_jobs
 from shadowprice.service.recovery import PolicyChoice
 from shadowprice.service.reports import TakeProgress, TakeReports
+from shadowprice.service.restarts import Restarts
 from shadowprice.service.slots import Edge
 from shadowprice.service.store import Store
 from shadowprice.service.submission import read_submissions
@@ -126,6 +128,66 @@ def test_a_job_that_keeps_its_speed_is_left_alone(bench: Bench) -> None:
         bench.do(Edge())
     assert "remeasured" not in bench.kinds("right")
     assert "moved" not in bench.kinds("right")
+
+
+CHANGE = {"change_checkpoint": 2.0, "change_away": 50.0, "change_start": 9.0}
+
+
+def change(bench: Bench, name: str, minibatches: float, **seconds: float) -> None:
+    """Let a job report what the change cost with which its generation began."""
+    generation = bench.truth.orders[name].generation
+    metrics = {**CHANGE, **seconds}
+    told = Progressed(name, generation, int(minibatches * MICRO), metrics, 0.0)
+    bench.do(TakeProgress({name: told}, []))
+
+
+def test_what_a_change_cost_takes_the_place_of_what_was_stated(bench: Bench) -> None:
+    bench.submit("moved", restart="3s")
+    bench.slot()
+    bench.started("moved")
+    assert bench.truth.engine.jobs["moved"].job.restart == Fraction(3, 60)
+    change(bench, "moved", 1.0)  # not fully known yet
+    bench.slot()
+    assert bench.truth.engine.jobs["moved"].job.restart == Fraction(3, 60)
+    # It was paused before it was started: being away was the schedule's doing, not a cost.
+    change(bench, "moved", 2.0, change_first_step=4.0)
+    change(bench, "moved", 3.0, change_first_step=40.0)  # one generation, one change
+    bench.slot()
+    assert bench.truth.engine.jobs["moved"].job.restart == Fraction(15, 60)
+    assert bench.kinds("moved").count("remeasured") == 1
+    bench.slot(2)
+    assert bench.kinds("moved").count("remeasured") == 1
+    bench.read()  # what was learnt is in the journal
+    assert bench.truth.engine.jobs["moved"].job.restart == Fraction(15, 60)
+
+
+def test_the_cost_of_a_change_is_the_median_of_the_newest_and_at_most_a_slot(
+    bench: Bench,
+) -> None:
+    bench.submit("a")
+    job, restarts = bench.truth.engine.jobs["a"].job, Restarts()
+    assert restarts.revised(job, 60.0) is None
+    for generation, first in enumerate([0.0, 0.0, 500.0, 7.0, 7.0, 7.0], 1):
+        metrics = {**CHANGE, "change_first_step": first}
+        restarts.note("a", generation, metrics, resized=False)
+    revised = restarts.revised(job, 60.0)
+    assert revised is not None
+    assert revised.restart == Fraction(18, 60)
+    assert restarts.revised(revised, 60.0) is None
+    restarts.note("a", 4, {**CHANGE, "change_first_step": 1e300}, resized=True)  # an old one
+    assert restarts.revised(revised, 60.0) is None
+    for generation in range(7, 12):
+        metrics = {**CHANGE, "change_first_step": 1e300}
+        restarts.note("a", generation, metrics, resized=True)
+    revised = restarts.revised(job, 60.0)
+    assert revised is not None
+    assert revised.restart == 1
+    restarts.note("b", 1, {**CHANGE, "change_first_step": 0.0}, resized=True)
+    moved = restarts.revised(replace(job, name="b"), 100.0)
+    assert moved is not None
+    assert moved.restart == Fraction(61, 100)
+    restarts.note("c", 1, {**CHANGE, "change_first_step": -1.0}, resized=True)
+    assert restarts.revised(replace(job, name="c"), 60.0) is None
 
 
 def test_only_exit_0_finishes_a_job(bench: Bench) -> None:
