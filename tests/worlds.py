@@ -89,6 +89,7 @@ class World:
     fault: Callable[[str], None] = _no_fault
     faults: list[str] = field(default_factory=list)
     starts: list[tuple[str, int, float]] = field(default_factory=list)
+    kept: set[str] = field(default_factory=set)
 
     @property
     def now(self) -> float:
@@ -188,6 +189,7 @@ class WorldExecutor:
         world.fences[spec.job] = spec.generation
         world.processes[key] = Process(spec, world.now)
         world.starts.append((*key, world.now))
+        world.kept.add(spec.job)
         world.check()
         world.fault("started")
         return Receipt.ACCEPTED
@@ -235,7 +237,9 @@ class WorldExecutor:
         self.world.fault("forgot")
 
     async def discard(self, job: str) -> None:
-        return
+        self.world.fault("discard")
+        self.world.kept.discard(job)
+        self.world.fault("discarded")
 
     async def logs(
         self,

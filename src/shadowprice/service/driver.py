@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -106,6 +106,12 @@ class Driver:
         Whether nothing really runs.
     keep : int
         Nanoseconds that closed jobs are kept.
+
+    Attributes
+    ----------
+    discard : callable or None
+        Lets an executor remove what it keeps of jobs that are over, and returns those of which
+        nothing is left; None where nothing runs.
     """
 
     def __init__(
@@ -127,6 +133,8 @@ class Driver:
         self._chunk = 16
         self._second = 0.0
         self._swept = time.monotonic()
+        self._sweeping: asyncio.Task[None] | None = None
+        self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self._sampler = Sampler(truth)
         self._stopping = False
         self.trouble: str | None = None
@@ -199,9 +207,11 @@ class Driver:
                 await self._tick()
                 await self._step()
         finally:
-            deliver.cancel()
-            with suppress(asyncio.CancelledError):
-                await deliver
+            for task in (deliver, self._sweeping):
+                if task is not None:
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
 
     async def stop(self) -> None:
         """Finish what waits, and let `run` end."""
@@ -261,22 +271,37 @@ class Driver:
             self._last_point = {
                 job: at for job, at in self._last_point.items() if job in self.published.jobs
             }
-            await self._in_thread(self._sweep)
+            if self._sweeping is None or self._sweeping.done():
+                self._sweeping = asyncio.create_task(self.sweep())
         if self._truth.snapshot_due():
             await self._in_thread(self._truth.write_snapshot)
         if self._sampler.due:
             await self._in_thread(self._sampler.take)
 
-    def _sweep(self) -> None:
-        now = self.clock.now()
-        history.sweep(self._store, now - self._keep)
-        sweep_prices(self._store, now, now - self._keep)
+    async def sweep(self) -> None:
+        """Let go of what is older than is kept, while decisions go on.
 
-    async def _in_thread(self, work: Callable[[], object]) -> None:
+        What an executor has of a job goes first: where this is cut off, the job is still known
+        here, its name still taken, and all of it is done again.
+        """
+        now = self.clock.now()
+        before = now - self._keep
+        gone = await self._in_thread(lambda: history.old_jobs(self._store, before))
+        if gone and self.discard is not None:
+            gone = await self.discard(gone)
+        if gone is not None:
+            swept = await self._in_thread(lambda: history.sweep(self._store, before, gone))
+            for name in gone if swept else ():
+                self.published.recent.pop(name, None)
+        await self._in_thread(lambda: sweep_prices(self._store, now, before))
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result | None:
+        """Return what is answered there, None where the store failed."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except StoreError as error:
             self._failed(error)
+            return None
 
     async def _step(self) -> None:
         """Take in what waits, in one batch."""

@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, select
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Table, delete, select
 
 from shadowprice.service.store import Store, tables
 
-SWEPT = 1_000
+SWEPT: Final = 1_000
 """Rows of a kind that leave at once."""
 
+_OF_JOBS: Final = (
+    tables.progress,
+    tables.generations,
+    tables.commands,
+    tables.events,
+    tables.observed,
+    tables.outcomes,
+)
+"""Tables whose rows leave with their job."""
 
-def sweep(store: Store, before: int) -> int:
+
+def old_jobs(store: Store, before: int) -> list[str]:
+    """Return jobs that were over before a moment, so many as leave at once.
+
+    Raises
+    ------
+    StoreError
+        If the store cannot be read.
+    """
+    jobs = tables.jobs
+    with store.reading() as connection:
+        rows = connection.execute(select(jobs.c.name).where(jobs.c.closed < before).limit(SWEPT))
+        return list(rows.scalars())
+
+
+def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
     """Delete what was over before a moment, entries of accounts with the rest.
+
+    Parameters
+    ----------
+    store : Store
+        Where it is.
+    before : int
+        The moment.
+    gone : sequence of str, optional
+        The jobs that leave, of those that `old_jobs` named: what an executor still keeps of a job
+        has to be removed before nobody knows its name any more. All of them by default.
 
     Returns
     -------
@@ -24,31 +61,34 @@ def sweep(store: Store, before: int) -> int:
         If the store cannot be written.
     """
     jobs = tables.jobs
+    gone = old_jobs(store, before) if gone is None else gone
+    old: list[tuple[Table, list[int]]] = []
     with store.reading() as connection:
-        gone = list(
-            connection.execute(
-                select(jobs.c.name).where(jobs.c.closed < before).limit(SWEPT)
-            ).scalars()
+        for table, moment in (
+            (tables.events, tables.events.c.at),
+            (tables.entries, tables.entries.c.at),
+            (tables.observed, tables.observed.c.ended),
+        ):
+            rows = connection.execute(select(table.c.id).where(moment < before).limit(SWEPT))
+            old.append((table, list(rows.scalars())))
+        seen = tables.outcomes
+        strangers = connection.execute(
+            select(seen.c.job)
+            .where(seen.c.ended < before, seen.c.job.not_in(select(jobs.c.name)))
+            .limit(SWEPT)
         )
-        events = list(
-            connection.execute(
-                select(tables.events.c.id).where(tables.events.c.at < before).limit(SWEPT)
-            ).scalars()
-        )
-        entries = list(
-            connection.execute(
-                select(tables.entries.c.id).where(tables.entries.c.at < before).limit(SWEPT)
-            ).scalars()
-        )
-    if not gone and not events and not entries:
+        strange = list(strangers.scalars())
+    if not gone and not strange and not any(found for _, found in old):
         return 0
     with store.transaction() as connection:
         for at in range(0, len(gone), 500):
             names = gone[at : at + 500]
-            for table in (tables.progress, tables.generations, tables.commands, tables.events):
+            for table in _OF_JOBS:
                 store.write(connection, delete(table).where(table.c.job.in_(names)))
             store.write(connection, delete(jobs).where(jobs.c.name.in_(names)))
-        for table, found in ((tables.events, events), (tables.entries, entries)):
+        for at in range(0, len(strange), 500):
+            store.write(connection, delete(seen).where(seen.c.job.in_(strange[at : at + 500])))
+        for table, found in old:
             for at in range(0, len(found), 500):
                 numbers = found[at : at + 500]
                 store.write(connection, delete(table).where(table.c.id.in_(numbers)))

@@ -76,6 +76,7 @@ class Runner:
         self._retry_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         driver.listeners.append(self._published)
+        driver.discard = self.discard
 
     # ---------------------------------------------------------------- life
 
@@ -289,6 +290,24 @@ class Runner:
         if record is None:
             raise InputError(f"job {name!r} is not open")
         return JobSpec.model_validate(record)
+
+    # ---------------------------------------------------------------- afterwards
+
+    async def discard(self, jobs: Sequence[str]) -> list[str]:
+        """Remove what the executor keeps of jobs that are over; return those that are rid of it.
+
+        One of which anything is still held waits: its end was not recorded yet.
+        """
+        gone: list[str] = []
+        try:
+            held = {one.job for one in await self.executor.list()}
+            for job in jobs:
+                if job not in held:
+                    await self.executor.discard(job)
+                    gone.append(job)
+        except ExecutorError as error:
+            self._unreachable(error)
+        return gone
 
     # ---------------------------------------------------------------- servers
 

@@ -1,0 +1,192 @@
+"""What is older than is kept leaves on both sides, nothing else does, wherever it is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.executors.contract import ExecutorError, ExecutorOptions, Held, Phase, Share
+from shadowprice.executors.registry import create
+from shadowprice.service.clock import SECOND
+from shadowprice.service.reading import list_jobs
+from tests.live_hours import Crash, Hour, disk_full
+from tests.services import running
+
+
+class Aging(Hour):
+    """An hour whose jobs are old in the end, but for one."""
+
+    async def live(self) -> None:
+        await self.run()
+        self.world.advance(3_600)
+        self.world.work["young"] = 60.0
+        young = {
+            "name": "young",
+            "minibatches": 10,
+            "minibatch_time": "6s",
+            "worker": {"gpu": 1},
+            "utility": {"kind": "constant", "value": 1},
+            "run": {"command": ["train"]},
+        }
+        await self._until_answered((0.0, "submit", [young]))
+        for _ in range(30):
+            self.world.advance(10)
+            await self._turn()
+        self.since = self.clock.wall() - 1_000 * SECOND
+
+    async def open(self) -> None:
+        await self._open()
+        self.driver._keep = self.clock.wall() - self.since
+
+    @property
+    def rows(self) -> set[str]:
+        with self.store.reading() as connection:
+            return {view.name for view in list_jobs(connection, limit=1_000)}
+
+    def end(self) -> None:
+        self.driver._thread.shutdown(wait=True)
+        self.store.close()
+
+
+def _points() -> tuple[Any, list[int]]:
+    """A fault that is told at which point it is to strike."""
+    left = [-1]
+
+    def fault(_: str) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise FAULTS[left[1]]()
+
+    left.append(0)
+    return fault, left
+
+
+FAULTS = (Crash, disk_full)
+
+
+@pytest.mark.parametrize("kind", range(len(FAULTS)))
+def test_nothing_is_left_behind_and_nothing_young_goes(tmp_path: Path, kind: int) -> None:
+    async def scenario() -> int:
+        hour = Aging(tmp_path, "fifo", seed=5, jobs=10)
+        await hour.live()
+        world, everything = hour.world, hour.rows
+        assert "young" in world.kept
+        assert len(world.kept) > 4
+        hour.end()
+        struck = 0
+        for point in range(10_000):
+            fault, left = _points()
+            left[1] = kind
+            await hour.open()
+            hour.fault = hour.store.fault = fault
+            left[0] = point
+            try:
+                await hour.driver.sweep()
+            except Crash:
+                struck += 1
+            done = left[0] >= 0
+            struck += hour.driver.trouble is not None or hour.runner.trouble is not None
+            hour.fault = hour.store.fault = lambda _: None
+            hour.end()
+            await hour.open()
+            # What is kept outside is known here: a name that is gone keeps nothing.
+            assert world.kept <= hour.rows
+            assert "young" in hour.rows & world.kept
+            hour.end()
+            if done:
+                assert world.kept == hour_rows(hour) == {"young"}
+                assert everything - {"young"}
+                return struck
+        raise AssertionError("it never came to an end")
+
+    assert asyncio.run(scenario()) > 5
+
+
+def hour_rows(hour: Aging) -> set[str]:
+    asyncio.get_running_loop()
+    hour.store.open()
+    try:
+        return hour.rows
+    finally:
+        hour.store.close()
+
+
+def test_what_an_executor_still_holds_waits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        hour = Aging(tmp_path, "fifo", seed=5, jobs=10)
+        await hour.live()
+        hour.driver._keep = hour.clock.wall() - hour.since
+        old = sorted(hour.world.kept - {"young"})
+        held = Held(old[0], 9, Phase.STOPPING, (Share("gpu-0", 1),), ())
+        listed = hour.executor.list
+
+        async def listing() -> tuple[Held, ...]:
+            return (*await listed(), held)
+
+        hour.executor.list = listing  # type: ignore[method-assign]
+        await hour.driver.sweep()
+        assert hour.world.kept == {old[0], "young"} <= hour.rows
+        hour.executor.list = listed  # type: ignore[method-assign]
+
+        async def away(_: str) -> None:
+            raise ExecutorError("away")
+
+        discard, hour.executor.discard = hour.executor.discard, away  # type: ignore[method-assign]
+        await hour.driver.sweep()
+        assert old[0] in hour.rows
+        hour.executor.discard = discard  # type: ignore[method-assign]
+        await hour.driver.sweep()
+        assert hour.world.kept == hour.rows == {"young"}
+        hour.end()
+
+    asyncio.run(scenario())
+
+
+def test_files_of_an_old_job_are_gone_and_its_name_is_free(tmp_path: Path) -> None:
+    cluster = {"slot": "1s", "horizon": 50, "servers": [{"name": "g", "capacity": {"cpu": 2}}]}
+    executor = create(
+        "local", ExecutorOptions(str(tmp_path / "executor"), settings={"cgroup": "off"})
+    )
+    job = {
+        "name": "a",
+        "minibatches": 2,
+        "minibatch_time": "1s",
+        "worker": {"cpu": 1},
+        "utility": {"kind": "constant", "value": 1},
+        "run": {"command": ["echo", "a line of the log"]},
+    }
+    with running(tmp_path, cluster=cluster, executor=executor) as live:
+
+        def state() -> str:
+            return str(live.client.get("/v1/jobs/a").json().get("state"))
+
+        def finish() -> None:
+            end = time.monotonic() + 60
+            while state() != "finished":
+                assert time.monotonic() < end, state()
+                time.sleep(0.1)
+
+        def logs() -> list[Path]:
+            return [*(tmp_path / "executor").rglob("worker-0*")]
+
+        live.client.post("/v1/jobs", json=job).raise_for_status()
+        finish()
+        assert logs()
+        driver = live.service.driver
+        assert driver is not None
+        driver._keep = 0
+        end = time.monotonic() + 60
+        while state() == "finished":
+            assert time.monotonic() < end
+            driver._swept = -1e9
+            time.sleep(0.1)
+        assert not logs()
+        driver._keep = 10**18
+        live.client.post("/v1/jobs", json=job).raise_for_status()
+        finish()
+        ran = live.client.get("/v1/jobs/a/generations").json()["generations"]
+        assert max(one["generation"] for one in ran) > 1  # the fence stands
