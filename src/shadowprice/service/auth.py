@@ -104,6 +104,7 @@ class Tokens:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, _Known] = {}
+        self._expiries: dict[int, int | None] = {}
 
     def load(self) -> None:
         """Read them again."""
@@ -114,6 +115,14 @@ class Tokens:
             row.hash: _Known(Caller(row.id, Role(row.role), row.tenant), row.expires)
             for row in rows
         }
+        self._expiries = {row.id: row.expires for row in rows}
+
+    def holds(self, caller: Caller, now: int) -> bool:
+        """Whether a token that was shown once is valid still."""
+        if caller.id not in self._expiries:
+            return False
+        expires = self._expiries[caller.id]
+        return expires is None or expires > now
 
     def caller(self, header: str | None, now: int) -> Caller:
         """Return who sent an ``Authorization`` header.

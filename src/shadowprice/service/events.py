@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
@@ -19,6 +20,9 @@ from shadowprice.service.outcome import Told
 
 INTERVAL: Final = 0.1
 """Seconds between two deliveries."""
+
+CHECK: Final = 1.0
+"""Seconds between two looks at whether a quiet viewer may still look on."""
 
 HEARTBEAT: Final = 15.0
 """Seconds after which a quiet stream says that it is alive."""
@@ -64,6 +68,10 @@ def message(kind: str, data: Any, number: int | None = None) -> bytes:
     text = json.dumps(data, separators=(",", ":"))  # no line ends, no separators: plain ASCII
     head = "" if number is None else f"id: {number}\n"
     return f"{head}event: {kind}\ndata: {text}\n\n".encode()
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(slots=True, eq=False)
@@ -152,10 +160,22 @@ class Hub:
                 viewer.behind = True
                 self._viewers.discard(viewer)
 
-    async def follow(self, tenant: str | None, after: int | None) -> AsyncIterator[bytes]:
+    async def follow(
+        self, tenant: str | None, after: int | None, allowed: Callable[[], bool] = _always
+    ) -> AsyncIterator[bytes]:
         """Yield the stream from after a number on, or from now on.
 
-        It ends where the viewer reads too slowly, or the service stops; clients resume.
+        It ends where the viewer reads too slowly, is not allowed any more, or the service stops;
+        clients resume, or are told why they cannot.
+
+        Parameters
+        ----------
+        tenant : str or None
+            Whose entries, None for all.
+        after : int or None
+            The number.
+        allowed : callable
+            Whether the viewer still may; asked before everything that is sent, and every second.
         """
         viewer = Viewer(tenant)
         self.deliver()  # what is known already does not come twice
@@ -165,16 +185,24 @@ class Hub:
             last = self.last
             if after is not None:
                 async for number, chunk in self._missed(tenant, after):
+                    if not allowed():
+                        return
                     last = max(last, number)
                     yield chunk
+            spoke = time.monotonic()
             while not self.closed and not (viewer.behind and viewer.waiting.empty()):
                 try:
-                    item = await asyncio.wait_for(viewer.waiting.get(), HEARTBEAT)
+                    item = await asyncio.wait_for(viewer.waiting.get(), CHECK)
                 except TimeoutError:
-                    yield b": alive\n\n"
+                    if not allowed():
+                        return
+                    if time.monotonic() - spoke >= HEARTBEAT:
+                        spoke = time.monotonic()
+                        yield b": alive\n\n"
                     continue
-                if item is None:
+                if item is None or not allowed():
                     return
+                spoke = time.monotonic()
                 yield item[1]
         finally:
             self._viewers.discard(viewer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -76,7 +76,13 @@ async def submit(request: Request, service: Asked, caller: Anyone) -> JSONRespon
     found = await asyncio.to_thread(read) if len(records) > 4 else read()
     told = await driver.do(Submit(found, at_once=not several))
     if wait:
-        await _decided(driver, [name for name, _ in told], wait)
+        await _decided(
+            driver,
+            [name for name, _ in told],
+            wait,
+            lambda: service.tokens.holds(caller, driver.clock.now()),
+        )
+        service.tokens.caller(request.headers.get("authorization"), driver.clock.now())
     if not several:
         [(name, trouble)] = told
         if trouble is not None:
@@ -91,11 +97,13 @@ async def submit(request: Request, service: Asked, caller: Anyone) -> JSONRespon
     return answer({"jobs": answers}, 202)
 
 
-async def _decided(driver: Driver, names: list[str], seconds: float) -> None:
-    """Wait until jobs are decided on, but no longer than that."""
+async def _decided(
+    driver: Driver, names: list[str], seconds: float, allowed: Callable[[], bool]
+) -> None:
+    """Wait until jobs are decided on, but no longer than that, nor than who waits may."""
     until = time.monotonic() + seconds
     jobs = driver.published.jobs
-    while time.monotonic() < until:
+    while time.monotonic() < until and allowed():
         if not any(name in jobs and jobs[name].state is State.PENDING for name in names):
             return
         await asyncio.sleep(0.02)

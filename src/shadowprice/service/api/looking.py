@@ -160,7 +160,7 @@ async def events(request: Request, service: Asked, caller: Anyone) -> StreamingR
     """Follow what happens (server-sent events).
 
     `Last-Event-ID` (or `?after=`) resumes where a stream broke off; without it, the stream begins
-    now. Entries without an id (`slot`) are for the moment only.
+    now. Entries without an id (`slot`) are for the moment only. The stream ends with its token.
     """
     known_query(request, ("after",))
     after = whole_of(request, "after", None)
@@ -174,9 +174,12 @@ async def events(request: Request, service: Asked, caller: Anyone) -> StreamingR
         raise ProblemError("too-many", f"{VIEWERS} viewers follow the stream already")
     service.metrics.viewers.set(hub.viewers + 1)
 
+    def allowed() -> bool:
+        return service.tokens.holds(caller, service.writing.clock.now())
+
     async def stream() -> AsyncIterator[bytes]:
         try:
-            async for chunk in hub.follow(caller.scope, after):
+            async for chunk in hub.follow(caller.scope, after, allowed):
                 yield chunk
         finally:
             service.metrics.viewers.set(hub.viewers)

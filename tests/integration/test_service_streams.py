@@ -1,0 +1,167 @@
+"""What lasts ends with the token that it was asked for with: streams, waiting, following logs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from shadowprice.client import Address, Client, ServiceError
+from shadowprice.executors.contract import LogChunk
+from shadowprice.service.batch import Batch
+from shadowprice.service.operations import DecideBacklog
+from tests.integration.test_observing import Witness
+from tests.services import Running, job, running
+
+SECONDS = 5.0
+"""Within which a stream ends, at most."""
+
+
+class Logging(Witness):
+    """Has a log that goes on for ever."""
+
+    async def logs(
+        self,
+        job: str,
+        generation: int | None = None,
+        process: str = "worker-0",
+        *,
+        start: int | None = None,
+        most: int = 65_536,
+    ) -> LogChunk:
+        at = start or 0
+        return LogChunk(1, process, at, at + 1, ".", complete=False)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("streams"), executor=Logging(), observe=False) as found:
+        yield found
+
+
+class Follower(threading.Thread):
+    """Follows the event stream of a token until it ends."""
+
+    def __init__(self, live: Running, token: str, after: int | None = None) -> None:
+        super().__init__(daemon=True)
+        self.live, self.token, self.after = live, token, after
+        self.lines: list[str] = []
+        self.ended: float | None = None
+
+    def run(self) -> None:
+        query = {} if self.after is None else {"after": self.after}
+        with (
+            self.live.as_(self.token) as client,
+            client.stream("GET", "/v1/events", params=query, timeout=60) as answer,
+        ):
+            assert answer.status_code == 200
+            for line in answer.iter_lines():
+                self.lines.append(line)
+        self.ended = time.monotonic()
+
+    def hears(self, text: str) -> bool:
+        return any(text in line for line in self.lines)
+
+
+@contextmanager
+def following(live: Running, token: str, after: int | None = None) -> Iterator[Follower]:
+    follower = Follower(live, token, after)
+    follower.start()
+    until(lambda: bool(follower.lines))
+    yield follower
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _made(live: Running, **more: Any) -> dict[str, Any]:
+    return dict(live.client.post("/v1/tokens", json={"tenant": "red", **more}).json())
+
+
+def _submit(live: Running, name: str) -> None:
+    run = {"command": ["train"]}
+    live.client.post("/v1/jobs", json=job(name, tenant="red", run=run)).raise_for_status()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_stream_ends_when_its_token_is_revoked(live: Running, busy: bool) -> None:
+    made, other = _made(live), _made(live)
+    with (
+        following(live, made["token"]) as follower,
+        following(live, other["token"]) as staying,
+    ):
+        _submit(live, f"before {busy}")
+        until(lambda: follower.hears(f"before {busy}"))
+        live.client.delete(f"/v1/tokens/{made['id']}").raise_for_status()
+        began = time.monotonic()
+        if busy:  # what happens after that is not told any more
+            _submit(live, "after")
+        follower.join(SECONDS)
+        assert follower.ended is not None
+        assert follower.ended - began < SECONDS
+        assert not follower.hears("after")
+        _submit(live, f"later {busy}")
+        until(lambda: staying.hears(f"later {busy}"))
+        assert staying.ended is None
+        live.client.delete(f"/v1/tokens/{other['id']}")
+        staying.join(SECONDS)
+
+
+@pytest.mark.parametrize("after", [None, 0])
+def test_a_stream_ends_when_its_token_expires(live: Running, after: int | None) -> None:
+    made = _made(live, expires="1s")
+    began = time.monotonic()
+    with following(live, made["token"], after) as follower:
+        follower.join(1 + SECONDS)
+        assert follower.ended is not None
+        assert 0.5 < follower.ended - began < 1 + SECONDS
+
+
+def test_a_client_that_follows_is_told_why_it_ends(live: Running) -> None:
+    made = _made(live, expires="1s")
+    with Client(Address(live.address, made["token"])) as client:
+        began = time.monotonic()
+        with pytest.raises(ServiceError) as caught:
+            for _ in client.events():
+                pass
+        assert caught.value.code == "unauthenticated"
+        assert time.monotonic() - began < 2 + 2 * SECONDS
+
+
+def test_a_log_is_followed_no_longer_than_the_token_lasts(live: Running) -> None:
+    _submit(live, "logged")
+    made = _made(live)
+    with Client(Address(live.address, made["token"])) as client:
+        pieces = client.follow_logs("logged")
+        assert next(iter(pieces)).text == "."
+        live.client.delete(f"/v1/tokens/{made['id']}").raise_for_status()
+        began = time.monotonic()
+        with pytest.raises(ServiceError) as caught:
+            list(pieces)
+        assert caught.value.code == "unauthenticated"
+        assert time.monotonic() - began < SECONDS
+
+
+def test_nobody_waits_longer_than_the_token_lasts(
+    live: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(self: DecideBacklog, batch: Batch) -> int:
+        del self
+        return len(batch.truth.backlog)
+
+    monkeypatch.setattr(DecideBacklog, "perform", never)
+    made = _made(live, expires="1s")
+    jobs = {"jobs": [job("waits", tenant="red", run={"command": ["train"]})]}
+    with live.as_(made["token"]) as client:
+        began = time.monotonic()
+        answer = client.post("/v1/jobs", params={"wait": 30}, json=jobs)
+        assert answer.status_code == 401
+        assert time.monotonic() - began < 1 + SECONDS
