@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from shadowprice.executors.local import cgroups
-from tests.contract.harness import LocalHarness
+from tests.contract.harness import LocalHarness, RayHarness
+from tests.rays import RayCluster
 
 
 def _groups() -> bool:
@@ -19,10 +20,23 @@ def _groups() -> bool:
     return group is not None
 
 
-@pytest.fixture(params=["local", "local-in-groups"])
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    pytest.importorskip("ray")
+    cluster = RayCluster()
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture(params=["local", "local-in-groups", pytest.param("ray", marks=pytest.mark.ray)])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHarness]:
     if not sys.platform.startswith("linux"):
-        pytest.skip("the local executor needs Linux")
+        pytest.skip("these executors need Linux")
+    if request.param == "ray":
+        on_ray = RayHarness(tmp_path / "executor", request.getfixturevalue("ray_cluster"))
+        yield on_ray
+        on_ray.end()
+        return
     if request.param == "local-in-groups" and not _groups():
         pytest.skip("no control groups of version 2 may be made here")
     groups = "auto" if request.param == "local-in-groups" else "off"

@@ -24,8 +24,11 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
+from shadowprice.executors.local.generation import OVER, Generation
 from shadowprice.executors.local.store import Store
+from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.executors.registry import create
+from tests.rays import RayCluster
 
 Value = TypeVar("Value")
 PATIENCE = 60.0
@@ -142,13 +145,20 @@ class LocalHarness:
         Its settings.
     """
 
+    killed = "supervisor was killed"
+    """What is said of a generation whose agent was killed."""
+
     def __init__(self, path: Path, settings: Mapping[str, str]) -> None:
         self.path = path
         self.settings = dict(settings)
 
+    def make(self) -> Executor:
+        """Return an executor that was not opened."""
+        return create("local", ExecutorOptions(str(self.path), settings=self.settings))
+
     async def open(self) -> Executor:
         """Begin, as a service does that starts, or starts again."""
-        executor = create("local", ExecutorOptions(str(self.path), settings=self.settings))
+        executor = self.make()
         await executor.open()
         await executor.configure(SERVERS)
         return executor
@@ -230,3 +240,69 @@ class LocalHarness:
         while self.leftovers() and time.monotonic() < until:
             time.sleep(0.02)
         assert self.leftovers() == []
+
+
+class RayHarness(LocalHarness):
+    """The Ray executor on a cluster of several raylets.
+
+    Parameters
+    ----------
+    path : Path
+        Where it remembers; its nodes keep what runs there below.
+    cluster : RayCluster
+        The cluster.
+    """
+
+    killed = "the supervisor of worker-0 was killed"
+
+    def __init__(self, path: Path, cluster: RayCluster) -> None:
+        super().__init__(path, {"log_bytes": "100000", "lost_after": "2", "cgroup": "off"})
+        self.cluster = cluster
+        self.lost = False
+
+    def make(self) -> Executor:
+        """Return an executor that was not opened."""
+        own = {name: value for name, value in self.settings.items() if name != "cgroup"}
+        own["node_dir"] = str(self.path / "nodes")
+        return create("ray", ExecutorOptions(str(self.path), "test", self.cluster.address, own))
+
+    async def open(self) -> Executor:
+        """Begin, as a service does that starts, or starts again."""
+        executor = await super().open()
+        assert isinstance(executor, RayExecutor)
+        until = time.monotonic() + PATIENCE
+        while {server.name for server in SERVERS} - executor.nodes.keys():
+            assert time.monotonic() < until
+            await asyncio.sleep(0.1)
+        return executor
+
+    def _part(self, job: str, generation: int) -> Mapping[str, Any]:
+        plan = Store(self.path).generation(job, generation).plan()
+        directory = self.path / "nodes" / "parts" / plan["parts"][0]["actor"]
+        return Generation(directory).state()
+
+    def kill_agent(self, job: str, generation: int) -> None:
+        """Kill the actor of worker 0, without a warning."""
+        os.kill(self._part(job, generation)["agent"], signal.SIGKILL)
+
+    def lose_server(self, name: str) -> None:
+        """Kill a raylet."""
+        self.cluster.kill(name)
+        self.lost = True
+
+    def leftovers(self) -> list[str]:
+        """Return the processes of jobs that are still there; nodes keep their own of Ray's."""
+        return [one for one in super().leftovers() if "ray::" not in one]
+
+    def end(self) -> None:
+        """Bring back what was killed, stop what still runs, and see that it is gone."""
+        self.cluster.restore()
+        live = Store(self.path).live() if self.path.exists() else ()
+        if any(one.state()["phase"] not in OVER for _, _, one in live):  # connecting takes seconds
+            super().end()
+        until = time.monotonic() + 10.0  # a supervisor writes the end, and then ends itself
+        while self.leftovers() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert self.leftovers() == []
+        # What a lost node keeps is removed when it is back, by a service that runs then.
+        assert self.lost or list((self.path / "nodes" / "parts").glob("*")) == []

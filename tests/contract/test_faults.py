@@ -33,7 +33,7 @@ def test_a_killed_agent_takes_its_generation_with_it_and_nothing_else(harness: H
         own.kill_agent("victim", 1)
         ended = await told.one(Ended, "victim")
         assert (ended.ending, ended.code) == (Ending.LOST, None)
-        assert "supervisor was killed" in ended.reason
+        assert own.killed in ended.reason
         assert not [one for one in own.leftovers() if "sleep\x00600" in one]
         assert not told.of(Ended, "other")
         assert await executor.start(spec("victim", 2, "true")) == Receipt.ACCEPTED

@@ -12,13 +12,11 @@ import pytest
 from shadowprice.executors.contract import (
     Ended,
     Executor,
-    ExecutorOptions,
     Progressed,
     Refused,
     Share,
     Started,
 )
-from shadowprice.executors.registry import create
 from tests.contract.harness import POLITE, Told, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
@@ -157,6 +155,6 @@ def test_what_others_run_is_observed(harness: Harness) -> None:
 
 
 def test_an_executor_that_was_never_opened_can_be_closed(harness: Harness) -> None:
-    executor = create("local", ExecutorOptions(str(harness.path)))
+    executor = harness.make()
     assert isinstance(executor, Executor)
     asyncio.run(executor.close())

@@ -73,6 +73,13 @@ def serve(
             metavar="NAME",
         ),
     ] = "local",
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address",
+            help="Where jobs run, for an executor of another place: auto or ray://HOST:PORT.",
+        ),
+    ] = "",
     executor_set: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,6 +119,8 @@ def serve(
 
     shadowprice serve --cluster cluster.yaml --data /var/lib/shadowprice
 
+    shadowprice serve -c cluster.yaml --executor ray --address ray://head:10001
+
     shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
     """
     check_extra(data)
@@ -133,6 +142,7 @@ def serve(
         parameters=parameters,
         executor=executor,
         executor_settings=_pairs(executor_set or []),
+        address=address,
         observe=observe,
         keep_days=float(kept.seconds) / 86_400,
         token_file=token_file,

@@ -483,9 +483,10 @@ class Executor(Protocol):
         """Let go. What runs goes on."""
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
-        """Tell the servers that orders may name, all of them; where none are discovered.
+        """Tell the servers that orders may name, all of them.
 
-        What runs on one that is left out goes on, and its end is reported as ever.
+        What runs on one that is left out goes on, and its end is reported as ever. An executor that
+        discovers servers only compares: it reports `ServerGone` of those that it does not find.
         """
 
     async def start(self, spec: GenerationSpec) -> Receipt:

@@ -109,12 +109,12 @@ def own_environment(spec: GenerationSpec, inherited: Mapping[str, str]) -> dict[
     A service's environment may hold secrets (tokens, addresses of databases), so only what programs
     cannot do without is passed on.
     """
-    kept = {name: inherited[name] for name in _PASSED_ON if name in inherited}
+    kept = {name: inherited[name] for name in PASSED_ON if name in inherited}
     kept |= {name: value for name, value in inherited.items() if name.startswith("LC_")}
     return {**kept, **spec.program.environment}
 
 
-_PASSED_ON: Final = (
+PASSED_ON: Final = (
     "PATH",
     "HOME",
     "USER",
@@ -126,3 +126,4 @@ _PASSED_ON: Final = (
     "TMPDIR",
     "LD_LIBRARY_PATH",
 )
+"""What a process inherits, beside ``LC_*``."""

@@ -35,6 +35,8 @@ class Entry:
         The top-level package it cannot do without; empty for none.
     extra : str
         The extra of this package that brings it.
+    addressed : bool
+        Whether it runs jobs elsewhere, at an address.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Entry:
     factory: str
     needs: str = ""
     extra: str = ""
+    addressed: bool = False
 
 
 EXECUTORS: Final[Mapping[str, Entry]] = {
@@ -51,6 +54,14 @@ EXECUTORS: Final[Mapping[str, Entry]] = {
             "local",
             "processes on this machine, its servers slices of it",
             "shadowprice.executors.local.executor:LocalExecutor",
+        ),
+        Entry(
+            "ray",
+            "actors of a Ray cluster, its nodes the servers",
+            "shadowprice.executors.ray.executor:RayExecutor",
+            needs="ray",
+            extra="ray",
+            addressed=True,
         ),
     )
 }
@@ -63,7 +74,7 @@ def create(name: str, options: ExecutorOptions) -> Executor:
     Raises
     ------
     InputError
-        If there is none of that name.
+        If there is none of that name, or it has no address and is given one.
     MissingExecutorError
         If what it needs is not installed.
     """
@@ -72,8 +83,15 @@ def create(name: str, options: ExecutorOptions) -> Executor:
         likely = closest(name, EXECUTORS)
         mend = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(EXECUTORS)}"
         raise InputError(Fault("--executor", f"unknown executor {shown(name)}", mend))
+    if options.address and not entry.addressed:
+        mend = f"leave it out, or choose --executor {_addressed()}"
+        raise InputError(Fault("--address", f"the executor {name} runs jobs here", mend))
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
         raise MissingExecutorError(entry.needs, entry.extra, f"the executor {name}")
     module, _, factory = entry.factory.partition(":")
     make = getattr(importlib.import_module(module), factory)
     return cast("Callable[[ExecutorOptions], Executor]", make)(options)
+
+
+def _addressed() -> str:
+    return " or ".join(name for name, entry in EXECUTORS.items() if entry.addressed)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
 from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.events import ServerState
 from shadowprice.core.program import Program
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.specs.fields import plain
@@ -34,7 +36,7 @@ from shadowprice.executors.contract import (
 from shadowprice.service.auth import progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
-from shadowprice.service.operations import LoseServer
+from shadowprice.service.operations import ChangeServers, LoseServer
 from shadowprice.service.outbox import Begin, End, Outbox, Run
 from shadowprice.service.outcome import Outcome
 from shadowprice.service.problems import ProblemError
@@ -60,14 +62,19 @@ class Runner:
         What runs jobs.
     key : bytes
         What jobs' own tokens are made with.
+    stated : collection of str
+        Servers of the cluster file: they have what it says, not what an executor finds there.
     """
 
-    def __init__(self, driver: Driver, executor: Executor, key: bytes) -> None:
+    def __init__(
+        self, driver: Driver, executor: Executor, key: bytes, stated: Collection[str] = ()
+    ) -> None:
         self.executor = executor
         self.address = ""
         self.trouble: str | None = None
         self._driver = driver
         self._key = key
+        self._stated = frozenset(stated)
         self._outbox = Outbox()
         self._inbox: list[Report] = []
         self._wake = asyncio.Event()
@@ -154,17 +161,32 @@ class Runner:
                 self._outbox.recorded(report.job, report.generation)
 
     async def _server(self, report: ServerSeen | ServerGone) -> None:
+        """Let servers that join, change, leave or come back be such for the engine."""
         servers = self._driver.published.servers
         if isinstance(report, ServerGone):
-            name, lost = report.server, True
-        else:
-            name, lost = report.server.name, False
-        if name not in servers.cluster.index or (name in servers.lost) == lost:
+            if report.server in servers.cluster.index and report.server not in servers.lost:
+                await self._try(LoseServer(report.server))
             return
-        if not lost and name in servers.drained:
+        name = report.server.name
+        if name not in servers.cluster.index:
+            state = found_state(report.server, servers.cluster)
+            if any(state.capacity.values()):
+                await self._try(ChangeServers({name: state}, "joined"))
             return
-        with suppress(ShadowpriceError):
-            await self._driver.do(LoseServer(name, back=not lost))
+        if name in servers.lost and name not in servers.drained:
+            await self._try(LoseServer(name, back=True))
+        if name not in self._stated and self.executor.capabilities.discovers_servers:
+            row = servers.cluster.index[name]
+            state = found_state(report.server, servers.cluster)
+            state = replace(state, role=servers.cluster.roles[row], drained=name in servers.drained)
+            if slices(servers.cluster)[row].capacity != state.capacity:
+                await self._try(ChangeServers({name: state}, "changed"))
+
+    async def _try(self, operation: LoseServer | ChangeServers) -> None:
+        try:
+            await self._driver.do(operation)
+        except ShadowpriceError as error:
+            log.warning("%s was left out: %s", operation, error)
 
     # ---------------------------------------------------------------- orders
 
@@ -313,10 +335,21 @@ class Runner:
 
     async def _configure(self) -> None:
         cluster = self._driver.published.servers.cluster
-        if cluster is self._cluster or self.executor.capabilities.discovers_servers:
+        if cluster is self._cluster:
             return
         await self.executor.configure(slices(cluster))
         self._cluster = cluster
+
+
+def found_state(server: ServerSlice, cluster: Cluster) -> ServerState:
+    """Return what a server that an executor found is to a cluster, in what that counts.
+
+    A cluster that tells kinds of GPUs apart counts a server's by kind, another as GPUs.
+    """
+    counted = {name: n for name, n in server.capacity.items() if n and name in cluster.column}
+    if any(name.startswith("gpu/") for name in counted):
+        counted.pop("gpu", None)
+    return ServerState(Role.ANY, counted)
 
 
 def slices(cluster: Cluster) -> Sequence[ServerSlice]:

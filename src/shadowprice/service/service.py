@@ -107,6 +107,7 @@ class Service:
         folder = self.store.folder or Path.cwd() / "shadowprice-executor"
         return ExecutorOptions(
             directory=str((folder / "executor").absolute()),
+            address=self.settings.address,
             settings=self.settings.executor_settings,
         )
 
@@ -155,7 +156,7 @@ class Service:
                 self.follower = Follower(self.driver, self._executor)
                 await self.follower.open()
         elif self._executor is not None:
-            self.runner = Runner(self.driver, self._executor, self.key)
+            self.runner = Runner(self.driver, self._executor, self.key, self.cluster.names)
             self.runner.address = self.address
             await self.runner.open()
         self._tasks.append(asyncio.create_task(self._own(self.driver)))

@@ -44,6 +44,8 @@ class Settings:
         What runs jobs, or sees others run; ``none`` for nothing, in a service that observes.
     executor_settings : mapping of str to str
         What only that executor understands.
+    address : str
+        Where what runs jobs is, for an executor of another place.
     observe : bool
         Whether nothing is commanded: the service follows what really runs, and says what it would
         have done.
@@ -61,6 +63,7 @@ class Settings:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     executor: str = "local"
     executor_settings: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
     observe: bool = False
     keep_days: float = 365.0
     token_file: Path | None = None

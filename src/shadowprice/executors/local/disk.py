@@ -161,6 +161,11 @@ class Lock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
+    @property
+    def descriptor(self) -> int:
+        """The open file: who inherits it holds the lock as well."""
+        return self._descriptor
+
     @classmethod
     def take(cls, path: Path) -> Lock | None:
         """Take the lock of a file, None where another holds it."""

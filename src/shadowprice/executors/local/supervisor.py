@@ -29,6 +29,7 @@ FLOOD: Final = 8 << 20
 """Bytes of output a second and process that are taken; who writes more waits."""
 
 _PIECE: Final = 65_536
+_LIFELINE: Final = "lifeline"
 _AGAIN: Final = 0.2
 """Seconds between looks at what should have ended."""
 
@@ -58,9 +59,12 @@ class Supervisor:
         Claimed by this process.
     bell : str
         Path of the executor's pipe.
+    lifeline : int
+        A pipe's end: when the other is closed, everything is killed at once, for whoever held that
+        may not be able to end it any more. -1 where there is none.
     """
 
-    def __init__(self, generation: Generation, bell: str) -> None:
+    def __init__(self, generation: Generation, bell: str, lifeline: int = -1) -> None:
         self._generation = generation
         self._plan = generation.plan()
         self._bell = bell
@@ -73,6 +77,9 @@ class Supervisor:
         self._stopped = False
         """Ordered to stop before anything else decided."""
         self._outside = False
+        self._cut = False
+        """Ended because the lifeline was."""
+        self._exited_at = 0.0
         self._ending = False
         self._deadline = float("inf")
         self._second = 0.0
@@ -85,6 +92,8 @@ class Supervisor:
         self._waking, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         self._selector.register(self._waking, selectors.EVENT_READ)
+        if lifeline >= 0:
+            self._selector.register(lifeline, selectors.EVENT_READ, _LIFELINE)
 
     def run(self) -> None:
         """Run it to its end."""
@@ -191,6 +200,9 @@ class Supervisor:
         for key, _ in self._selector.select(timeout):
             if key.data is None:
                 self._woken(os.read(self._waking, 512))
+            elif key.data is _LIFELINE:
+                self._selector.unregister(key.fileobj)
+                self._cut_off()
             else:
                 self._pump(key.data)
         if time.monotonic() - self._second >= 1:
@@ -204,6 +216,14 @@ class Supervisor:
         elif not self._ending:
             self._outside = True
             self._end(self._plan["grace"])
+
+    def _cut_off(self) -> None:
+        """End everything now: nobody may be able to order it later."""
+        self._cut = self._cut or not self._exits
+        if not self._ending:
+            self._outside = True
+            self._end(0.0)
+        self._deadline = time.monotonic()
 
     def _pump(self, child: _Child) -> None:
         """Take output; at its end, or where it comes too fast, stop listening."""
@@ -261,13 +281,17 @@ class Supervisor:
 
     def _exited(self, child: _Child, code: int) -> None:
         child.code = code
+        self._exited_at = self._exited_at or time.time()
         self._exits.append((child.name, code))
 
     def _decide(self) -> None:
         """End the rest once nothing that the others do can change how it ends."""
         if self._ending:
             return
-        if decided(self._exits, self._workers(), tolerant=self._tolerant):
+        workers = self._workers()
+        # Where there are servers only, whoever looks after the workers decides.
+        over = decided(self._exits, workers, tolerant=self._tolerant) if workers else self._exits
+        if over:
             others = any(child.code is None for child in self._children.values())
             grace = self._plan["grace"]
             self._end(grace if others else min(grace, STRAY_GRACE))
@@ -325,6 +349,11 @@ class Supervisor:
                 "reason": known.reason,
                 "tail": self._children[known.process].log.tail(),
                 "forced": self._forced,
+                "told": self._stopped or self._outside,
+                "cut": self._cut,
+                "exited": self._exited_at,
+                "killed": known.process in self._killed,
+                "note": self._notes.get(known.process, ""),
             }
         )
 
@@ -365,8 +394,16 @@ def ring(bell: str, path: Path) -> None:
             os.close(descriptor)
 
 
-def main(path: Path) -> int:
-    """Claim a generation and run it; nothing happens where another did or it is to be stopped."""
+def main(path: Path, lifeline: int = -1) -> int:
+    """Claim a generation and run it; nothing happens where another did or it is to be stopped.
+
+    Parameters
+    ----------
+    path : Path
+        Its directory.
+    lifeline : int
+        As of `Supervisor`.
+    """
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         # Handled, not ignored: what is ignored stays so in the processes that are begun.
         signal.signal(number, lambda *_: None)
@@ -379,5 +416,5 @@ def main(path: Path) -> int:
         ring(plan["bell"], path)  # it may be refused now
         return 0
     with lock:
-        Supervisor(generation, plan["bell"]).run()
+        Supervisor(generation, plan["bell"], lifeline).run()
     return 0

@@ -56,7 +56,7 @@ def decided(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -
 def _done(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> bool:
     """Return whether every worker exited 0; where others are tolerated, all ended and one so."""
     codes = [code for name, code in exits if _is_worker(name)]
-    return len(codes) == workers and (0 in codes if tolerant else not any(codes))
+    return bool(codes) and len(codes) == workers and (0 in codes if tolerant else not any(codes))
 
 
 def _failed(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> str:

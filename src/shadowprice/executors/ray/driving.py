@@ -1,0 +1,297 @@
+"""One generation on Ray, from its order to its end.
+
+    accepted -> launching -> running -> ended
+
+``launching`` is on disk here before any actor is asked for, and an actor begins its process when it
+is told to go, once. So whatever is cut off where: from ``launching`` on no process is begun anew;
+what is found runs on, and what was never told to go is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from shadowprice.executors.contract import GenerationSpec
+from shadowprice.executors.environment import PASSED_ON, Process, processes_of
+from shadowprice.executors.local.generation import ACCEPTED, ENDED, LAUNCHING, REFUSED, RUNNING, me
+from shadowprice.executors.ray.entry import Part, RayEntry
+from shadowprice.executors.ray.link import BridgeError
+from shadowprice.executors.ray.nodes import asked_of, gpus
+from shadowprice.executors.ray.parts import PartEnd, is_decided, verdict_of
+from shadowprice.executors.ray.planning import amounts, part_plan
+
+if TYPE_CHECKING:
+    from shadowprice.executors.ray.executor import RayExecutor
+
+log = logging.getLogger("shadowprice.executors")
+
+FINISH: Final = -1
+"""The order that tells processes to end because another of their generation has."""
+
+ANSWER: Final = 90.0
+"""Seconds that the bridge has for one thing that an actor is to do."""
+
+
+class Drive:
+    """Carries one generation to its end.
+
+    Parameters
+    ----------
+    executor : RayExecutor
+        Whose it is.
+    entry : RayEntry
+        The generation.
+    """
+
+    def __init__(self, executor: RayExecutor, entry: RayEntry) -> None:
+        self._executor = executor
+        self._entry = entry
+        self._asking: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Carry it on from wherever it is."""
+        try:
+            while True:
+                try:
+                    await self._run()
+                    return
+                except (BridgeError, OSError) as error:
+                    log.warning(
+                        "generation %d of %r: %s", self._entry.number, self._entry.job, error
+                    )
+                    await asyncio.sleep(1.0)
+        finally:
+            for task in self._asking:
+                task.cancel()
+
+    async def _run(self) -> None:
+        entry = self._entry
+        if entry.phase == ACCEPTED and not await self._launch():
+            await self._executor.look(entry)
+            return
+        self._take_lock()
+        while any(part.end is None for part in entry.parts.values()):
+            entry.news_came.clear()
+            for part in entry.parts.values():
+                if part.end is None and not part.attached and not part.asking:
+                    part.asking = True
+                    self._begin(self._attach(part))
+            await asyncio.to_thread(entry.read)
+            await self._order()
+            await self._executor.look(entry)
+            await entry.news_came.wait()
+        await self._finish()
+        await self._executor.look(entry)
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask(self, what: str, **more: Any) -> Any:
+        link = self._executor.link
+        if link is None:
+            raise BridgeError("there is no connection to Ray", "Closed")
+        return await link.ask(what, ANSWER, **more)
+
+    def _take_lock(self) -> None:
+        if self._entry.lock is None:
+            self._entry.lock = self._entry.generation.take_lock()
+
+    def _write(self, **change: Any) -> None:
+        generation = self._entry.generation
+        generation.write_state({**generation.state(), "at": time.time(), **change})
+
+    # ---------------------------------------------------------------- beginning
+
+    async def _launch(self) -> bool:
+        """Begin it; whether it began."""
+        entry, executor = self._entry, self._executor
+        entry.lock = await asyncio.to_thread(entry.generation.claim, me())
+        if entry.lock is None:
+            return False
+        spec = GenerationSpec.from_record(entry.generation.plan()["spec"])
+        folder = executor.folder(spec.job)
+        checkpoints = spec.checkpoint_dir or str(folder / "checkpoints")
+        work = str(folder / "work")
+        folders = [checkpoints, *([] if spec.program.directory else [work])]
+        processes = {one.name: one for one in processes_of(spec)}
+        parts = list(entry.parts.values())
+        try:
+            places = await asyncio.gather(
+                *(self._prepare(part, spec, processes[part.process], folders) for part in parts)
+            )
+        except BridgeError as error:
+            places = [{"error": str(error)}]
+        faults = [one["error"] for one in places if "error" in one]
+        await asyncio.to_thread(entry.read)
+        if entry.stop_ordered:
+            faults.append("it was told to stop before it was started")
+        if faults:
+            await self._end_actors()
+            await asyncio.to_thread(self._write, phase=REFUSED, reason=faults[0])
+            entry.lock.release()
+            entry.lock = None
+            return False
+        master = (places[0]["address"], places[0]["port"])
+
+        async def go(part: Part, place: dict[str, Any]) -> None:
+            plan = part_plan(
+                spec,
+                processes[part.process],
+                actor=part.actor,
+                master=master,
+                checkpoints=checkpoints,
+                work=work,
+                inherited=place["environment"],
+                gpus=place["gpus"],
+                log_bytes=executor.settings.log_bytes,
+                limit_memory=executor.settings.memory == "rlimit",
+            )
+            with contextlib.suppress(BridgeError):  # what became of it is found out below
+                await self._ask("call", name=part.actor, method="go", arguments=[plan])
+
+        await asyncio.gather(*(go(*one) for one in zip(parts, places, strict=True)))
+        await asyncio.to_thread(self._write, phase=RUNNING, started=time.time())
+        return True
+
+    async def _prepare(
+        self, part: Part, spec: GenerationSpec, process: Process, folders: list[str]
+    ) -> dict[str, Any]:
+        """Have an actor on the part's node."""
+        executor = self._executor
+        node = executor.nodes.get(part.server)
+        if node is None or node.id != part.node:
+            return {"error": f"the node {part.server} has left the Ray cluster"}
+        found: dict[str, Any] = await self._ask(
+            "create",
+            name=part.actor,
+            node=part.node,
+            options=asked_of(amounts(spec, process), node),
+            prepare={
+                "base": str(executor.base),
+                "token": executor.token,
+                "folders": folders,
+                "gpus": bool(gpus(node.server.capacity)),
+                "inherit": list(PASSED_ON),
+            },
+            patience=executor.settings.patience,
+        )
+        if "error" in found:
+            return {"error": f"{part.server}: {found['error']}"}
+        return found
+
+    async def _end_actors(self) -> None:
+        for part in self._entry.parts.values():
+            with contextlib.suppress(BridgeError):
+                await self._ask("kill", name=part.actor)
+
+    # ---------------------------------------------------------------- following
+
+    async def _attach(self, part: Part) -> None:
+        """Find a part's actor again and follow it; where there is none, find out how it ended."""
+        try:
+            if part.gone_since is None and await self._ask("find", name=part.actor):
+                if self._entry.phase == LAUNCHING:
+                    look = await self._ask("call", name=part.actor, method="look", arguments=[])
+                    if look["state"] is None:  # never told to go, and never will be
+                        await self._ask("kill", name=part.actor)
+                        part.lose(f"the service ended before it had begun {part.process}")
+                        return
+                part.attached = True
+                part.delivered = 0
+                return
+            await self._clear(part)
+        except BridgeError as error:
+            if error.kind != "Closed":
+                part.gone_since = part.gone_since or time.monotonic()
+        finally:
+            part.asking = False
+            if part.end is not None or part.attached:
+                self._entry.news_came.set()
+
+    async def _clear(self, part: Part) -> None:
+        """Find out how a part ended whose actor is not there."""
+        part.gone_since = part.gone_since or time.monotonic()
+        executor = self._executor
+        ids = {node.id for node in executor.nodes.values()}
+        own = executor.nodes.get(part.server)
+        node = part.node if part.node in ids else own.id if own is not None else ""
+        if node:
+            into = str(self._entry.generation.logs)
+            found = await self._ask("clear", name=part.actor, node=node, into=into)
+            if found["known"] and found["cleared"]:
+                part.on_node = False
+                part.take(found["state"])
+                if part.end is not None and part.end.lost:
+                    part.lose(f"the supervisor of {part.process} was killed on {part.server}")
+                elif part.end is None:
+                    part.lose(f"{part.process} was never begun on {part.server}")
+                return
+            if not found["known"] and node == part.node:
+                part.lose(f"the actor of {part.process} ended on {part.server} before it began")
+                return
+        if time.monotonic() - part.gone_since > executor.settings.lost_after:
+            executor.litter[part.actor] = part.server
+            part.lose(f"the node {part.server} left the Ray cluster, and {part.process} with it")
+
+    async def _order(self) -> None:
+        """Tell processes to end, where the scheduler or another process's end asks for it."""
+        entry = self._entry
+        stop = await asyncio.to_thread(entry.generation.stop)
+        if stop["command"]:
+            command = int(stop["command"])
+            grace = min(max(0.0, stop["until"] - time.time()), stop["grace"])
+        else:
+            ends = [part.end for part in entry.parts.values() if part.end is not None]
+            if not is_decided(ends, entry.workers, tolerant=entry.tolerant):
+                return
+            command, grace = FINISH, entry.grace
+        due = [
+            part
+            for part in entry.parts.values()
+            if part.end is None and part.attached and part.delivered != command
+        ]
+        await asyncio.gather(*(self._deliver(part, command, grace) for part in due))
+
+    async def _deliver(self, part: Part, command: int, grace: float) -> None:
+        try:
+            await self._ask("call", name=part.actor, method="stop", arguments=[command, grace])
+        except BridgeError:
+            return  # it is gone, or will be told again
+        part.delivered = command
+
+    # ---------------------------------------------------------------- ending
+
+    async def _finish(self) -> None:
+        """Fetch what was written, let the actors go, and say how it ended."""
+        entry = self._entry
+        parts = list(entry.parts.values())
+        into = str(entry.generation.logs)
+        for part in parts:
+            if part.on_node:
+                with contextlib.suppress(BridgeError):
+                    await self._ask("collect", name=part.actor, into=into)
+                    await self._ask("call", name=part.actor, method="retire", arguments=[])
+                with contextlib.suppress(BridgeError):
+                    await self._ask("kill", name=part.actor)
+        ends = [part.end for part in parts if isinstance(part.end, PartEnd)]
+        ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
+        known = verdict_of(ends, entry.workers, stop_ordered=ordered, tolerant=entry.tolerant)
+        decided = next(part for part in parts if part.process == known.process)
+        change: dict[str, Any] = {
+            "ending": known.ending,
+            "process": known.process,
+            "code": known.code if known.code >= 0 else None,
+            "reason": known.reason,
+            "tail": decided.state.get("tail", []),
+            "forced": any(bool(part.state.get("forced")) for part in parts),
+        }
+        await asyncio.to_thread(self._write, phase=ENDED, **change)
+        if entry.lock is not None:
+            entry.lock.release()
+            entry.lock = None

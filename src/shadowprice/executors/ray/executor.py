@@ -1,0 +1,457 @@
+"""Jobs on a Ray cluster: the executor that the service holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
+from shadowprice.executors.contract import (
+    Capabilities,
+    ExecutorError,
+    ExecutorOptions,
+    GenerationSpec,
+    Held,
+    LogChunk,
+    Observed,
+    Receipt,
+    Report,
+    ServerGone,
+    ServerSeen,
+    ServerSlice,
+    Started,
+)
+from shadowprice.executors.local import logs
+from shadowprice.executors.local.disk import Lock, write_new
+from shadowprice.executors.local.generation import OVER, RUNNING
+from shadowprice.executors.local.store import Store
+from shadowprice.executors.ray.bundle import bundle, digest
+from shadowprice.executors.ray.driving import Drive
+from shadowprice.executors.ray.entry import RayEntry
+from shadowprice.executors.ray.link import BridgeError, Link
+from shadowprice.executors.ray.nodes import Node, nodes_of
+from shadowprice.executors.ray.planning import plan_of
+from shadowprice.executors.ray.reach import endpoint, reached
+from shadowprice.executors.ray.settings import read_settings
+
+log = logging.getLogger("shadowprice.executors")
+
+PATROL: Final = 1.0
+"""Seconds between looks at the nodes, and at what no event told."""
+
+CONNECT: Final = 60.0
+"""Seconds that Ray has to let a driver in."""
+
+TURN: Final = 10.0
+"""Seconds that the bridge of a service that was killed has to end."""
+
+_MOST_LOG: Final = 1 << 20
+
+
+class UnreachableError(ExecutorError):
+    """No Ray that could be used answers; where a service starts, its call is wrong."""
+
+    exit_code = 2
+
+
+class RayExecutor:
+    """Runs every process of a generation under a detached actor, on the node that a plan names.
+
+    Parameters
+    ----------
+    options : ExecutorOptions
+        Its directory, and the address as Ray takes it: ``auto``, ``HOST:PORT`` of a head whose
+        cluster this machine is in, or ``ray://HOST:PORT``; settings as in `settings`.
+
+    Raises
+    ------
+    InputError
+        If the address or a setting is wrong, or this is no Linux.
+    """
+
+    def __init__(self, options: ExecutorOptions) -> None:
+        if not sys.platform.startswith("linux"):
+            raise InputError("the Ray executor needs Linux: it holds processes by its means")
+        self.settings = read_settings(options.settings)
+        self._address = options.address or "auto"
+        if self._address != "auto" and endpoint(self._address) is None:
+            mend = "write auto, HOST:PORT or ray://HOST:PORT"
+            raise InputError(Fault("--address", f"{shown(self._address)} is no such", mend))
+        self._namespace = options.namespace
+        self.path = Path(options.directory)
+        self.base = Path(self.settings.shared) if self.settings.shared else self.path
+        self.nodes: dict[str, Node] = {}
+        self.entries: dict[tuple[str, int], RayEntry] = {}
+        self._expected: frozenset[str] = frozenset()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
+        self._lock: Lock | None = None
+        self.link: Link | None = None
+        self._patrolling: asyncio.Task[None] | None = None
+        self.token = ""
+        self.litter: dict[str, str] = {}
+        """Actors of processes that were lost with their server: what that keeps of them."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return Capabilities(discovers_servers=True, several_machines=True, progress_files=True)
+
+    # ------------------------------------------------------------------ coming and going
+
+    async def open(self) -> None:
+        """Begin, and find again what runs.
+
+        Raises
+        ------
+        ExecutorError
+            If Ray does not answer, is another version, or another service uses the directory.
+        """
+        try:
+            await asyncio.to_thread(self._open)
+        except OSError as error:
+            raise ExecutorError(
+                f"{error.filename}: {error.strerror}; give another place"
+            ) from error
+        until = time.monotonic() + TURN
+        while self._lock is None:
+            self._lock = await asyncio.to_thread(Lock.take, self.path / "lock")
+            if self._lock is None and time.monotonic() > until:
+                raise ExecutorError(
+                    f"{self.path} is used by another service; stop that one, or give another --data"
+                )
+            await asyncio.sleep(0 if self._lock is not None else 0.1)
+        try:
+            await self._connect()
+            await self._look_at_nodes()
+        except BaseException:
+            await self.close()
+            raise
+        for job, number, generation in await asyncio.to_thread(lambda: list(self._store.live())):
+            entry = RayEntry(job, number, generation)
+            entry.read()
+            self.entries[job, number] = entry
+            self._drive(entry)
+        self._patrolling = asyncio.create_task(self._patrol_forever())
+
+    def _open(self) -> None:
+        self._store = Store(self.path)
+        self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark = self.base / ".shadowprice-id"
+        if not mark.exists():
+            write_new(mark, secrets.token_hex(16).encode())
+        self.token = mark.read_text(encoding="ascii").strip()
+
+    async def _connect(self) -> None:
+        """Begin a bridge, and let it connect."""
+        assert self._lock is not None
+        if self.link is not None:
+            await self.link.close()
+        why = await asyncio.to_thread(reached, self._address)
+        if why:
+            raise UnreachableError(f"no Ray answers at {self._address}: {why}")
+        link = self.link = Link(self.path / "bridge.log", self._happened)
+        try:
+            await link.open(self._lock.descriptor)
+            place = {"root": self.settings.node_dir, "digest": digest(), "bundle": bundle()}
+            await link.ask(
+                "connect",
+                CONNECT,
+                address=self._address,
+                namespace=self._namespace,
+                place=place,
+            )
+        except BridgeError as error:
+            await link.close()
+            raise UnreachableError(self._why(error, link)) from error
+
+    def _why(self, error: BridgeError, link: Link) -> str:
+        text = str(error)
+        if "ersion mismatch" in text or "version" in text.lower():
+            return f"{self._address}: {text}; install what its nodes have"
+        if error.kind == "Closed" and "No module named" in link.last_words():
+            return f"{link.last_words()}; pip install 'shadowprice[ray]' brings it"
+        if error.kind == "Closed":
+            return f"no Ray answers at {self._address}: {link.last_words() or text}"
+        return f"no Ray answers at {self._address}: {text}"
+
+    async def close(self) -> None:
+        """Let go. What runs goes on."""
+        tasks = [one.driving for one in self.entries.values() if one.driving is not None]
+        if self._patrolling is not None:
+            tasks.append(self._patrolling)
+            self._patrolling = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self.link is not None:
+            await self.link.close()
+            self.link = None
+        for entry in self.entries.values():
+            if entry.lock is not None:
+                entry.lock.release()
+                entry.lock = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        self._reports.put_nowait(None)
+
+    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+        """Take in which servers the service reckons with; those not there are told gone."""
+        self._expected = frozenset(server.name for server in servers)
+        for name in self._expected - self.nodes.keys():
+            self._reports.put_nowait(self._gone(name))
+
+    @staticmethod
+    def _gone(name: str) -> ServerGone:
+        return ServerGone(name, time.time(), "no node of the Ray cluster has this name")
+
+    # ------------------------------------------------------------------ orders
+
+    async def start(self, spec: GenerationSpec) -> Receipt:
+        """Start a generation; see `Executor.start`."""
+        async with self._one_at_a_time(spec.job):
+            if self.link is None or not self.link.up:
+                raise ExecutorError("there is no connection to Ray")
+            try:
+                receipt = await asyncio.to_thread(self._store.weigh, spec.job, spec.generation)
+                if receipt is not Receipt.ACCEPTED:
+                    return receipt
+                held = self._store.generation(spec.job, spec.generation)
+                entry = RayEntry(spec.job, spec.generation, held)
+                entry.placement = spec.placement
+                live = [one for one in self.entries.values() if not one.over]
+                plan, refusal = plan_of(spec, self.nodes, [d for one in live for d in one.deals])
+                entry.take_plan(plan)
+                self.entries[spec.job, spec.generation] = entry
+                try:
+                    await asyncio.to_thread(self._store.accept, spec, plan, refusal)
+                except BaseException:
+                    del self.entries[spec.job, spec.generation]
+                    raise
+            except (OSError, ValueError) as error:
+                raise ExecutorError(f"{self.path}: {error}") from error
+            await self.look(entry)
+            if not refusal:
+                self._drive(entry)
+            return receipt
+
+    def _drive(self, entry: RayEntry) -> None:
+        if not entry.over:
+            entry.driving = asyncio.create_task(Drive(self, entry).run())
+
+    async def stop(
+        self, command: int, job: str, generation: int, grace: float | None = None
+    ) -> Receipt:
+        """Stop a generation; see `Executor.stop`."""
+        async with self._one_at_a_time(job):
+            entry = self.entries.get((job, generation))
+            if grace is None:
+                grace = entry.grace if entry is not None else 0.0
+            try:
+                receipt = await asyncio.to_thread(
+                    self._store.stop, command, job, generation, max(0.0, grace)
+                )
+            except (OSError, ValueError) as error:
+                raise ExecutorError(f"{self.path}: {error}") from error
+            if receipt in {Receipt.ACCEPTED, Receipt.DUPLICATE}:
+                if entry is None:
+                    entry = RayEntry(job, generation, self._store.generation(job, generation))
+                    if await asyncio.to_thread(entry.is_live):
+                        self.entries[job, generation] = entry
+                entry.stop_ordered = True
+                entry.told_end = False  # it is told again, now as the answer to this order
+                await self.look(entry)
+                entry.news_came.set()
+            return receipt
+
+    def _one_at_a_time(self, job: str) -> asyncio.Lock:
+        if len(self._locks) > 10_000:
+            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
+        return self._locks.setdefault(job, asyncio.Lock())
+
+    # ------------------------------------------------------------------ following
+
+    def _happened(self, event: dict[str, Any]) -> None:
+        """Take in what the bridge tells of an actor."""
+        for entry in self.entries.values():
+            part = entry.parts.get(event["name"])
+            if part is None:
+                continue
+            if event["event"] == "gone":
+                part.attached = False
+                part.asking = False
+            else:
+                entry.reported(event["news"]["progress"])
+                if event["news"]["state"] is not None:
+                    part.take(event["news"]["state"])
+            entry.news_came.set()
+            return
+
+    async def look(self, entry: RayEntry) -> None:
+        """Report what is new of a generation."""
+        async with entry.looking:  # one after the other: nothing is told after an end
+            await asyncio.to_thread(entry.read)
+            progress = entry.new_progress()
+            news = entry.news()
+            if progress is not None:  # what a job said last counts before its end
+                over = bool(news) and not isinstance(news[-1], Started)
+                news.insert(len(news) - over, progress)
+            for report in news:
+                self._reports.put_nowait(report)
+
+    async def _patrol_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PATROL)
+            try:
+                if self.link is None or not self.link.up:
+                    for entry in self.entries.values():
+                        for part in entry.parts.values():
+                            part.attached = part.asking = False
+                    await self._connect()
+                await self._look_at_nodes()
+                await self._tidy()
+            except ExecutorError as error:
+                log.warning("Ray cannot be reached: %s", error)
+            except (OSError, ValueError) as error:
+                log.warning("looking at the nodes of Ray failed: %s", error)
+            for entry in self.entries.values():
+                entry.news_came.set()
+
+    async def _look_at_nodes(self) -> None:
+        assert self.link is not None
+        records = await self.link.ask("nodes", 10.0)
+        found = nodes_of(records, {name: node.id for name, node in self.nodes.items()})
+        before, self.nodes = self.nodes, found
+        now = time.time()
+        for name, node in found.items():
+            if name not in before or before[name].server != node.server:
+                self._reports.put_nowait(ServerSeen(node.server, now))
+        for name in before.keys() - found.keys():
+            self._reports.put_nowait(self._gone(name))
+
+    async def _tidy(self) -> None:
+        """Remove what nodes that are back kept of processes that were lost with them."""
+        for actor, server in tuple(self.litter.items()):
+            node = self.nodes.get(server)
+            if node is not None and self.link is not None:
+                del self.litter[actor]
+                with contextlib.suppress(BridgeError):
+                    await self.link.ask("clear", 60.0, name=actor, node=node.id, into="")
+
+    async def list(self) -> tuple[Held, ...]:
+        """Return every generation that is not forgotten."""
+        ordered = sorted(self.entries.values(), key=lambda entry: entry.accepted)
+        return tuple(entry.held() for entry in ordered)
+
+    async def watch(self) -> AsyncIterator[Report]:
+        """Tell what happens; see `Executor.watch`."""
+        reports = self._reports = asyncio.Queue()
+        now = time.time()
+        for node in self.nodes.values():
+            reports.put_nowait(ServerSeen(node.server, now))
+        for name in self._expected - self.nodes.keys():
+            reports.put_nowait(self._gone(name))
+        for entry in sorted(self.entries.values(), key=lambda one: one.accepted):
+            entry.told_start = entry.told_end = False
+            for report in entry.news():
+                reports.put_nowait(report)
+        while True:
+            told = await reports.get()
+            if told is None:
+                return
+            yield told
+
+    # ------------------------------------------------------------------ afterwards
+
+    async def forget(self, job: str, generation: int) -> None:
+        """Take in that an end was recorded; see `Executor.forget`."""
+        async with self._one_at_a_time(job):
+            with contextlib.suppress(OSError):
+                if await asyncio.to_thread(self._store.forget, job, generation):
+                    self.entries.pop((job, generation), None)
+
+    async def discard(self, job: str) -> None:
+        """Remove what is kept of a job that is over."""
+        async with self._one_at_a_time(job):
+            try:
+                if await asyncio.to_thread(self._store.discard, job):
+                    for key in [key for key in self.entries if key[0] == job]:
+                        del self.entries[key]
+                    folder = self.folder(job)
+                    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            except OSError as error:
+                raise ExecutorError(f"{self.path}: {error}") from error
+
+    def folder(self, job: str) -> Path:
+        """Return where a job may leave files that all nodes see."""
+        return self.base / "files" / self._store.job(job).name
+
+    async def logs(
+        self,
+        job: str,
+        generation: int | None = None,
+        process: str = "worker-0",
+        *,
+        start: int | None = None,
+        most: int = 65_536,
+    ) -> LogChunk:
+        """Return a piece of a process's log; see `Executor.logs`."""
+        most = max(1, min(most, _MOST_LOG))
+        numbers = await asyncio.to_thread(self._store.generations, job)
+        if generation is None:
+            kept = [n for n in numbers if self._has_logs(job, n)]
+            generation = max(kept, default=0)
+        if generation not in numbers:
+            raise KeyError(f"{process} of generation {generation}")
+        entry = self.entries.get((job, generation))
+        if entry is not None and not entry.over:
+            return await self._live_logs(entry, process, start, most)
+        return await asyncio.to_thread(self._kept_logs, job, generation, process, start, most)
+
+    def _has_logs(self, job: str, number: int) -> bool:
+        entry = self.entries.get((job, number))
+        if entry is not None and not entry.over:
+            return entry.phase == RUNNING
+        return bool(logs.names(self._store.generation(job, number).logs))
+
+    async def _live_logs(
+        self, entry: RayEntry, process: str, start: int | None, most: int
+    ) -> LogChunk:
+        part = next((one for one in entry.parts.values() if one.process == process), None)
+        found = None
+        if part is not None and self.link is not None and entry.phase == RUNNING:
+            with contextlib.suppress(BridgeError):
+                arguments = [process, start, most, part.end is not None]
+                found = await self.link.ask(
+                    "call", 20.0, name=part.actor, method="logs", arguments=arguments
+                )
+        if found is None:
+            raise KeyError(f"{process} of generation {entry.number}")
+        begin, end, text, _ = found
+        return LogChunk(entry.number, process, begin, end, text, complete=False)
+
+    def _kept_logs(
+        self, job: str, number: int, process: str, start: int | None, most: int
+    ) -> LogChunk:
+        generation = self._store.generation(job, number)
+        if process not in logs.names(generation.logs):
+            raise KeyError(f"{process} of generation {number}")
+        complete = generation.state()["phase"] in OVER
+        begin, end, text = logs.read(generation.logs, process, start, most, complete=complete)
+        _, last, _ = logs.read(generation.logs, process, None, 1, complete=True)
+        return LogChunk(number, process, begin, end, text, complete and end >= last)
+
+    async def observe(self) -> tuple[Observed, ...]:
+        """Return what really runs: this executor's own generations."""
+        own = [entry.held() for entry in self.entries.values() if entry.phase == RUNNING]
+        return tuple(Observed(one.job, one.placement, one.started or 0.0) for one in own)

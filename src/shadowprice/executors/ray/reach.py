@@ -1,0 +1,34 @@
+"""Whether anybody listens where a Ray head is said to be; without ray, and at once."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+PATIENCE: Final = 5.0
+"""Seconds that an address has to answer."""
+
+
+def endpoint(address: str) -> tuple[str, int] | None:
+    """Return host and port of ``HOST:PORT`` or ``ray://HOST:PORT``, None for any other."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def reached(address: str) -> str:
+    """Return why nobody answers at an address; empty where somebody does, or it is none.
+
+    Ray itself would try for a minute, and say it in a page.
+    """
+    place = endpoint(address)
+    if place is None:
+        return ""
+    try:
+        with socket.create_connection(place, PATIENCE):
+            return ""
+    except TimeoutError:
+        return "it does not answer"
+    except OSError as error:
+        return error.strerror or str(error)

@@ -1,0 +1,133 @@
+"""``shadowprice serve --executor ray``: nodes join and are killed, and so is the service."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.rays import RayCluster
+
+pytestmark = pytest.mark.ray
+
+START = "from shadowprice.cli.main import run; run()"
+TRAIN = Path(__file__).parents[2] / "examples" / "live" / "train.py"
+PATIENCE = 180.0
+CLUSTER = {
+    "slot": "3s",
+    "horizon": 200,
+    # "two" is not in the file: it joins because Ray has it. "gone" is, and Ray has it not.
+    "servers": [
+        {"name": "one", "capacity": {"cpu": 2, "memory": "1GiB"}},
+        {"name": "gone", "capacity": {"cpu": 64, "memory": "64GiB"}},
+    ],
+}
+
+
+@contextmanager
+def serving(folder: Path, cluster: RayCluster) -> Iterator[tuple[httpx.Client, int]]:
+    """Run the command; yield a client and the service's number."""
+    file = folder / "cluster.yaml"
+    file.write_text(yaml.safe_dump(CLUSTER))
+    words = ["serve", "-c", str(file), "--data", str(folder / "data"), "--listen", "127.0.0.1:0"]
+    words += ["-p", "fifo", "-o", "json", "--executor", "ray", "--address", cluster.address]
+    words += ["--executor-set", f"node_dir={folder / 'nodes'}", "--executor-set", "lost_after=2"]
+    with (
+        (folder / "log").open("a") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", START, *words], stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            address = json.loads(process.stdout.readline())["address"]
+            token = (folder / "data" / "operator.token").read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            with httpx.Client(base_url=address, headers=headers, timeout=20) as client:
+                yield client, process.pid
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def until(said: Callable[[], Any], shown: Callable[[], Any] = lambda: "") -> Any:
+    """Wait until something holds, and return it."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        found = said()
+        if found:
+            return found
+        assert time.monotonic() < end, shown()
+        time.sleep(0.3)
+
+
+def job(name: str, cores: int, seed: int) -> dict[str, Any]:
+    words = [sys.executable, str(TRAIN), "--task", "spirals", "--steps", "160", "--pace", "0.1"]
+    return {
+        "name": name,
+        "chunks": 2,
+        "minibatches": 80,
+        "minibatch_time": "150ms",
+        "worker": {"cpu": cores, "memory": "300MiB"},
+        "utility": {"kind": "sigmoid", "value": 10, "decay": 0.1, "target": "200s"},
+        "run": {
+            "command": [*words, "--seed", str(seed)],
+            "env": {"PYTHONPATH": str(TRAIN.parents[2] / "src"), "OMP_NUM_THREADS": 1},
+            "grace": "15s",
+            "retries": 2,
+        },
+    }
+
+
+def jobs(client: httpx.Client) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in client.get("/v1/jobs").json()["jobs"]}
+
+
+def servers(client: httpx.Client) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in client.get("/v1/servers").json()["servers"]}
+
+
+def test_jobs_finish_though_a_raylet_and_the_service_are_killed(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    def finished(client: httpx.Client) -> bool:
+        states = {one["state"] for one in jobs(client).values()}
+        assert not states & {"refused", "failed", "cancelled"}, jobs(client)
+        return states == {"finished"}
+
+    with serving(tmp_path, ray_cluster) as (client, process):
+        found = until(lambda: "two" in servers(client) and servers(client))
+        assert found["two"]["capacity"]["cpu"] == 1
+        until(lambda: servers(client)["gone"]["state"] == "lost", lambda: servers(client))
+        # `wide` takes server one as a whole, so the other has to be on the one that joined.
+        for one in (job("wide", 2, 1), job("narrow", 1, 2)):
+            assert client.post("/v1/jobs", json=one).status_code == 201
+        until(
+            lambda: all(one["progress"] > 0 for one in jobs(client).values()),
+            lambda: jobs(client),
+        )
+        assert jobs(client)["narrow"]["servers"] == ["two"]
+        ray_cluster.kill("two")
+        until(lambda: servers(client)["two"]["state"] == "lost", lambda: servers(client))
+        os.kill(process, signal.SIGKILL)
+    ray_cluster.restore()
+    with serving(tmp_path, ray_cluster) as (client, _):
+        until(lambda: servers(client)["two"]["state"] != "lost", lambda: servers(client))
+        until(lambda: finished(client), lambda: jobs(client))
+        over = jobs(client)
+        assert over["wide"]["generation"] == 1  # it ran on through all of it
+        assert over["narrow"]["generation"] > 1
+        for name in over:
+            assert "done: loss" in client.get(f"/v1/jobs/{name}/logs").json()["text"]
+        assert list((tmp_path / "nodes" / "parts").glob("*")) == []

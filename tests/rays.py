@@ -1,0 +1,74 @@
+"""A Ray cluster of several raylets on this machine, for tests."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+ADDRESS = "127.0.0.2"
+"""Loopback, and none of the names that Ray takes for "the address of this machine"."""
+
+NODES: Mapping[str, Mapping[str, Any]] = {
+    "one": {"num_cpus": 2, "num_gpus": 2, "memory": 1 << 30, "labels": {"zone": "a"}},
+    "two": {"num_cpus": 1, "num_gpus": 1},
+}
+
+
+class RayCluster:
+    """A head that carries no work, and nodes by name.
+
+    Parameters
+    ----------
+    nodes : mapping of str to mapping
+        What each node has, as `ray.cluster_utils.Cluster.add_node` takes it.
+    **head
+        More of the head.
+    """
+
+    def __init__(self, nodes: Mapping[str, Mapping[str, Any]] = NODES, **head: Any) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.wanted = dict(nodes)
+        self.nodes: dict[str, Any] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.cluster = Cluster()
+            self._add("head", num_cpus=0, include_dashboard=False, **head)
+        self.restore()
+
+    @property
+    def address(self) -> str:
+        """Where drivers connect."""
+        return str(self.cluster.address)
+
+    def _add(self, name: str, **more: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self.cluster.add_node(
+                wait=False,
+                node_name=name,
+                node_ip_address=ADDRESS,
+                object_store_memory=80 << 20,
+                **more,
+            )
+
+    def restore(self) -> None:
+        """Start the nodes that are not there."""
+        for name in self.wanted.keys() - self.nodes.keys():
+            self.nodes[name] = self._add(name, **self.wanted[name])
+
+    def kill(self, name: str) -> None:
+        """Kill a raylet, without a warning."""
+        self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
+
+    def shutdown(self) -> None:
+        """End all of it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name in list(self.nodes):
+                self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
+            self.cluster.remove_node(self.cluster.head_node, allow_graceful=False)

@@ -1,0 +1,181 @@
+"""How a generation ended on Ray, by its processes; what nodes are; what is asked of Ray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowprice.core.errors import InputError
+from shadowprice.executors.local.machine import NoPlaceError
+from shadowprice.executors.local.verdict import verdict
+from shadowprice.executors.ray.nodes import Node, asked_of, check_room, nodes_of
+from shadowprice.executors.ray.parts import PartEnd, verdict_of
+from shadowprice.executors.ray.reach import endpoint, reached
+from shadowprice.executors.ray.settings import read_settings
+
+CODES = st.sampled_from([0, 0, 1, 137, 143])
+
+
+@given(
+    st.lists(
+        st.tuples(CODES, st.floats(0, 9), st.booleans(), st.booleans()), min_size=1, max_size=5
+    ),
+    st.integers(0, 2),
+    st.booleans(),
+)
+def test_it_is_the_verdict_of_one_machine_where_clocks_agree(
+    drawn: list[tuple[int, float, bool, bool]], servers: int, ordered: bool
+) -> None:
+    workers = max(1, len(drawn) - servers)
+    names = [f"worker-{n}" for n in range(workers)]
+    names += [f"ps-{n}" for n in range(len(drawn) - workers)]
+    # As one supervisor sees it: the first failure tells all others to end, and so does an order.
+    ends, first = [], min((at for code, at, _, _ in drawn if code), default=99.0)
+    for name, (code, at, told, killed) in zip(names, drawn, strict=True):
+        was_told = at > first or (ordered and told and at >= first)
+        ends.append(PartEnd(name, code, at, told=was_told, killed=killed and was_told))
+    in_order = sorted(ends, key=lambda end: (end.told, end.at))
+    expected = verdict(
+        [(end.name, end.code) for end in in_order],
+        workers,
+        stopped=ordered and not any(end.code and not end.told for end in ends),
+        from_outside=False,
+        killed={end.name for end in ends if end.killed},
+        notes={},
+    )
+    assert verdict_of(ends, workers, stop_ordered=ordered) == expected
+
+
+def test_clocks_that_differ_blame_nobody_who_was_told_to_end() -> None:
+    # The node of worker 1 is an hour slow: by its clock it ended first, after it was told to.
+    ends = [
+        PartEnd("worker-0", 9, 5000.0),
+        PartEnd("worker-1", 1, 1400.0, told=True),
+    ]
+    known = verdict_of(ends, 2, stop_ordered=False)
+    assert (known.ending, known.process, known.code) == ("failed", "worker-0", 9)
+
+
+def test_a_lost_process_is_no_fault_of_those_that_failed_of_it() -> None:
+    ends = [PartEnd("worker-0", 1, 5.0), PartEnd("worker-1", -1, 0.0, lost="two left")]
+    known = verdict_of(ends, 2, stop_ordered=False)
+    assert (known.ending, known.reason) == ("lost", "two left")
+
+
+def test_a_parameter_server_lost_after_all_workers_were_done_changes_nothing() -> None:
+    ends = [PartEnd("worker-0", 0, 5.0), PartEnd("ps-0", -1, 0.0, lost="two left")]
+    assert verdict_of(ends, 1, stop_ordered=False).ending == "done"
+
+
+@pytest.mark.parametrize("change", [{"phase": "running"}, {"cut": True}, {"code": None}])
+def test_what_nobody_saw_end_is_lost(change: dict[str, Any]) -> None:
+    state = {"phase": "ended", "code": 0, "at": 1.0, "exited": 1.0, "ending": "done"}
+    assert PartEnd.of("worker-0", state, "gone").lost == ""
+    assert PartEnd.of("worker-0", {**state, **change}, "gone").lost == "gone"
+
+
+# ------------------------------------------------------------------ nodes
+
+
+def record(name: str, number: str, **resources: float) -> dict[str, Any]:
+    return {
+        "NodeID": number,
+        "NodeName": name,
+        "NodeManagerAddress": "127.0.0.2",
+        "Alive": True,
+        "Resources": {"node:127.0.0.2": 1.0, "object_store_memory": 9.0, **resources},
+        "Labels": {"ray.io/accelerator-type": "A100", "zone": "a"},
+    }
+
+
+def test_nodes_become_servers() -> None:
+    found = nodes_of([record("a", "1", CPU=2.5, GPU=4, memory=1e9, disk=2)], {})
+    server = found["a"].server
+    assert server.capacity == {
+        "cpu": 2500,
+        "gpu": 4000,
+        "gpu/A100": 4000,
+        "memory": 10**9,
+        "disk": 2000,
+    }
+    assert server.labels["zone"] == "a"
+
+
+def test_of_two_nodes_with_one_name_the_known_one_stays() -> None:
+    both = [record("a", "1", CPU=1), record("a", "2", CPU=1)]
+    assert nodes_of(both, {})["a"].id == "1"
+    assert nodes_of(both, {"a": "2"})["a"].id == "2"
+
+
+def test_what_can_carry_nothing_is_no_server() -> None:
+    dead = {**record("dead", "2", CPU=8), "Alive": False}
+    assert nodes_of([record("head", "1", memory=1e9), dead], {}) == {}
+
+
+@pytest.fixture
+def node() -> Node:
+    return nodes_of([record("a", "1", CPU=2, GPU=2, memory=1000, disk=3)], {})["a"]
+
+
+def test_what_is_asked_of_ray(node: Node) -> None:
+    wanted = {"cpu": 1500, "gpu/A100": 500, "memory": 300, "disk": 1000, "bandwidth": 5}
+    assert asked_of(wanted, node) == {
+        "num_cpus": 1.5,
+        "num_gpus": 0.5,
+        "memory": 300,
+        "resources": {"disk": 1.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "why"),
+    [
+        ([{"gpu": 1000}] * 3, [], "a has 2 GPUs, 0 of them free, and a process asks for 1"),
+        ([{"gpu": 500}], [{"gpu": 2000}], "no GPU with 0.5 of it free"),
+        ([{"gpu": 1500}], [], "whole GPUs beyond one"),
+        ([{"cpu": 1000}] * 2, [{"cpu": 1000}], "1 of cpu free in Ray, and 2 is asked for"),
+        ([{"memory": 1001}], [], "1000 of memory free in Ray, and 1001 is asked for"),
+        ([{"disk": 4000}], [], "3 of disk free"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_ray_would_wait(
+    node: Node, new: list[dict[str, int]], old: list[dict[str, int]], why: str
+) -> None:
+    with pytest.raises(NoPlaceError, match=why):
+        check_room(node, new, old)
+
+
+def test_what_fits_is_not_refused(node: Node) -> None:
+    check_room(node, [{"gpu": 500, "cpu": 1000}] * 2, [{"gpu": 1000, "memory": 1000}])
+    check_room(node, [{"bandwidth": 10**12}], [])
+
+
+# ------------------------------------------------------------------ settings, addresses
+
+
+@pytest.mark.parametrize(
+    ("given_", "says"),
+    [
+        ({"patients": "3"}, "did you mean 'patience'?"),
+        ({"lost_after": "0"}, "write seconds, from 1"),
+        ({"patience": "soon"}, "write seconds, from 1"),
+        ({"shared": "here"}, "write an absolute path"),
+        ({"memory": "cgroup"}, "one of: rlimit, off"),
+        ({"log_bytes": "7"}, "from 1,024 on"),
+    ],
+)
+def test_wrong_settings_are_refused(given_: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        read_settings(given_)
+
+
+def test_addresses() -> None:
+    assert endpoint("ray://head:10001") == ("head", 10001)
+    assert endpoint("[::1]:6379") == ("::1", 6379)
+    assert endpoint("auto") is endpoint("head") is endpoint("ray://:1") is None
+    assert endpoint("head:99999") is None
+    assert reached("auto") == ""
+    assert reached("ray://127.0.0.1:1") != ""
