@@ -104,6 +104,10 @@ def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_n
     }
     second = Generation(folder, scripts.train, 2, 3, 2, **given)
     assert set(second.ended().values()) == {0}
+    metrics = json.loads((folder / "progress.json").read_text())["metrics"]
+    # What the change from the first to the second cost.
+    assert metrics["change_checkpoint"] > 0
+    assert {"change_away", "change_start", "change_first_step"} <= metrics.keys()
     found = dict(json.loads(line) for line in Path(losses).read_text().splitlines())
     assert np.allclose([found[step] for step in range(len(curve))], curve, rtol=1e-6)
     state = torch.load(result, weights_only=True)
