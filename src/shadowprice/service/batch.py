@@ -41,6 +41,7 @@ from shadowprice.service.clock import Calendar
 from shadowprice.service.outcome import Told
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
+from shadowprice.service.store.prepared import Prepared
 from shadowprice.service.views import JobView, State, changes_of
 
 if TYPE_CHECKING:
@@ -393,15 +394,15 @@ class Batch:
     def write(self) -> None:
         """Write everything that was noted."""
         store, connection = self.truth.store, self.connection
-        store.write(connection, tables.journal.insert(), self._journal)
+        store.write(connection, _INSERT_JOURNAL, self._journal)
         self._write_jobs()
         self.billing.write()
-        store.write(connection, tables.commands.insert(), self._commands)
-        store.write(connection, tables.generations.insert(), self._generations)
+        store.write(connection, _INSERT_COMMANDS, self._commands)
+        store.write(connection, _INSERT_GENERATIONS, self._generations)
         store.write(connection, _END_GENERATIONS, self._over)
         store.write(
             connection,
-            tables.events.insert(),
+            _INSERT_EVENTS,
             [
                 {
                     "id": told.id,
@@ -437,7 +438,7 @@ class Batch:
             else:
                 known.append({"key": view.id} | values)
         store, connection = self.truth.store, self.connection
-        store.write(connection, tables.jobs.insert(), fresh)
+        store.write(connection, _INSERT_JOBS, fresh)
         store.write(connection, _UPDATE_JOB, known)
 
     # ---------------------------------------------------------------- looking
@@ -476,7 +477,13 @@ class Batch:
         return view
 
 
-_UPDATE_JOB: Final = (
+_INSERT_JOURNAL: Final = Prepared(tables.journal.insert())
+_INSERT_JOBS: Final = Prepared(tables.jobs.insert())
+_INSERT_COMMANDS: Final = Prepared(tables.commands.insert())
+_INSERT_GENERATIONS: Final = Prepared(tables.generations.insert())
+_INSERT_EVENTS: Final = Prepared(tables.events.insert())
+
+_UPDATE_JOB: Final = Prepared(
     tables.jobs.update()
     .where(tables.jobs.c.id == bindparam("key"))
     .values(
@@ -487,7 +494,7 @@ _UPDATE_JOB: Final = (
     )
 )
 
-_END_GENERATIONS: Final = (
+_END_GENERATIONS: Final = Prepared(
     tables.generations.update()
     .where(
         tables.generations.c.job == bindparam("of"),

@@ -23,6 +23,7 @@ from shadowprice.core.quote import Quote
 from shadowprice.core.specs import JobSpec
 from shadowprice.service.batch import Batch
 from shadowprice.service.billing import CannotPayError, price_of, reason_of
+from shadowprice.service.outcome import Operation
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.submission import (
     Submission,
@@ -36,6 +37,9 @@ log = logging.getLogger("shadowprice.service")
 
 BACKLOG: Final = 1_000_000
 """Jobs that may wait to be decided on."""
+
+TOGETHER: Final = 32
+"""Submissions that are decided on in one event, at most, where several wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,21 @@ class Submit:
         truth = batch.truth
         if len(truth.backlog) + len(self.submissions) > BACKLOG:
             raise ProblemError("too-many", f"{len(truth.backlog)} jobs wait to be decided on")
+        answers, fresh = self._take_in(batch)
+        if self.at_once:
+            _arrive_or_forget(batch, fresh)
+        else:
+            truth.backlog.extend(one.name for one in fresh)
+        return answers
+
+    def _take_in(
+        self, batch: Batch
+    ) -> tuple[list[tuple[str, ProblemError | None]], list[Submission]]:
+        """Note the jobs that are new; return the answer, and those."""
+        truth = batch.truth
         known = batch.stored([one.name for one in self.submissions])
         answers: list[tuple[str, ProblemError | None]] = []
-        fresh: list[str] = []
+        fresh: list[Submission] = []
         for one in self.submissions:
             problem = None
             if one.name in known:
@@ -73,18 +89,45 @@ class Submit:
                 )  # fmt: skip
                 truth.next_job += 1
                 batch.add(view, one.record, one.content)
-                fresh.append(one.name)
+                fresh.append(one)
             answers.append((one.name, problem))
-        if self.at_once:
-            try:
-                _arrive(batch, fresh)
-            except ShadowpriceError:
-                for name in fresh:
-                    batch.forget(name)
-                raise
-        else:
-            truth.backlog.extend(fresh)
-        return answers
+        return answers, fresh
+
+
+def waiting_together(operations: Sequence[Operation]) -> list[Submit]:
+    """Return the submissions that operations begin with, to be decided on in one event."""
+    found: list[Submit] = []
+    for operation in operations[:TOGETHER]:
+        if not isinstance(operation, Submit) or not operation.at_once:
+            break
+        found.append(operation)
+    return found
+
+
+def submit_together(batch: Batch, submits: Sequence[Submit]) -> list[Any]:
+    """Let jobs that were submitted one by one arrive in one event; return the answer to each.
+
+    Raises
+    ------
+    ShadowpriceError
+        If they cannot be decided on together; nothing was then taken in.
+    """
+    answers, fresh = [], []
+    for one in submits:
+        answer, new = one._take_in(batch)
+        answers.append(answer)
+        fresh += new
+    _arrive_or_forget(batch, fresh)
+    return answers
+
+
+def _arrive_or_forget(batch: Batch, fresh: Sequence[Submission]) -> None:
+    try:
+        _arrive(batch, [one.name for one in fresh], {one.name: one.spec for one in fresh})
+    except ShadowpriceError:
+        for one in fresh:
+            batch.forget(one.name)
+        raise
 
 
 def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
@@ -98,15 +141,15 @@ def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
     return None
 
 
-def _arrive(batch: Batch, names: Sequence[str]) -> None:
-    """Let jobs that are known arrive."""
+def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
+    """Let jobs that are known arrive; ``specs`` are those that were read already."""
     truth = batch.truth
     slot = truth.coming
     edge = batch.calendar.begins(slot)
     jobs = []
     for name in names:
         view = truth.views[name]
-        spec = JobSpec.model_validate(truth.specs[name])
+        spec = specs[name] if specs else JobSpec.model_validate(truth.specs[name])
         moment = min(view.submitted, edge)
         try:
             job = resolved(spec, batch.engine.cluster, batch.calendar, moment)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -129,13 +131,41 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
             server.should_exit = True
 
         service.end = end
-        server.run(sockets=[made])
+        with _few_collections():
+            server.run(sockets=[made])
     finally:
         made.close()
     if trouble:
         raise trouble[0]
     if service.failed:
         raise ShadowpriceError("the service could not go on; its log tells why")
+
+
+COLLECTED: Final = 600.0
+"""Seconds between two collections of all garbage that reference counts do not find."""
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Let the collector look at young objects only: going through all open jobs takes long.
+
+    All are gone through every `COLLECTED` seconds, by `_collect`.
+    """
+    known = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 1_000_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*known)
+        gc.unfreeze()
+
+
+async def _collect() -> None:
+    while True:
+        await asyncio.sleep(COLLECTED)
+        gc.collect()
 
 
 def _lifespan(
@@ -147,6 +177,7 @@ def _lifespan(
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
+        collecting = asyncio.create_task(_collect())
         try:
             if writes:
                 await service.start()
@@ -164,6 +195,7 @@ def _lifespan(
         try:
             yield
         finally:
+            collecting.cancel()
             await service.stop()
 
     return lifespan

@@ -25,6 +25,7 @@ from shadowprice.engine.snapshot import snapshot
 from shadowprice.service.accounts import Accounts
 from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock
+from shadowprice.service.operations import Submit, submit_together, waiting_together
 from shadowprice.service.outcome import Operation, Outcome, Servers
 from shadowprice.service.recovery import PolicyChoice, Recovered, recover
 from shadowprice.service.restarts import Restarts
@@ -201,16 +202,15 @@ class Truth:
         with self.store.transaction() as connection:
             batch = Batch(self, connection)
             batch.billing.renew()
-            for operation in operations:
-                try:
-                    outcome.answers.append(operation.perform(batch))
-                except PolicyError as error:
-                    log.error("the policy failed: %s", error)
-                    outcome.answers.append(error)
-                except ShadowpriceError as error:
-                    if error.code == "storage":
-                        raise
-                    outcome.answers.append(error)
+            left = list(operations)
+            while left:
+                together = waiting_together(left)
+                if len(together) > 1:
+                    answers = self._together(batch, together)
+                else:
+                    answers = [_attempt(batch, left[0])]
+                outcome.answers += answers
+                del left[: len(answers)]
             batch.write()
         for name in batch.closed:
             self.views.pop(name, None)
@@ -221,6 +221,16 @@ class Truth:
         self.engine.collect()
         outcome.views, outcome.told = batch.views, batch.told
         return self._published(outcome)
+
+    @staticmethod
+    def _together(batch: Batch, submits: Sequence[Submit]) -> list[Any]:
+        """Let submissions that wait arrive in one event, or, where that fails, each in its own."""
+        try:
+            return submit_together(batch, submits)
+        except ShadowpriceError as error:
+            if error.code == "storage":
+                raise
+            return [_attempt(batch, one) for one in submits]
 
     # ---------------------------------------------------------------- keeping
 
@@ -272,3 +282,15 @@ class Truth:
             "policy": self.choice.label,
             "memory": zlib.compress(memory, 1),
         }
+
+
+def _attempt(batch: Batch, operation: Operation) -> Any:
+    """Let an operation happen; return its answer, or the error that is its answer."""
+    try:
+        return operation.perform(batch)
+    except ShadowpriceError as error:
+        if error.code == "storage":
+            raise
+        if isinstance(error, PolicyError):
+            log.error("the policy failed: %s", error)
+        return error

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
 from shadowprice.service.clock import SECOND, SteadyClock
@@ -64,6 +64,12 @@ class Bench:
         }
         found = read_submissions([record], CLUSTER, tenant=None, runs=True)
         self.do(Submit(found, at_once=True))
+
+    def asked(self, name: str, **changes: Any) -> Submit:
+        """Return the submission of a job like the first one."""
+        record = {**dict(self.truth.specs["first"]), "name": name, **changes}
+        found = read_submissions([record], CLUSTER, tenant=None, runs=True)
+        return Submit(found, at_once=True)
 
     def slot(self, slots: int = 1) -> None:
         for _ in range(slots):
@@ -242,6 +248,44 @@ def test_an_operation_that_fails_costs_its_neighbours_nothing(bench: Bench) -> N
     assert outcome.answers[2] == [("second", None)]
     assert bench.truth.views["second"].state == "admitted"
     assert bench.kinds("second") == ["submitted", "admitted"]
+
+
+def test_submissions_that_wait_share_an_event_and_are_answered_one_by_one(bench: Bench) -> None:
+    bench.submit("first")
+    before = bench.truth.engine.sequence
+    asked = [bench.asked(name) for name in ("a", "b", "a")]
+    asked += [bench.asked("first"), bench.asked("b", chunks=2)]
+    outcome = bench.truth.commit(asked)
+    assert bench.truth.engine.sequence == before + 1
+    assert outcome.answers[:4] == [[("a", None)], [("b", None)], [("a", None)], [("first", None)]]
+    [[(name, problem)]] = outcome.answers[4:]
+    assert (name, problem.code) == ("b", "name-taken")
+    for name in ("a", "b"):
+        assert bench.kinds(name) == ["submitted", "admitted"]
+
+
+def test_one_that_cannot_be_decided_on_costs_those_beside_it_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.submit("first")
+    kind: Any = type(bench.truth.engine.policy)
+    decide = kind.decide
+
+    def stumbling(policy: Any, view: Any, event: Any) -> Any:
+        if any(job.name == "b" for job in getattr(event, "jobs", ())):
+            raise ZeroDivisionError
+        return decide(policy, view, event)
+
+    monkeypatch.setattr(kind, "decide", stumbling)
+    before = bench.truth.engine.sequence
+    outcome = bench.truth.commit([bench.asked(name) for name in ("a", "b", "c")])
+    assert outcome.answers[0] == [("a", None)]
+    assert isinstance(outcome.answers[1], PolicyError)
+    assert outcome.answers[2] == [("c", None)]
+    assert bench.truth.engine.sequence == before + 2
+    assert "b" not in bench.truth.views
+    assert bench.kinds("b") == []
+    assert bench.kinds("c") == ["submitted", "admitted"]
 
 
 @pytest.mark.parametrize("policy", ["oasis", "rolling", "fifo", "drf", "las", "pdors"])

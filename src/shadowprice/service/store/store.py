@@ -32,6 +32,7 @@ from sqlalchemy.pool import QueuePool
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.service.store import tables
 from shadowprice.service.store.lock import DirectoryLock
+from shadowprice.service.store.prepared import Prepared
 
 FILE: Final = "shadowprice.db"
 """The database in a data directory."""
@@ -260,11 +261,14 @@ class Store:
             raise StoreError(_reason(error)) from error
 
     def write(
-        self, connection: Connection, statement: Executable, rows: Rows | None = None
+        self, connection: Connection, statement: Executable | Prepared, rows: Rows | None = None
     ) -> None:
         """Execute a statement within a transaction."""
         self.fault("write")
-        if rows is None:
+        if isinstance(statement, Prepared):
+            if rows:
+                statement.execute(connection, rows)
+        elif rows is None:
             connection.execute(statement)
         elif rows:
             connection.execute(statement, list(rows))
