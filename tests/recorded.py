@@ -52,6 +52,9 @@ TRACES: Final = {
 }
 """Pieces of traces, below the folder of traces."""
 
+TOLD: Final = frozenset({"charged"})
+"""Fields of decisions that tell more of them, and came after the first digests."""
+
 SLOW: Final = frozenset({"optimum"})
 """Policies that are too slow for the larger worlds."""
 
@@ -96,7 +99,8 @@ def plain(value: Any) -> Any:
         return plain(value.record())
     fields = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     assert fields, value
-    return [type(value).__name__, *(plain(getattr(value, name)) for name in sorted(fields))]
+    decided = sorted(set(fields) - TOLD)
+    return [type(value).__name__, *(plain(getattr(value, name)) for name in decided)]
 
 
 def worlds(policy: str) -> Iterator[tuple[str, World]]:

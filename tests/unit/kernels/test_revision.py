@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shadowprice.kernels.revision.coming import _put_on
 from shadowprice.kernels.revision.duals import shadow_prices
 from shadowprice.kernels.revision.timeline import (
     SERVERS,
@@ -21,6 +20,7 @@ from shadowprice.kernels.revision.timeline import (
 )
 from shadowprice.policies.milp import Program
 from shadowprice.policies.rolling.book import upper_hull
+from tests.oracles.standing import put_on
 
 
 def unshared(resources: int) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +62,7 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
         if number > everything:
             continue
         assert put(line, 0, bit, demand, number)
-        assert _put_on(free, hosts, demand, number, np.zeros(len(free), np.int64))
+        assert put_on(free, hosts, demand, number, np.zeros(len(free), np.int64))
         expected = sorted((int(r), *row) for r, row in zip(roles, free.tolist(), strict=True))
         assert contents(line, 0) == expected
 
@@ -78,7 +78,7 @@ def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:
         if total_fit(line, 0, WORKERS, demand, 1) < 1:
             continue
         assert put(line, 0, WORKERS, demand, 1)
-        assert _put_on(real, hosts, demand, 1, np.zeros(40, np.int64))
+        assert put_on(real, hosts, demand, 1, np.zeros(40, np.int64))
     state = int(line.state[0])
     held = line.servers[state, : line.groups[state]].sum()
     assert held == 40

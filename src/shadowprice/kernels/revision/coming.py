@@ -1,4 +1,4 @@
-"""The slot about to begin: who waits, who gets what nobody needs, and where everybody stands."""
+"""The slot about to begin: who waits, and who gets what nobody needs."""
 
 import heapq
 
@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.revision.plans import Jobs, Log, Steps, density, enter, offer
 from shadowprice.kernels.revision.timeline import (
-    FOR_EVER,
     SERVERS,
     WORKERS,
     Timeline,
@@ -21,7 +20,6 @@ from shadowprice.kernels.revision.timeline import (
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 @kernel
@@ -205,159 +203,3 @@ def _fits_beside(
     copy_state(line, state, scratch)
     put(line, scratch, WORKERS, jobs.worker[row], workers)
     return total_fit(line, scratch, SERVERS, jobs.ps[row], servers) >= servers
-
-
-@kernel
-def stand(
-    free: Ints,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
-    jobs: Jobs,
-    log: Log,
-    kept_workers: Ints,
-    kept_ps: Ints,
-    new_workers: Ints,
-    new_ps: Ints,
-    stay: bool,
-) -> bool:
-    """Put what was packed by groups on servers.
-
-    Parameters
-    ----------
-    free : int64[servers, resources]
-        What each server holds; what is taken is taken off.
-    hosts_workers, hosts_ps : bool[servers]
-        What each may carry.
-    log : Log
-        What to put, in order.
-    kept_workers, kept_ps : int64[rows, servers]
-        Where jobs stand now.
-    new_workers, new_ps : int64[rows, servers]
-        Where they are to stand; zero for the rows of the log on entry.
-    stay : bool
-        Whether jobs first keep what they have. Without, everything is packed in the order of the
-        log by the rules of the timeline, and fits as it did there; what does not, because the
-        timeline ran out of groups, stands nowhere.
-
-    Returns
-    -------
-    bool
-        Whether everything found its place. Without ``stay`` what did is right even if not.
-    """
-    entries = log.used[0]
-    servers = len(free)
-    if stay:
-        seen = np.zeros(len(log.level), np.bool_)
-        for at in range(entries):
-            row = log.row[at]
-            if seen[row]:
-                continue
-            seen[row] = True
-            _keep(
-                free, kept_workers[row], jobs.worker[row], jobs.workers[row, log.level[row]],
-                new_workers[row],
-            )  # fmt: skip
-            _keep(free, kept_ps[row], jobs.ps[row], jobs.servers[row, log.level[row]], new_ps[row])
-        for row in range(len(seen)):
-            if not seen[row]:
-                continue
-            lack = jobs.workers[row, log.level[row]]
-            lack_ps = jobs.servers[row, log.level[row]]
-            for s in range(servers):
-                lack -= new_workers[row, s]
-                lack_ps -= new_ps[row, s]
-            if lack > 0 and not _put_on(
-                free, hosts_workers, jobs.worker[row], lack, new_workers[row]
-            ):
-                return False
-            if lack_ps > 0 and not _put_on(free, hosts_ps, jobs.ps[row], lack_ps, new_ps[row]):
-                return False
-        return True
-    complete = True
-    for at in range(entries):
-        row = log.row[at]
-        if log.level[row] < 0:
-            continue
-        fits = _put_on(free, hosts_workers, jobs.worker[row], log.workers[at], new_workers[row])
-        if not fits or not _put_on(free, hosts_ps, jobs.ps[row], log.servers[at], new_ps[row]):
-            complete = False
-            _take_back(free, jobs.worker[row], new_workers[row])
-            _take_back(free, jobs.ps[row], new_ps[row])
-            log.level[row] = -1
-    return complete
-
-
-@kernel
-def _take_back(free: Ints, demand: Ints, new: Ints) -> None:
-    """Give back all that a job was given."""
-    for s in range(len(new)):
-        if new[s] > 0:
-            for r in range(len(demand)):
-                free[s, r] += new[s] * demand[r]
-            new[s] = 0
-
-
-@kernel
-def _keep(free: Ints, kept: Ints, demand: Ints, wanted: int, new: Ints) -> None:
-    """Keep up to ``wanted`` where they stand, giving up the smallest groups first."""
-    total = 0
-    for s in range(len(kept)):
-        new[s] = kept[s]
-        total += kept[s]
-    while total > wanted:
-        smallest = -1
-        for s in range(len(kept)):
-            if new[s] > 0 and (smallest < 0 or new[s] < new[smallest]):
-                smallest = s
-        gone = min(new[smallest], total - wanted)
-        new[smallest] -= gone
-        total -= gone
-    for s in range(len(kept)):
-        if new[s] > 0:
-            for r in range(len(demand)):
-                free[s, r] -= new[s] * demand[r]
-
-
-@kernel
-def _put_on(free: Ints, hosts: Flags, demand: Ints, number: int, new: Ints) -> bool:
-    """Place so many of a demand on servers, by the rule of `timeline.put`."""
-    rest = number
-    servers, resources = free.shape
-    while rest > 0:
-        best = -1
-        best_fit = 0
-        for s in range(servers):
-            if not hosts[s]:
-                continue
-            room = FOR_EVER
-            for r in range(resources):
-                if demand[r] > 0:
-                    if free[s, r] < demand[r]:
-                        room = 0
-                        break
-                    room = min(room, free[s, r] // demand[r])
-            if room == 0:
-                continue
-            if best < 0:
-                better = True
-            elif room == best_fit:
-                better = False
-                for r in range(resources):
-                    if free[s, r] != free[best, r]:
-                        better = free[s, r] < free[best, r]
-                        break
-            elif room >= rest:
-                better = best_fit < rest or room < best_fit
-            else:
-                better = best_fit < rest and room > best_fit
-            if better:
-                best = s
-                best_fit = room
-        if best < 0:
-            return False
-        each = min(best_fit, rest)
-        new[best] += each
-        for r in range(resources):
-            free[best, r] -= each * demand[r]
-        rest -= each
-    return True

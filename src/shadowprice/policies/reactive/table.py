@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -21,8 +22,8 @@ Integers = NDArray[np.int64]
 _MOSTLY_ZERO: Final = ("on_workers", "on_ps", "new_workers", "new_ps")
 
 
-class JobTable:
-    """Open jobs in order of arrival, and where they stand.
+class Rows(ABC):
+    """Open jobs in order of arrival, as rows; a subclass knows where they stand.
 
     Rows are reused, so that the table is as large as the most jobs that were open at once.
 
@@ -37,6 +38,109 @@ class JobTable:
         Row of each open job, in order of arrival.
     jobs : list of Job or None
         Job of each row.
+    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
+        What each server may carry now.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.rows: dict[str, int] = {}
+        self.jobs: list[Job | None] = []
+        self._vacant: list[int] = []
+        self.hosts_workers = cluster.hosts_workers.copy()
+        self.hosts_ps = cluster.hosts_ps.copy()
+
+    def add(self, job: Job) -> int:
+        """Take a job in; return its row."""
+        if not self._vacant:
+            size = max(64, 2 * len(self.jobs))
+            self._grow(size)
+            self._vacant = list(range(size - 1, len(self.jobs) - 1, -1))
+            self.jobs += [None] * (size - len(self.jobs))
+        row = self._vacant.pop()
+        self.rows[job.name] = row
+        self.jobs[row] = job
+        return row
+
+    def remove(self, name: str) -> int:
+        """Forget a job and where it stands; return the row it had."""
+        row = self.rows.pop(name)
+        self.clear(row)
+        self.jobs[row] = None
+        self._vacant.append(row)
+        return row
+
+    @abstractmethod
+    def clear(self, row: int) -> None:
+        """Take note that a job stands nowhere."""
+
+    @abstractmethod
+    def _grow(self, size: int) -> None:
+        """Make room for so many rows."""
+
+    @abstractmethod
+    def _placement(self, row: int) -> Placement:
+        """Return where a row is to stand."""
+
+    def lose(self, server: int) -> None:
+        """Take a server out; the jobs that stood there are displaced one by one."""
+        self.hosts_workers[server] = self.hosts_ps[server] = False
+
+    def restore(self, server: int) -> None:
+        """Bring a lost server back."""
+        self.hosts_workers[server] = self._cluster.hosts_workers[server]
+        self.hosts_ps[server] = self._cluster.hosts_ps[server]
+
+    def in_order(self) -> Integers:
+        """Return the rows in order of arrival."""
+        return np.fromiter(self.rows.values(), dtype=np.int64, count=len(self.rows))
+
+    def _move(self, rows: Integers, change: Integers) -> Iterator[Decision]:
+        """Move jobs to their new places, in an order in which nothing is ever overbooked.
+
+        All that shrinks shrinks first; what leaves one server for another is paused in between.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, shape (jobs,)
+            Rows whose new places were decided.
+        change : ndarray of int64, shape (jobs,)
+            How they compare with the old ones; see `shadowprice.kernels.reactive.places`.
+
+        Yields
+        ------
+        Decision
+            `Pause` and `Place`.
+        """
+        later: list[tuple[str, Placement]] = []
+        between: list[str] = []
+        moved = change != 0
+        for row, kind in zip(rows[moved].tolist(), change[moved].tolist(), strict=True):
+            job = self.jobs[row]
+            assert job is not None
+            placement = self._placement(row)
+            if kind == LESS:
+                yield Place(job.name, placement) if placement.servers else Pause(job.name)
+            else:
+                later.append((job.name, placement))
+                if kind == MOVED:
+                    between.append(job.name)
+        for name in between:
+            yield Pause(name)
+        for name, placement in later:
+            yield Place(name, placement)
+
+
+class JobTable(Rows):
+    """Open jobs in order of arrival, and where they stand, as arrays over all servers.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+
+    Attributes
+    ----------
     worker, ps : ndarray of int64, shape (rows, resources)
         Demands; zeros for the parameter server of all-reduce jobs.
     first, choices : ndarray of int64, shape (rows,)
@@ -51,15 +155,10 @@ class JobTable:
         Which jobs stand anywhere.
     alike : ndarray of int64, shape (rows,)
         A number that jobs of equal demands and useful numbers of workers share.
-    hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        What each server may carry now.
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self.rows: dict[str, int] = {}
-        self.jobs: list[Job | None] = []
-        self._vacant: list[int] = []
+        super().__init__(cluster)
         self._shapes: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         width = (0, len(cluster.resources))
         self.worker = np.zeros(width, dtype=np.int64)
@@ -76,8 +175,6 @@ class JobTable:
         self.standing = np.zeros(0, dtype=np.bool_)
         self.alike = np.zeros(0, dtype=np.int64)
         self._alike: dict[tuple[bytes, bytes, int], int] = {}
-        self.hosts_workers = cluster.hosts_workers.copy()
-        self.hosts_ps = cluster.hosts_ps.copy()
         self._total: NDArray[np.float64] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,24 +216,12 @@ class JobTable:
 
     def add(self, job: Job) -> int:
         """Take a job in; return its row."""
-        if not self._vacant:
-            self._grow()
-        row = self._vacant.pop()
-        self.rows[job.name] = row
-        self.jobs[row] = job
+        row = super().add(job)
         self.worker[row] = job.worker
         self.ps[row] = 0 if job.ps is None else job.ps
         self.first[row], self.choices[row] = self._shape(job)
         demands = (self.worker[row].tobytes(), self.ps[row].tobytes(), int(self.first[row]))
         self.alike[row] = self._alike.setdefault(demands, len(self._alike))
-        return row
-
-    def remove(self, name: str) -> int:
-        """Forget a job and where it stands; return the row it had."""
-        row = self.rows.pop(name)
-        self.clear(row)
-        self.jobs[row] = None
-        self._vacant.append(row)
         return row
 
     def clear(self, row: int) -> None:
@@ -154,18 +239,13 @@ class JobTable:
 
     def lose(self, server: int) -> None:
         """Take a server out; the jobs that stood there are displaced one by one."""
-        self.hosts_workers[server] = self.hosts_ps[server] = False
+        super().lose(server)
         self._total = None
 
     def restore(self, server: int) -> None:
         """Bring a lost server back."""
-        self.hosts_workers[server] = self._cluster.hosts_workers[server]
-        self.hosts_ps[server] = self._cluster.hosts_ps[server]
+        super().restore(server)
         self._total = None
-
-    def in_order(self) -> Integers:
-        """Return the rows in order of arrival."""
-        return np.fromiter(self.rows.values(), dtype=np.int64, count=len(self.rows))
 
     def total(self) -> NDArray[np.float64]:
         """Return what the servers that are up hold of each resource; 0 where it is unlimited."""
@@ -176,40 +256,9 @@ class JobTable:
         return self._total
 
     def rearrange(self, rows: Integers, change: Integers) -> Iterator[Decision]:
-        """Move jobs to their new places, in an order in which nothing is ever overbooked.
-
-        All that shrinks shrinks first; what leaves one server for another is paused in between.
-
-        Parameters
-        ----------
-        rows : ndarray of int64, shape (jobs,)
-            Rows whose new places were decided.
-        change : ndarray of int64, shape (jobs,)
-            How they compare with the old ones; see `shadowprice.kernels.reactive.places`.
-
-        Yields
-        ------
-        Decision
-            `Pause` and `Place`.
-        """
-        moved = rows[change != 0].tolist()
-        kinds = change[change != 0].tolist()
-        later: list[tuple[str, Placement]] = []
-        between: list[str] = []
-        for row, kind in zip(moved, kinds, strict=True):
-            job = self.jobs[row]
-            assert job is not None
-            placement = self._placement(row)
-            if kind == LESS:
-                yield Place(job.name, placement) if placement.servers else Pause(job.name)
-            else:
-                later.append((job.name, placement))
-                if kind == MOVED:
-                    between.append(job.name)
-        for name in between:
-            yield Pause(name)
-        for name, placement in later:
-            yield Place(name, placement)
+        """Move jobs to their new places; see `_move`."""
+        yield from self._move(rows, change)
+        moved = rows[change != 0]
         self.on_workers[moved] = self.new_workers[moved]
         self.on_ps[moved] = self.new_ps[moved]
         self.standing[moved] = self.on_workers[moved].any(axis=1)
@@ -240,8 +289,7 @@ class JobTable:
             self.ps_counts = np.concatenate((self.ps_counts, ps_counts))
         return self._shapes[key]
 
-    def _grow(self) -> None:
-        size = max(64, 2 * len(self.jobs))
+    def _grow(self, size: int) -> None:
         for name in (
             "worker",
             "ps",
@@ -258,5 +306,3 @@ class JobTable:
             larger = np.zeros((size, *old.shape[1:]), dtype=old.dtype)
             larger[: len(old)] = old
             setattr(self, name, larger)
-        self._vacant = list(range(size - 1, len(self.jobs) - 1, -1))
-        self.jobs += [None] * (size - len(self.jobs))

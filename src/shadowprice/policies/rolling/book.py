@@ -11,9 +11,9 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.kernels.revision.plans import Jobs
-from shadowprice.policies.reactive.table import JobTable
 from shadowprice.policies.reactive.worths import WorthTable
 from shadowprice.policies.rolling.quotas import Quotas
+from shadowprice.policies.rolling.standing import Standing
 
 Integers = NDArray[np.int64]
 
@@ -27,7 +27,7 @@ LEAST_WORTH: Final = 1e-3
 
 
 class Book:
-    """Open jobs in rows, which are reused; where they stand is kept by `JobTable`.
+    """Open jobs in rows, which are reused; where they stand is kept by `Standing`.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Book:
 
     Attributes
     ----------
-    table : JobTable
+    table : Standing
         Rows by name, and where jobs stand.
     jobs : Jobs
         What the kernels read.
@@ -59,7 +59,7 @@ class Book:
     """
 
     def __init__(self, cluster: Cluster, until: int | None, quotas: Quotas) -> None:
-        self.table = JobTable(cluster)
+        self.table = Standing(cluster)
         self._cluster, self._quotas = cluster, quotas
         self.until = until
         self.final = NEVER if until is None else until - 1

@@ -321,7 +321,9 @@ class Planner:
         rows = self._book.rows
         self._grow(4 * len(self._book.table.rows) + 16)
         width = min(self._current.most, _RUNS)
-        entries = 3 * rows + int(self._kind_count.sum()) * 64 + 64
+        # A job is entered once, and every later entry of it rises by a level at least.
+        most = int(self._book.jobs.levels.sum()) + rows
+        entries = min(3 * rows + int(self._kind_count.sum()) * 64, most) + 64
         for layout in (self._current, self._other):
             steps, log = layout.steps, layout.log
             if steps.until.shape != (rows, width):
@@ -331,6 +333,7 @@ class Planner:
                     _padded(steps.level, (rows, width), 0),
                 )
             if len(log.row) < entries or len(log.level) < rows:
+                entries = max(entries, min(2 * entries, 2 * len(log.row)))
                 layout.log = Log(
                     log.used,
                     _padded(log.row, (entries,), 0),

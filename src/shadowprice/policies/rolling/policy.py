@@ -23,7 +23,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
-from shadowprice.kernels.revision.coming import densities, fill, plan_waiting, stand
+from shadowprice.kernels.revision.coming import densities, fill, plan_waiting
 from shadowprice.kernels.revision.plans import last_worth
 from shadowprice.kernels.revision.timeline import Timeline
 from shadowprice.policies.reactive.base import Reactive
@@ -317,16 +317,11 @@ class Rolling(Reactive[RollingParameters]):
         """Put what was packed on servers, moving as little as possible."""
         book, table, log = self._book, self._book.table, self._planner.layout.log
         for stay in (True, False):
-            table.new_workers[rows] = 0
-            table.new_ps[rows] = 0
-            if stand(
-                self._pools.capacity(), table.hosts_workers, table.hosts_ps, book.jobs, log,
-                table.on_workers, table.on_ps, table.new_workers, table.new_ps, stay,
-            ):  # fmt: skip
+            if table.put(self._pools.capacity(), book.jobs, log, stay=stay):
                 break
         book.standing[rows] = log.level[rows]
         book.started[rows] |= log.level[rows] >= 0
-        yield from table.rearrange(rows, table.compare(rows))
+        yield from table.rearrange(rows)
 
     # ---------------------------------------------------------------- shared steps
 

@@ -1,0 +1,506 @@
+"""Who stands on which server: what was packed by groups, put on servers one by one.
+
+Jobs stand on few of the servers there are, so where they stand is kept as entries, and servers with
+equal room are looked at together: no step looks at every server for every job.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.revision.plans import Jobs, Log
+from shadowprice.kernels.revision.timeline import FOR_EVER, SERVERS, WORKERS
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class Stood(NamedTuple):
+    """Where jobs stand, as entries of a server each.
+
+    Attributes
+    ----------
+    first, number : int64[rows]
+        Where a row's entries begin, and how many there are.
+    server, workers, ps : int64[entries]
+        Server, workers and parameter servers on it; a row's servers ascend.
+    """
+
+    first: Ints
+    number: Ints
+    server: Ints
+    workers: Ints
+    ps: Ints
+
+
+class _Chains(NamedTuple):
+    """Where jobs are to stand, while that is worked out.
+
+    Attributes
+    ----------
+    head : int64[rows]
+        Newest entry of a row, -1 for none.
+    after : int64[most]
+        The entry before it of the same row.
+    server, workers, ps : int64[most]
+        As in `Stood`.
+    used : int64[1]
+        Entries.
+    """
+
+    head: Ints
+    after: Ints
+    server: Ints
+    workers: Ints
+    ps: Ints
+    used: Ints
+
+
+class _Crowds(NamedTuple):
+    """Servers by what is free on them.
+
+    Attributes
+    ----------
+    free : int64[most, resources]
+        What is free on each server of a crowd.
+    role : int64[most]
+        What they carry, as in `Timeline`.
+    size : int64[most]
+        Servers in it; one without any is taken again.
+    member : int64[servers]
+        Servers of crowds as they were at first, ascending in each.
+    first, end : int64[most]
+        A crowd's part of ``member`` that nothing was put on yet.
+    head, after : int64[most], int64[servers]
+        The others, in no order: one of them, and the one after each; -1 for none.
+    of : int64[servers]
+        Crowd of each server, -1 where it carries nothing.
+    used : int64[1]
+        Crowds.
+    """
+
+    free: Ints
+    role: Ints
+    size: Ints
+    member: Ints
+    first: Ints
+    end: Ints
+    head: Ints
+    after: Ints
+    of: Ints
+    used: Ints
+
+
+@kernel
+def stand(
+    free: Ints,
+    hosts_workers: Flags,
+    hosts_ps: Flags,
+    jobs: Jobs,
+    log: Log,
+    kept: Stood,
+    stay: bool,
+) -> tuple[bool, Stood]:
+    """Put what was packed by groups on servers.
+
+    Parameters
+    ----------
+    free : int64[servers, resources]
+        What each server holds; what is taken is taken off.
+    hosts_workers, hosts_ps : bool[servers]
+        What each may carry.
+    log : Log
+        What to put, in order.
+    kept : Stood
+        Where jobs stand now.
+    stay : bool
+        Whether jobs first keep what they have. Without, everything is packed in the order of the
+        log by the rules of the timeline, and fits as it did there; what does not, because the
+        timeline ran out of groups, stands nowhere.
+
+    Returns
+    -------
+    (bool, Stood)
+        Whether everything found its place, and where. Without ``stay`` what did is right even if
+        not.
+    """
+    entries = log.used[0]
+    rows = len(kept.first)
+    chains = _no_chains(jobs, log, kept, len(free))
+    complete = True
+    if stay:
+        seen = np.zeros(rows, np.bool_)
+        for at in range(entries):
+            row = log.row[at]
+            if not seen[row]:
+                seen[row] = True
+                _stay(free, jobs, row, log.level[row], kept, chains)
+        crowds = _gather(free, hosts_workers, hosts_ps)
+        for row in range(rows):
+            if not seen[row]:
+                continue
+            lack, lack_ps = jobs.workers[row, log.level[row]], jobs.servers[row, log.level[row]]
+            at = chains.head[row]
+            while at >= 0:
+                lack -= chains.workers[at]
+                lack_ps -= chains.ps[at]
+                at = chains.after[at]
+            complete = (
+                complete
+                and _put_on(free, crowds, WORKERS, jobs.worker[row], lack, row, chains)
+                and _put_on(free, crowds, SERVERS, jobs.ps[row], lack_ps, row, chains)
+            )
+            if not complete:
+                break
+        return complete, _listed(chains)
+    crowds = _gather(free, hosts_workers, hosts_ps)
+    for at in range(entries):
+        row = log.row[at]
+        if log.level[row] < 0:
+            continue
+        if not (
+            _put_on(free, crowds, WORKERS, jobs.worker[row], log.workers[at], row, chains)
+            and _put_on(free, crowds, SERVERS, jobs.ps[row], log.servers[at], row, chains)
+        ):
+            complete = False
+            _take_back(free, crowds, jobs.worker[row], jobs.ps[row], row, chains)
+            log.level[row] = -1
+    return complete, _listed(chains)
+
+
+@kernel
+def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
+    """Return how where rows are to stand compares with where they stand.
+
+    Returns
+    -------
+    int64[rows]
+        As in `kernels.reactive.places`: 0 the same, 1 less somewhere, 2 more somewhere, 3 both.
+    """
+    result = np.zeros(len(rows), np.int64)
+    for n in range(len(rows)):
+        row = rows[n]
+        a, b = then.first[row], now.first[row]
+        a_end, b_end = a + then.number[row], b + now.number[row]
+        less = False
+        more = False
+        while a < a_end or b < b_end:
+            if b == b_end or (a < a_end and then.server[a] < now.server[b]):
+                less = True
+                a += 1
+            elif a == a_end or now.server[b] < then.server[a]:
+                more = True
+                b += 1
+            else:
+                workers, ps = now.workers[b] - then.workers[a], now.ps[b] - then.ps[a]
+                less = less or workers < 0 or ps < 0
+                more = more or workers > 0 or ps > 0
+                a += 1
+                b += 1
+        result[n] = (1 if less else 0) + (2 if more else 0)
+    return result
+
+
+# ---------------------------------------------------------------- entries
+
+
+@kernel
+def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int) -> _Chains:
+    """Return chains without an entry, with room for all there can be."""
+    # Putting one number of a demand takes each server once at most.
+    rows = len(kept.first)
+    most = 0
+    for at in range(log.used[0]):
+        most += min(log.workers[at], servers) + min(log.servers[at], servers)
+    for row in range(rows):
+        level = log.level[row]
+        if level >= 0:
+            most += min(jobs.workers[row, level], servers) + min(jobs.servers[row, level], servers)
+        most += kept.number[row]
+    return _Chains(
+        np.full(rows, -1),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.zeros(1, np.int64),
+    )
+
+
+@kernel
+def _entry(chains: _Chains, row: int, server: int) -> int:
+    """Return a row's entry of a server, a new one where it has none."""
+    at = chains.head[row]
+    while at >= 0:
+        if chains.server[at] == server:
+            return int(at)
+        at = chains.after[at]
+    at = chains.used[0]
+    chains.used[0] = at + 1
+    chains.server[at] = server
+    chains.workers[at] = 0
+    chains.ps[at] = 0
+    chains.after[at] = chains.head[row]
+    chains.head[row] = at
+    return int(at)
+
+
+@kernel
+def _listed(chains: _Chains) -> Stood:
+    """Return the entries that hold anything, a row's in the order of servers."""
+    rows, used = len(chains.head), chains.used[0]
+    first, number = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    server, workers = np.empty(used, np.int64), np.empty(used, np.int64)
+    ps = np.empty(used, np.int64)
+    end = 0
+    for row in range(rows):
+        first[row] = end
+        at = chains.head[row]
+        while at >= 0:
+            if chains.workers[at] > 0 or chains.ps[at] > 0:
+                to = end
+                while to > first[row] and server[to - 1] > chains.server[at]:
+                    server[to], workers[to] = server[to - 1], workers[to - 1]
+                    ps[to] = ps[to - 1]
+                    to -= 1
+                server[to], workers[to] = chains.server[at], chains.workers[at]
+                ps[to] = chains.ps[at]
+                end += 1
+            at = chains.after[at]
+        number[row] = end - first[row]
+    return Stood(first, number, server[:end].copy(), workers[:end].copy(), ps[:end].copy())
+
+
+@kernel
+def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: _Chains) -> None:
+    """Keep up to a level's numbers where they stand, giving up the smallest groups first."""
+    begin, end = kept.first[row], kept.first[row] + kept.number[row]
+    workers = _cut(kept.workers[begin:end], jobs.workers[row, level])
+    ps = _cut(kept.ps[begin:end], jobs.servers[row, level])
+    for n in range(end - begin):
+        if workers[n] == 0 and ps[n] == 0:
+            continue
+        server = kept.server[begin + n]
+        at = _entry(chains, row, server)
+        chains.workers[at] = workers[n]
+        chains.ps[at] = ps[n]
+        for r in range(free.shape[1]):
+            free[server, r] -= workers[n] * jobs.worker[row, r] + ps[n] * jobs.ps[row, r]
+
+
+@kernel
+def _cut(numbers: Ints, wanted: int) -> Ints:
+    """Return numbers cut down to a sum, the smallest first."""
+    left = numbers.copy()
+    total = left.sum()
+    while total > wanted:
+        smallest = -1
+        for n in range(len(left)):
+            if left[n] > 0 and (smallest < 0 or left[n] < left[smallest]):
+                smallest = n
+        gone = min(left[smallest], total - wanted)
+        left[smallest] -= gone
+        total -= gone
+    return left
+
+
+# ---------------------------------------------------------------- servers with equal room
+
+
+@kernel
+def _put_on(
+    free: Ints, crowds: _Crowds, role: int, demand: Ints, number: int, row: int, chains: _Chains
+) -> bool:
+    """Place so many of a job's demand on servers, by the rule of `timeline.put`."""
+    rest = number
+    while rest > 0:
+        best, fits = _best_crowd(crowds, role, demand, rest)
+        if best < 0:
+            return False
+        server = _lowest(crowds, best)
+        each = min(fits, rest)
+        at = _entry(chains, row, server)
+        if role == WORKERS:
+            chains.workers[at] += each
+        else:
+            chains.ps[at] += each
+        _change(free, crowds, server, demand, -each)
+        rest -= each
+    return True
+
+
+@kernel
+def _take_back(
+    free: Ints, crowds: _Crowds, worker: Ints, ps: Ints, row: int, chains: _Chains
+) -> None:
+    """Give back all that a job was given."""
+    at = chains.head[row]
+    while at >= 0:
+        _change(free, crowds, chains.server[at], worker, chains.workers[at])
+        _change(free, crowds, chains.server[at], ps, chains.ps[at])
+        chains.workers[at] = 0
+        chains.ps[at] = 0
+        at = chains.after[at]
+
+
+@kernel
+def _best_crowd(crowds: _Crowds, role: int, demand: Ints, rest: int) -> tuple[int, int]:
+    """Return the crowd that the next of a demand go to, -1 for none, and how many one server holds.
+
+    The one that the rest fills best; where it fits on no single server, the roomiest.
+    """
+    best = -1
+    best_fit = 0
+    for g in range(crowds.used[0]):
+        if crowds.size[g] == 0 or not crowds.role[g] & role:
+            continue
+        room = FOR_EVER
+        for r in range(len(demand)):
+            if demand[r] > 0:
+                if crowds.free[g, r] < demand[r]:
+                    room = 0
+                    break
+                room = min(room, crowds.free[g, r] // demand[r])
+        if room == 0:
+            continue
+        if best < 0:
+            better = True
+        elif room == best_fit:
+            better = _before(crowds, g, best)
+        elif room >= rest:
+            better = best_fit < rest or room < best_fit
+        else:
+            better = best_fit < rest and room > best_fit
+        if better:
+            best = g
+            best_fit = room
+    return best, best_fit
+
+
+@kernel
+def _before(crowds: _Crowds, g: int, other: int) -> bool:
+    """Whether a crowd has less room, by the first resource that differs, or else lower servers."""
+    for r in range(crowds.free.shape[1]):
+        if crowds.free[g, r] != crowds.free[other, r]:
+            return bool(crowds.free[g, r] < crowds.free[other, r])
+    return _lowest(crowds, g) < _lowest(crowds, other)
+
+
+@kernel
+def _lowest(crowds: _Crowds, g: int) -> int:
+    """Return the lowest server of a crowd."""
+    lowest = len(crowds.of)
+    if crowds.first[g] < crowds.end[g]:
+        lowest = crowds.member[crowds.first[g]]
+    s = crowds.head[g]
+    while s >= 0:
+        lowest = min(lowest, s)
+        s = crowds.after[s]
+    return lowest
+
+
+@kernel
+def _change(free: Ints, crowds: _Crowds, server: int, demand: Ints, number: int) -> None:
+    """Give a server so much room more, or less, and let it go to the crowd of its like."""
+    if number == 0:
+        return
+    g = crowds.of[server]
+    role = crowds.role[g]
+    if crowds.first[g] < crowds.end[g] and crowds.member[crowds.first[g]] == server:
+        crowds.first[g] += 1  # nothing was put on it yet
+    elif crowds.head[g] == server:
+        crowds.head[g] = crowds.after[server]
+    else:
+        s = crowds.head[g]
+        while crowds.after[s] != server:
+            s = crowds.after[s]
+        crowds.after[s] = crowds.after[server]
+    crowds.size[g] -= 1
+    for r in range(len(demand)):
+        free[server, r] += number * demand[r]
+    g = _crowd_of(crowds, free[server], role)
+    crowds.of[server] = g
+    crowds.size[g] += 1
+    crowds.after[server] = crowds.head[g]
+    crowds.head[g] = server
+
+
+@kernel
+def _crowd_of(crowds: _Crowds, room: Ints, role: int) -> int:
+    """Return the crowd of such servers, a new one where there is none."""
+    vacant = -1
+    for g in range(crowds.used[0]):
+        if crowds.size[g] == 0:
+            vacant = g if vacant < 0 else vacant
+        elif crowds.role[g] == role and _equal(crowds.free[g], room):
+            return g
+    if vacant < 0:
+        vacant = crowds.used[0]
+        crowds.used[0] = vacant + 1
+    crowds.free[vacant] = room
+    crowds.role[vacant] = role
+    crowds.first[vacant] = 0
+    crowds.end[vacant] = 0
+    crowds.head[vacant] = -1
+    return vacant
+
+
+@kernel
+def _equal(one: Ints, other: Ints) -> bool:
+    same = True
+    for r in range(len(one)):
+        same = same and one[r] == other[r]
+    return same
+
+
+@kernel
+def _gather(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> _Crowds:
+    """Return servers by what is free on them."""
+    servers, resources = free.shape
+    most = servers + 1
+    crowds = _Crowds(
+        np.zeros((most, resources), np.int64),
+        np.zeros(most, np.int64),
+        np.zeros(most, np.int64),
+        np.zeros(servers, np.int64),
+        np.zeros(most, np.int64),
+        np.zeros(most, np.int64),
+        np.full(most, -1),
+        np.full(servers, -1),
+        np.full(servers, -1),
+        np.zeros(1, np.int64),
+    )
+    slots = 2 * servers + 1
+    table = np.full(slots, -1)  # crowds by what they are, in open addressing
+    for s in range(servers):
+        role = (WORKERS if hosts_workers[s] else 0) + (SERVERS if hosts_ps[s] else 0)
+        if role == 0:
+            continue
+        key = role
+        for r in range(resources):
+            key = (31 * key + free[s, r] % 1_000_003) % slots
+        g = table[key]
+        while g >= 0 and not (crowds.role[g] == role and _equal(crowds.free[g], free[s])):
+            key = key + 1 if key + 1 < slots else 0
+            g = table[key]
+        if g < 0:
+            g = crowds.used[0]
+            crowds.used[0] = g + 1
+            table[key] = g
+            crowds.free[g] = free[s]
+            crowds.role[g] = role
+        crowds.of[s] = g
+        crowds.size[g] += 1
+    begin = 0
+    for g in range(crowds.used[0]):
+        crowds.first[g] = begin
+        crowds.end[g] = begin
+        begin += crowds.size[g]
+    for s in range(servers):
+        g = crowds.of[s]
+        if g >= 0:
+            crowds.member[crowds.end[g]] = s
+            crowds.end[g] += 1
+    return crowds

@@ -1,0 +1,73 @@
+"""Where open jobs stand, as entries of a server each: small whatever the number of servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Decision
+from shadowprice.core.schedule import Placement
+from shadowprice.kernels.revision.plans import Jobs, Log
+from shadowprice.kernels.revision.standing import Stood, compared, stand
+from shadowprice.policies.reactive.table import Rows
+
+Integers = NDArray[np.int64]
+
+
+class Standing(Rows):
+    """Open jobs in order of arrival, and where they stand.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self._stood = Stood(*(np.zeros(0, np.int64) for _ in Stood._fields))
+        self._next = self._stood
+
+    def clear(self, row: int) -> None:
+        """Take note that a job stands nowhere."""
+        self._stood.number[row] = 0
+
+    def stand(self, row: int, placement: Placement) -> None:
+        """Take note of where a job stands."""
+        stood, count = self._stood, len(placement.servers)
+        self._stood = stood._replace(
+            server=np.append(stood.server, placement.servers),
+            workers=np.append(stood.workers, placement.workers),
+            ps=np.append(stood.ps, placement.ps),
+        )
+        stood.first[row], stood.number[row] = len(stood.server), count
+
+    def put(self, free: Integers, jobs: Jobs, log: Log, *, stay: bool) -> bool:
+        """Work out where what was packed is to stand; see `kernels.revision.standing.stand`."""
+        whole, self._next = stand(
+            free, self.hosts_workers, self.hosts_ps, jobs, log, self._stood, stay
+        )
+        return bool(whole)
+
+    def rearrange(self, rows: Integers) -> Iterator[Decision]:
+        """Move rows, which are all that stand, to where they were put."""
+        following = self._next
+        yield from self._move(rows, compared(rows, self._stood, following))
+        self._stood = following
+
+    def _placement(self, row: int) -> Placement:
+        put = self._next
+        first = int(put.first[row])
+        part = slice(first, first + int(put.number[row]))
+        servers, workers, ps = (column[part].tolist() for column in put[2:])
+        return Placement(tuple(servers), tuple(workers), tuple(ps))
+
+    def _grow(self, size: int) -> None:
+        stood = self._stood
+        more = np.zeros(size - len(stood.first), np.int64)
+        self._stood = stood._replace(
+            first=np.concatenate((stood.first, more)), number=np.concatenate((stood.number, more))
+        )

@@ -1,0 +1,101 @@
+"""Servers with equal room looked at together, against every server looked at for every job."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shadowprice.kernels.reactive.worth import Worths
+from shadowprice.kernels.revision.plans import Jobs, Log
+from shadowprice.kernels.revision.standing import Stood, compared, stand
+from tests.oracles import standing as twin
+
+
+def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> Jobs:
+    """Return the rows of jobs that may run at three levels, some with parameter servers."""
+    workers = np.sort(rng.choice(np.arange(1, 9), (rows, 3)), axis=1)
+    ps = rng.integers(0, 4, (rows, resources)) * (rng.random(rows) < 0.6)[:, None]
+    none, wide = np.zeros(rows, np.int64), np.zeros((rows, 3), np.int64)
+    return Jobs(
+        worker=rng.integers(0, 4, (rows, resources)) + np.eye(1, resources, dtype=np.int64),
+        ps=ps,
+        levels=np.full(rows, 3),
+        workers=workers,
+        servers=-(-workers // 2) * (ps.sum(axis=1) > 0)[:, None],
+        gains=workers,
+        sure=wide,
+        hulls=none,
+        hull=wide,
+        left=none,
+        arrival=none,
+        last=none,
+        tenant=none,
+        worths=Worths(
+            none, np.zeros((rows, 3)), np.zeros((rows, 0), np.int64), np.zeros((rows, 0))
+        ),
+    )
+
+
+def dense(stood: Stood, rows: int, servers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return workers and parameter servers by row and server."""
+    workers, ps = np.zeros((rows, servers), np.int64), np.zeros((rows, servers), np.int64)
+    for row in range(rows):
+        part = slice(int(stood.first[row]), int(stood.first[row] + stood.number[row]))
+        assert (np.diff(stood.server[part]) > 0).all()
+        workers[row, stood.server[part]] = stood.workers[part]
+        ps[row, stood.server[part]] = stood.ps[part]
+    return workers, ps
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, servers, resources = int(rng.integers(1, 9)), int(rng.integers(1, 24)), 2
+    kinds = rng.integers(2, 12, (int(rng.integers(1, 4)), resources))
+    capacity = kinds[rng.integers(0, len(kinds), servers)]
+    hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
+    jobs = drawn_jobs(rng, rows, resources)
+    stood = Stood(*(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3)
+    on_workers, on_ps = dense(stood, rows, servers)
+    for _ in range(6):
+        level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
+        # A job may be packed in two steps: at a lower level, and what it lacks of a higher one.
+        entries = [(row, 0, int(level[row])) for row in range(rows) if level[row] >= 0]
+        steps = [(row, low, high) for row, low, high in entries if high > low]
+        packed = [(row, low) for row, low, _ in entries] + [(row, high) for row, _, high in steps]
+        taken: dict[int, tuple[int, int]] = {}
+        log_rows, log_workers, log_servers = [], [], []
+        for row, at in packed:
+            had = taken.get(row, (0, 0))
+            now = int(jobs.workers[row, at]), int(jobs.servers[row, at])
+            log_rows.append(row)
+            log_workers.append(now[0] - had[0])
+            log_servers.append(now[1] - had[1])
+            taken[row] = now
+        log = Log(
+            np.array([len(log_rows)]),
+            *(np.array(column, np.int64) for column in (log_rows, log_workers, log_servers)),
+            level,
+        )
+        for stay in (True, False):
+            free, room = capacity.copy(), capacity.copy()
+            old = log._replace(level=level.copy())
+            new_workers, new_ps = np.zeros_like(on_workers), np.zeros_like(on_ps)
+            whole, found = stand(room, hosts_workers, hosts_ps, jobs, log, stood, stay)
+            expected = twin.stand(
+                free, hosts_workers, hosts_ps, jobs, old, on_workers, on_ps, new_workers, new_ps,
+                stay,
+            )  # fmt: skip
+            assert whole == expected
+            if whole or not stay:
+                break
+        assert (log.level == old.level).all()
+        workers, ps = dense(found, rows, servers)
+        assert (workers == new_workers).all()
+        assert (ps == new_ps).all()
+        assert (room == free).all()
+        every = np.arange(rows)
+        less = ((workers < on_workers) | (ps < on_ps)).any(axis=1)
+        more = ((workers > on_workers) | (ps > on_ps)).any(axis=1)
+        assert (compared(every, stood, found) == less * 1 + more * 2).all()
+        stood, on_workers, on_ps = found, workers, ps
