@@ -69,6 +69,7 @@ def running(
     name: str = "data",
     port: int = 0,
     observe: bool | None = None,
+    users: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Iterator[Running]:
     """Run a service in a thread; without an executor it only observes."""
     path = folder / "cluster.yaml"
@@ -81,6 +82,7 @@ def running(
         executor="none" if executor is None else "local",
         observe=executor is None if observe is None else observe,
         token_file=folder / "operator.token" if data else None,
+        users=users or {},
     )
     service = Service(settings, clock, executor)
     ready = threading.Event()

@@ -95,6 +95,15 @@ def serve(
             help="Command nothing: follow what really runs, and say what would have been decided.",
         ),
     ] = False,
+    allow_user: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-user",
+            help="A user as whom a tenant's jobs may run (`run.user`); * is every tenant. May be "
+            "given several times; every job then has to name one. Needs root.",
+            metavar="TENANT:USER",
+        ),
+    ] = None,
     keep: Annotated[
         str, typer.Option("--keep", help="How long closed jobs are kept, such as 365d.")
     ] = "365d",
@@ -112,8 +121,8 @@ def serve(
 ) -> None:
     """Take jobs, promise, run them, and go on after any restart.
 
-    The first start writes the operator's token to DIR/operator.token. Jobs run as this user: who
-    may submit may run programs here.
+    The first start writes the operator's token to DIR/operator.token. Jobs run as this user, unless
+    --allow-user names others: who may submit may run programs here.
 
     [bold]Examples[/bold]
 
@@ -126,7 +135,7 @@ def serve(
     check_extra(data)
     from shadowprice.core.amounts import parse_duration
     from shadowprice.service.server import serve as run
-    from shadowprice.service.settings import Settings, parse_listen
+    from shadowprice.service.settings import Settings, parse_listen, parse_users
 
     host, port = parse_listen(listen)
     kept = parse_duration(keep)
@@ -146,6 +155,7 @@ def serve(
         observe=observe,
         keep_days=float(kept.seconds) / 86_400,
         token_file=token_file,
+        users=parse_users(allow_user or []),
     )
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,

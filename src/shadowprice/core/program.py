@@ -37,6 +37,8 @@ class Program:
         Seconds between being told to end (SIGTERM) and being ended (SIGKILL).
     tolerates_workers : bool
         Whether a worker that dies does not end its generation while another lives.
+    user : str
+        Name of the user whose processes they are; empty for the executor's own.
     """
 
     command: tuple[str, ...]
@@ -45,6 +47,7 @@ class Program:
     retries: int = 0
     grace: float = DEFAULT_GRACE
     tolerates_workers: bool = False
+    user: str = ""
 
     def record(self) -> dict[str, object]:
         """Return the program as plain values."""
@@ -55,6 +58,7 @@ class Program:
             "retries": self.retries,
             "grace": self.grace,
             "tolerates_workers": self.tolerates_workers,
+            "user": self.user,
         }
 
     @classmethod

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pwd
+
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.specs import JobSpec
+from shadowprice.core.wording import shown
 from shadowprice.executors.contract import Executor
 from shadowprice.service.settings import NOTHING, Settings
 from shadowprice.service.store import Store
@@ -26,6 +30,46 @@ def check_executor(settings: Settings, executor: Executor | None) -> None:
                 f"use --executor {NOTHING}, which plays decisions alone",
             )
         )
+
+
+def check_users(settings: Settings, executor: Executor | None) -> None:
+    """Refuse to let jobs run as users that they cannot become.
+
+    Raises
+    ------
+    InputError
+        If the executor runs all jobs as one user, or a user is none of this machine, or root.
+    """
+    if not settings.users or executor is None or settings.observe:
+        return
+    if not executor.capabilities.isolates_users:
+        mend = "leave it out, or start the service as root with --executor local"
+        raise InputError(Fault("--allow-user", "here all jobs run as the service's user", mend))
+    for name in {user for users in settings.users.values() for user in users}:
+        try:
+            number = pwd.getpwnam(name).pw_uid
+        except KeyError:
+            fault = Fault("--allow-user", f"there is no user {shown(name)}", "make it first")
+            raise InputError(fault) from None
+        if number == 0:
+            raise InputError(Fault("--allow-user", "no job runs as root", "name another user"))
+
+
+def user_fault(settings: Settings, spec: JobSpec, place: str) -> Fault | None:
+    """Return what is wrong with the user that a job asks for, None where it is allowed."""
+    if spec.run is None:
+        return None
+    allowed = settings.users_of(spec.tenant)
+    if spec.run.user in allowed or (spec.run.user is None and not settings.users):
+        return None
+    where = f"{place}.run.user" if place else "run.user"
+    known = f"one of: {', '.join(allowed)}" if allowed else "ask the operator (--allow-user)"
+    if spec.run.user is None:
+        return Fault(where, "is missing: here every job has to name its user", known)
+    if not settings.users:
+        mend = "leave it out: here jobs run as the service's user"
+        return Fault(where, f"{shown(spec.run.user)} is not allowed", mend)
+    return Fault(where, f"{shown(spec.run.user)} is not allowed to this tenant", known)
 
 
 def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:

@@ -36,11 +36,13 @@ from shadowprice.executors.contract import (
 from shadowprice.service.auth import progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
+from shadowprice.service.modes import user_fault
 from shadowprice.service.operations import ChangeServers, LoseServer
 from shadowprice.service.outbox import Begin, End, Outbox, Run
 from shadowprice.service.outcome import Outcome
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.reports import Acknowledge, TakeReports
+from shadowprice.service.settings import Settings
 
 log = logging.getLogger("shadowprice.service")
 
@@ -64,6 +66,11 @@ class Runner:
         What jobs' own tokens are made with.
     stated : collection of str
         Servers of the cluster file: they have what it says, not what an executor finds there.
+
+    Attributes
+    ----------
+    settings : Settings or None
+        Which users jobs may run as; None checks none.
     """
 
     def __init__(
@@ -71,6 +78,7 @@ class Runner:
     ) -> None:
         self.executor = executor
         self.address = ""
+        self.settings: Settings | None = None
         self.trouble: str | None = None
         self._driver = driver
         self._key = key
@@ -288,6 +296,10 @@ class Runner:
         spec = self.job_spec(order.job)
         if spec.run is None:
             raise InputError("the job does not say what it runs")
+        if self.settings is not None:  # what is allowed may be other than when it was submitted
+            fault = user_fault(self.settings, spec, "")
+            if fault is not None:
+                raise InputError(fault)
         program: Program = spec.run.resolve(servers.cluster.slot_seconds)
         placement = order.placement
         entries = zip(order.servers, placement.workers, placement.ps, strict=True)

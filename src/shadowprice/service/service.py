@@ -39,7 +39,7 @@ from shadowprice.service.budgeting import FollowBudgets
 from shadowprice.service.clock import SECOND, Clock, SteadyClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.modes import check_executor, check_mode
+from shadowprice.service.modes import check_executor, check_mode, check_users
 from shadowprice.service.observing import Follower
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.recovery import PolicyChoice, file_change
@@ -102,6 +102,7 @@ class Service:
         if executor is None and settings.executor != NOTHING:
             self._executor = create(settings.executor, self._executor_options())
         check_executor(settings, self._executor)
+        check_users(settings, self._executor)
 
     def _executor_options(self) -> ExecutorOptions:
         folder = self.store.folder or Path.cwd() / "shadowprice-executor"
@@ -157,6 +158,7 @@ class Service:
                 await self.follower.open()
         elif self._executor is not None:
             self.runner = Runner(self.driver, self._executor, self.key, self.cluster.names)
+            self.runner.settings = self.settings
             self.runner.address = self.address
             await self.runner.open()
         self._tasks.append(asyncio.create_task(self._own(self.driver)))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8642"
 
 NOTHING: Final = "none"
 """Name of no executor: a service that observes then plays its own decisions alone."""
+
+ANYBODY: Final = "*"
+"""Stands for all tenants, and for jobs of none."""
 
 BODY: Final = 8 << 20
 """Bytes of a request's body, at most."""
@@ -53,6 +57,9 @@ class Settings:
         Days that closed jobs are kept.
     token_file : Path or None
         Where the operator's token is, in place of the data directory.
+    users : mapping of str to tuple of str
+        Users as whom each tenant's jobs may run; ``*`` for all tenants and jobs of none. Where
+        there are any, every job has to name one; else all run as the service's own user.
     """
 
     cluster: Path
@@ -67,6 +74,12 @@ class Settings:
     observe: bool = False
     keep_days: float = 365.0
     token_file: Path | None = None
+    users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def users_of(self, tenant: str | None) -> tuple[str, ...]:
+        """Return the users as whom jobs of a tenant may run."""
+        own = () if tenant is None or tenant == ANYBODY else self.users.get(tenant, ())
+        return tuple(dict.fromkeys((*own, *self.users.get(ANYBODY, ()))))
 
     @property
     def loopback(self) -> bool:
@@ -75,6 +88,24 @@ class Settings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+
+def parse_users(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return what ``--allow-user TENANT:USER`` allows, by tenant.
+
+    Raises
+    ------
+    InputError
+        If one is no such pair.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        tenant, colon, user = text.rpartition(":")
+        if not colon or not tenant or not user:
+            mend = "write vision:alice, or *:nobody for all tenants"
+            raise InputError(Fault("--allow-user", f"{shown(text)} names no user", mend))
+        found[tenant] = (*found.get(tenant, ()), user)
+    return found
 
 
 def parse_listen(text: str) -> tuple[str, int]:

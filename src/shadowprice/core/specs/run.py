@@ -1,4 +1,4 @@
-"""What a job really runs: ``run: {command, env, workdir, retries, grace, tolerates}``."""
+"""What a job really runs: ``run: {command, env, workdir, retries, grace, tolerates, user}``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from shadowprice.core.specs.fields import DurationField, Spec, at_most, at_most_
 from shadowprice.core.wording import shown
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _SHELL: Final = ("/bin/sh", "-c")
 
 
@@ -45,6 +46,7 @@ class RunSpec(Spec):
     retries: Annotated[NonNegativeInt, at_most(bounds.RETRIES)] = 0
     grace: DurationField | None = None
     tolerates: Literal["nothing", "workers"] = "nothing"
+    user: str | None = None
 
     @field_validator("command", mode="before")
     @classmethod
@@ -87,6 +89,13 @@ class RunSpec(Spec):
                 )
         return value
 
+    @field_validator("user")
+    @classmethod
+    def _is_a_user(cls, value: str | None) -> str | None:
+        if value is not None and not _USER.fullmatch(value):
+            raise ValueError(f"{shown(value)} is no name of a user")
+        return value
+
     def resolve(self, slot_seconds: Fraction) -> Program:
         """Return the program that executors are told.
 
@@ -113,4 +122,5 @@ class RunSpec(Spec):
             retries=self.retries,
             grace=seconds,
             tolerates_workers=self.tolerates == "workers",
+            user=self.user or "",
         )

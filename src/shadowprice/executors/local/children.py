@@ -21,6 +21,7 @@ from shadowprice.executors.local.generation import MARK
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
 
 
 def _prctl(option: int, value: int) -> None:
@@ -41,7 +42,8 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
     ----------
     plan : mapping
         ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory`` (bytes of
-        private memory, 0 for no limit).
+        private memory, 0 for no limit), ``user`` (number, group and further groups; None or
+        absent to stay who the supervisor is).
     cgroup : Path or None
         The group that it joins.
 
@@ -53,12 +55,10 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
     parent = os.getpid()
     cores, memory = plan["cores"], plan["memory"]
     libc = ctypes.CDLL(None, use_errno=True)
+    user = plan.get("user")
 
     def prepare() -> None:
         # Runs in the child, between fork and exec. The supervisor has one thread.
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before that
-            os._exit(127)
         if cgroup is not None:
             cgroups.join(cgroup)
         if cores:
@@ -66,6 +66,24 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
                 os.sched_setaffinity(0, cores)
         if memory:
             resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        if user is not None:
+            become(user, plan["directory"])
+        # After that: who becomes another is not told of its parent's death any more.
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before that
+            os._exit(127)
+
+    def become(who: Any, directory: str) -> None:
+        number, group, groups = who
+        os.setgroups(groups)
+        os.setresgid(group, group, group)
+        os.setresuid(number, number, number)
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # nor anybody else ever again
+        try:
+            os.chdir(directory)  # with the rights that it has now
+        except OSError as error:
+            os.write(2, f"cannot enter its directory {directory}: {error.strerror}\n".encode())
+            os._exit(126)
 
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -75,7 +93,7 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
             stdin=subprocess.DEVNULL,
             stdout=writing,
             stderr=subprocess.STDOUT,
-            cwd=plan["directory"],
+            cwd=plan["directory"] if user is None else None,
             env=plan["environment"],
             start_new_session=True,
             preexec_fn=prepare,  # noqa: PLW1509  # one thread, see above

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import InputError
@@ -61,6 +62,7 @@ class Entry:
         self.deals: list[dict[str, Any]] = []
         self.port = 0
         self.grace = DEFAULT_GRACE
+        self.progress = generation.progress
         self.stop_ordered = False
         self.told_start = False
         self.told_end = False
@@ -91,6 +93,7 @@ class Entry:
             self.deals = plan["deals"]
             self.port = plan["port"]
             self.grace = plan["grace"]
+            self.progress = Path(plan.get("progress") or self.generation.progress)
 
     def read(self) -> None:
         """Read its directory."""
@@ -179,7 +182,7 @@ class Entry:
         """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            descriptor = os.open(self.generation.progress, flags)
+            descriptor = os.open(self.progress, flags)
         except OSError:
             return None
         try:

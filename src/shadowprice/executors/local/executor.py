@@ -44,6 +44,7 @@ from shadowprice.executors.local.machine import Machine, NoPlaceError
 from shadowprice.executors.local.observing import observed
 from shadowprice.executors.local.settings import read_settings
 from shadowprice.executors.local.store import Store, key_of
+from shadowprice.executors.local.users import Tree, identity
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -77,6 +78,8 @@ class LocalExecutor:
         self._settings = read_settings(options.settings)
         self._path = Path(options.directory)
         self._bell_path = self._path / "bell"
+        beside = self._path.parent.parent / f"{self._path.parent.name}-users"
+        self._users = Tree(Path(self._settings.users) if self._settings.users else beside)
         self._machine = Machine(sorted(os.sched_getaffinity(0)), self._settings.devices)
         self._entries: dict[tuple[str, int], Entry] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -93,7 +96,7 @@ class LocalExecutor:
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
-        return Capabilities(progress_files=True, observes=True)
+        return Capabilities(progress_files=True, observes=True, isolates_users=os.geteuid() == 0)
 
     # ------------------------------------------------------------------ coming and going
 
@@ -198,6 +201,7 @@ class LocalExecutor:
         open_entries = [one for one in self._entries.values() if not one.over]
         try:
             planning.check(spec)
+            user = identity(spec.program.user) if spec.program.user else None
             dealt = self._machine.deal(spec, [deal for one in open_entries for deal in one.deals])
             port = planning.free_port({one.port for one in open_entries})
         except NoPlaceError as error:
@@ -208,14 +212,22 @@ class LocalExecutor:
         plan = planning.plan_of(
             spec,
             dealt,
-            own=self._store.job(spec.job),
-            progress=entry.generation.progress,
+            own=self._store.job(spec.job) if user is None else self._users.job(key_of(spec.job)),
+            progress=entry.generation.progress
+            if user is None
+            else self._users.job(key_of(spec.job)) / "progress" / f"{spec.generation}.json",
             port=port,
             log_bytes=self._settings.log_bytes,
             bell=self._bell_path,
             cgroup=cgroup,
             memory=self._memory,
+            user=user,
         )
+        if user is not None:
+            try:
+                self._users.make(key_of(spec.job), user)
+            except OSError as error:
+                return entry, {}, f"{error.filename}: {error.strerror}"
         entry.take_plan(plan)
         return entry, plan, ""
 
@@ -422,6 +434,7 @@ class LocalExecutor:
         async with self._one_at_a_time(job):
             try:
                 if await asyncio.to_thread(self._store.discard, job):
+                    await asyncio.to_thread(self._users.remove, key_of(job))
                     for key in [key for key in self._entries if key[0] == job]:
                         del self._entries[key]
             except OSError as error:

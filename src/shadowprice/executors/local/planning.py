@@ -34,6 +34,7 @@ def plan_of(
     bell: Path,
     cgroup: Path | None,
     memory: str,
+    user: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the plan of a generation.
 
@@ -57,10 +58,13 @@ def plan_of(
         The generation's control group.
     memory : str
         ``cgroup``, ``rlimit`` or ``off``.
+    user : mapping, optional
+        Who its processes are, as `users.identity` tells it; by default who the executor is.
     """
     execution = secrets.token_hex(16)
     checkpoints = spec.checkpoint_dir or str(own / "checkpoints")
-    inherited = own_environment(spec, os.environ)
+    told = {} if user is None else user["environment"]
+    inherited = own_environment(spec, {**os.environ, **told})
     processes = []
     for one in dealt:
         environment = inherited | environment_of(
@@ -83,6 +87,7 @@ def plan_of(
                 "cores": list(one.cores),
                 "memory": limit if memory == "rlimit" else 0,
                 "cgroup_memory": limit if memory == "cgroup" else 0,
+                "user": None if user is None else [user["uid"], user["gid"], user["groups"]],
             }
         )
     return {
@@ -95,8 +100,11 @@ def plan_of(
         "secrets": [spec.progress_token],
         "log_bytes": log_bytes,
         "bell": str(bell),
+        "progress": str(progress),
         "cgroup": str(cgroup) if cgroup is not None else "",
-        "folders": [checkpoints, *([] if spec.program.directory else [str(own / "work")])],
+        "folders": []
+        if user is not None
+        else [checkpoints, *([] if spec.program.directory else [str(own / "work")])],
     }
 
 

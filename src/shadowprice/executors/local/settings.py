@@ -12,7 +12,7 @@ from shadowprice.core.wording import closest, shown
 from shadowprice.executors.local.machine import real_devices
 
 _MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
-_NAMES: Final = ("cgroup", "devices", "log_bytes", "memory")
+_NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
 LOG_BYTES: Final = 8 << 20
 _MOST_LOG_BYTES: Final = 1 << 40
 _LEAST_LOG_BYTES: Final = 1024
@@ -34,12 +34,15 @@ class Settings:
     memory : str
         How a process is held to the memory that its job asks for: ``cgroup``, ``rlimit`` (its
         private memory), ``auto`` for the first that is allowed, ``off``.
+    users : str
+        Where jobs of other users have their files; empty for beside the data directory.
     """
 
     cgroup: str = "auto"
     devices: tuple[str, ...] = ()
     log_bytes: int = LOG_BYTES
     memory: str = "auto"
+    users: str = ""
 
 
 def read_settings(values: Mapping[str, str]) -> Settings:
@@ -72,6 +75,10 @@ def read_settings(values: Mapping[str, str]) -> Settings:
     devices = tuple(filter(None, (one.strip() for one in values.get("devices", "").split(","))))
     if len(set(devices)) < len(devices):
         faults.append(Fault("--executor-set devices", "it names a device twice", "name each once"))
+    users = values.get("users", "")
+    if users and not os.path.isabs(users):  # noqa: PTH117  # text
+        mend = "write a path that begins with /"
+        faults.append(Fault("--executor-set users", f"{shown(users)} is no such", mend))
     if faults:
         raise InputError(faults)
-    return Settings(cgroup, devices or real_devices(), log_bytes, memory)
+    return Settings(cgroup, devices or real_devices(), log_bytes, memory, users)

@@ -113,6 +113,7 @@ _JOB_SCHEMA: Final[Document] = {
                 "retries": {"type": "integer", "minimum": 0},
                 "grace": _DURATION,
                 "tolerates": {"enum": ["nothing", "workers"]},
+                "user": {"type": ["string", "null"], "maxLength": 32},
             },
         },
     },

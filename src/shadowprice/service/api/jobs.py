@@ -31,6 +31,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.auth import Caller, generation_of
 from shadowprice.service.clock import SECOND, stamp
 from shadowprice.service.driver import Driver
+from shadowprice.service.modes import user_fault
 from shadowprice.service.operations import AskQuote, Cancel, Quoted, Revise, Submit
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
@@ -74,6 +75,8 @@ async def submit(request: Request, service: Asked, caller: Anyone) -> JSONRespon
 
     # Checking many takes long enough that others would notice.
     found = await asyncio.to_thread(read) if len(records) > 4 else read()
+    if service.runner is not None:
+        _check_users(service, found, single=not several)
     told = await driver.do(Submit(found, at_once=not several))
     if wait:
         await _decided(
@@ -95,6 +98,22 @@ async def submit(request: Request, service: Asked, caller: Anyone) -> JSONRespon
         for name, trouble in told
     ]
     return answer({"jobs": answers}, 202)
+
+
+def _check_users(service: Service, found: list[Submission], *, single: bool) -> None:
+    """Refuse jobs that ask for users they may not be.
+
+    Raises
+    ------
+    InputError
+        With every fault.
+    """
+    faults = [
+        user_fault(service.settings, one.spec, "job" if single else f"jobs[{at}]")
+        for at, one in enumerate(found)
+    ]
+    if any(faults):
+        raise InputError([fault for fault in faults if fault is not None][:50])
 
 
 async def _decided(

@@ -1,0 +1,261 @@
+"""Jobs as users that an operator allows: what they are, what they reach, and how they end."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.core.errors import InputError
+from shadowprice.executors.contract import Executor, ExecutorOptions
+from shadowprice.executors.registry import create
+from shadowprice.service.settings import parse_users
+from tests.integration.test_observing import Witness
+from tests.services import Running, running
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as others")
+
+USER = "nobody"
+CLUSTER = {
+    "slot": "1s",
+    "horizon": 100,
+    "tenants": [{"name": "red"}, {"name": "blue"}],
+    "servers": [{"name": "g", "capacity": {"cpu": 4}}],
+}
+
+LOOK = """
+id -un; id -u; id -G; echo home=$HOME user=$USER; pwd
+umask 077; echo checkpoint > $SHADOWPRICE_CHECKPOINT_DIR/step
+echo '{"generation": 1, "minibatches": 1}' > $SHADOWPRICE_PROGRESS_FILE.new
+mv $SHADOWPRICE_PROGRESS_FILE.new $SHADOWPRICE_PROGRESS_FILE
+cat {data}/operator.token {data}/shadowprice.db 2>&1 >/dev/null | grep -c denied
+touch {users}/mine {job}/mine 2>&1 | grep -c denied
+grep -E 'NoNewPrivs|CapEff' /proc/self/status
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that others can pass through, which those of pytest are not."""
+    made = Path(tempfile.mkdtemp(prefix="shadowprice-users-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made)
+
+
+def executor_in(folder: Path) -> Executor:
+    settings = {"users": str(folder / "users"), "cgroup": "off"}
+    return create("local", ExecutorOptions(str(folder / "data" / "executor"), settings=settings))
+
+
+@contextmanager
+def serving(folder: Path, users: Mapping[str, tuple[str, ...]]) -> Iterator[Running]:
+    with running(folder, cluster=CLUSTER, executor=executor_in(folder), users=users) as live:
+        yield live
+
+
+def job(name: str, command: Any, user: str | None = USER, **more: Any) -> dict[str, Any]:
+    run = {"command": command, "grace": "2s"} | ({} if user is None else {"user": user})
+    return {
+        "name": name,
+        "tenant": "red",
+        "minibatches": 5,
+        "minibatch_time": "1s",
+        "worker": {"cpu": 1},
+        "utility": {"kind": "constant", "value": 1},
+        "run": run | more,
+    }
+
+
+def until(condition: Callable[[], bool], shown: Callable[[], object] = lambda: "") -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, shown()
+        time.sleep(0.05)
+
+
+def state(live: Running, name: str) -> str:
+    return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
+
+
+def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
+    known = pwd.getpwnam(USER)
+    with serving(folder, {"red": (USER,)}) as live:
+        tree = folder / "users"
+        look = LOOK.replace("{data}", str(folder / "data")).replace("{users}", str(tree))
+        live.client.post(
+            "/v1/jobs", json=job("a", look.replace("{job}", "$PWD/.."))
+        ).raise_for_status()
+        until(lambda: state(live, "a") == "finished", lambda: live.client.get("/v1/jobs/a").text)
+        lines = live.client.get("/v1/jobs/a/logs").json()["text"].split("\n")
+        [own] = tree.iterdir()
+        assert lines[:2] == [USER, str(known.pw_uid)]
+        assert set(lines[2].split()) == set(map(str, os.getgrouplist(USER, known.pw_gid)))
+        assert lines[3] == f"home={known.pw_dir} user={USER}"
+        assert lines[4] == str(own / "work")
+        assert lines[5:7] == ["2", "2"]  # the token and the database, the tree and its directory
+        assert lines[7].split() == ["CapEff:", "0" * 16]
+        assert lines[8].split() == ["NoNewPrivs:", "1"]
+        for path in (own / "work", own / "checkpoints", own / "checkpoints" / "step"):
+            assert path.stat().st_uid == known.pw_uid
+            assert path.stat().st_mode & 0o077 == 0
+        assert own.stat().st_uid == 0
+
+        def points() -> list[float]:
+            told = live.client.get("/v1/jobs/a/progress").json()["points"]
+            return [point["minibatches"] for point in told]
+
+        until(lambda: points() == [1.0], points)
+        driver = live.service.driver
+        assert driver is not None
+        driver._keep = 0
+        driver._swept = -1e9
+
+        def swept() -> bool:
+            driver._swept = -1e9
+            return not own.exists()
+
+        until(swept)
+
+
+def test_what_runs_as_another_can_be_stopped_and_dies_with_its_supervisor(folder: Path) -> None:
+    with serving(folder, {"*": (USER,)}) as live:
+        for name in ("stopped", "orphan"):
+            live.client.post("/v1/jobs", json=job(name, ["sleep", "600"])).raise_for_status()
+            until(lambda name=name: state(live, name) == "running")
+        found = dict(_processes(folder).items())
+        assert set(found.values()) == {"stopped", "orphan"}
+        live.client.delete("/v1/jobs/stopped").raise_for_status()
+        until(lambda: set(_processes(folder).values()) == {"orphan"})
+        [orphan] = _processes(folder)
+        parent = int(Path(f"/proc/{orphan}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(parent, signal.SIGKILL)
+        until(lambda: orphan not in _processes(folder))
+        live.client.delete("/v1/jobs/orphan").raise_for_status()
+        until(lambda: not _processes(folder))
+
+
+def _processes(folder: Path) -> dict[int, str]:
+    """The jobs' processes below a folder, by number; sleeping ones that are not theirs are none."""
+    found = {}
+    for path in Path("/proc").iterdir():
+        if not path.name.isdecimal():
+            continue
+        try:
+            if not (path / "cwd").readlink().is_relative_to(folder):
+                continue
+            told = (path / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for one in told:
+            if one.startswith(b"SHADOWPRICE_JOB="):
+                found[int(path.name)] = one.partition(b"=")[2].decode()
+    return found
+
+
+def test_a_directory_that_the_user_may_not_enter_is_told(folder: Path) -> None:
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    with serving(folder, {"red": (USER,)}) as live:
+        asked = job("a", ["true"], workdir=str(closed))
+        live.client.post("/v1/jobs", json=asked).raise_for_status()
+        until(lambda: state(live, "a") == "failed")
+        told = live.client.get("/v1/jobs/a").json()["reason"]["message"]
+        assert f"cannot enter its directory {closed}: Permission denied" in told
+
+
+@pytest.mark.parametrize(
+    ("users", "tenant", "user", "told"),
+    [
+        ({}, "red", USER, "leave it out"),
+        ({"red": (USER,)}, "blue", USER, "is not allowed to this tenant; ask the operator"),
+        ({"red": (USER,)}, "red", "daemon", "is not allowed to this tenant; one of: nobody"),
+        ({"red": (USER,)}, "red", "root", "is not allowed"),
+        ({"red": (USER,)}, "red", None, "every job has to name its user; one of: nobody"),
+        ({"*": (USER,)}, "blue", "../x", "is no name of a user"),
+        ({"*": (USER,)}, "blue", "0", "is no name of a user"),
+    ],
+)
+def test_who_may_not_is_told_so(
+    folder: Path, users: Mapping[str, tuple[str, ...]], tenant: str, user: str | None, told: str
+) -> None:
+    with serving(folder, users) as live:
+        asked = job("a", ["true"], user) | {"tenant": tenant}
+        with live.as_(live.token(tenant)) as client:
+            for body in (asked, {"jobs": [asked]}):
+                answer = client.post("/v1/jobs", json=body)
+                assert answer.status_code == 422, answer.text
+                [fault] = answer.json()["errors"]
+                assert fault["place"].endswith("run.user")
+                assert told in f"{fault['message']}; {fault['mend']}"
+        assert live.client.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_who_may_no_longer_is_not_started(folder: Path) -> None:
+    with serving(folder, {"red": (USER,)}) as live:
+        waits = job("a", ["touch", str(folder / "ran")])
+        live.client.patch("/v1/servers/g", json={"drain": True}).raise_for_status()
+        live.client.post("/v1/jobs", json=waits).raise_for_status()
+    with serving(folder, {"red": ("daemon",)}) as live:
+        live.client.patch("/v1/servers/g", json={"drain": False}).raise_for_status()
+
+        def kinds() -> dict[str, str]:
+            events = live.client.get("/v1/jobs/a/explain").json()["events"]
+            return {one["kind"]: str(one["data"].get("reason")) for one in events}
+
+        until(lambda: "start-failed" in kinds(), kinds)
+        assert "is not allowed to this tenant; one of: daemon" in kinds()["start-failed"]
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("users", "told"),
+    [
+        ({"red": ("no-such-user",)}, "there is no user 'no-such-user'"),
+        ({"red": ("root",)}, "no job runs as root"),
+    ],
+)
+def test_users_that_cannot_be_are_refused_at_the_start(
+    folder: Path, users: Mapping[str, tuple[str, ...]], told: str
+) -> None:
+    with pytest.raises(InputError, match=told), serving(folder, users):
+        pass
+
+
+def test_an_executor_that_is_one_user_is_refused_at_the_start(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="all jobs run as the service's user"),
+        running(tmp_path, cluster=CLUSTER, executor=Witness(), observe=False, users={"*": (USER,)}),
+    ):
+        pass
+
+
+def test_the_tree_has_to_be_roots_alone(folder: Path) -> None:
+    (folder / "users").mkdir()
+    (folder / "users").chmod(0o777)
+    with serving(folder, {"*": (USER,)}) as live:
+        live.client.post("/v1/jobs", json=job("a", ["true"])).raise_for_status()
+
+        def told() -> str:
+            return str(live.client.get("/v1/jobs/a/explain").json()["events"])
+
+        until(lambda: "no one else's to write" in told(), told)
+
+
+@pytest.mark.parametrize("text", ["red", ":nobody", "red:"])
+def test_what_allows_nobody_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "-c", str(tmp_path / "c.yaml"), "--allow-user", text]) == 2
+    assert "names no user; write vision:alice" in capsys.readouterr().err
+    assert parse_users(["a:b:c", "*:d", "*:e"]) == {"a:b": ("c",), "*": ("d", "e")}
