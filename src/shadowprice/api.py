@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.difference import Difference, difference
 from shadowprice.results.directory import PendingDirectory
-from shadowprice.results.files import REPORT, Record, Run, is_run, read_run, write_run
+from shadowprice.results.files import REPORT, Record, Run, is_run, read_advice, read_run, write_run
 from shadowprice.results.moment import Moment, moment_of
 from shadowprice.results.report import write_report
-from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from shadowprice.simulator.source import Source
 from shadowprice.simulator.trials import Trials, Variant, further_seeds, run_all, trials_of
 from shadowprice.simulator.whatif import Change
@@ -126,6 +126,16 @@ class Result:
             If the run did not get to the slot.
         """
         return moment_of(self.run, slot)
+
+    @property
+    def advice(self) -> dict[str, Record] | None:
+        """What would have had refused jobs admitted, by job, as ``advice.jsonl`` writes it.
+
+        None where nobody asked for it.
+        """
+        if "advice" not in self.info:
+            return None
+        return {job: told.record() for job, told in self.run.advice.items()}
 
     def diff(self, other: Result) -> Difference:
         """Return which ``jobs`` fared differently in another run, and why."""
@@ -246,6 +256,7 @@ def simulate(
     load: float = 1.0,
     seed: int = 0,
     skip_invalid: bool = False,
+    advice_seconds: float | None = None,
 ) -> Result:
     """Run a workload under one policy, as ``shadowprice simulate`` does.
 
@@ -272,6 +283,9 @@ def simulate(
         Seed of everything drawn.
     skip_invalid : bool
         Leave faulty jobs out.
+    advice_seconds : float, optional
+        Also work out what would have had refused jobs admitted, those worth most first, and begin
+        with none after so many seconds; see `Result.advice`.
 
     Returns
     -------
@@ -283,10 +297,12 @@ def simulate(
     InputError
         If an input is missing or wrong; with every fault.
     """
+    _check_advice(advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     scenario, _ = source.scenario(seed)
-    built = build_policy(scenario, policy, parameters or {})
-    return Result(record_run(scenario, policy, built, settings=dict(parameters or {})))
+    settings = dict(parameters or {})
+    run = record_run(scenario, policy, build_policy(scenario, policy, settings), settings=settings)
+    return Result(_advised(run, scenario, policy, settings, advice_seconds))
 
 
 def compare(
@@ -302,6 +318,7 @@ def compare(
     load: float = 1.0,
     seed: int = 0,
     skip_invalid: bool = False,
+    advice_seconds: float | None = None,
 ) -> Comparison:
     """Run a workload under several policies, as ``shadowprice compare`` does.
 
@@ -315,6 +332,8 @@ def compare(
         From how many seeds, ``seed`` and those after it.
     seed : int
         The first seed.
+    advice_seconds : float, optional
+        As in `simulate`, for every policy's run from the first seed.
 
     Returns
     -------
@@ -328,12 +347,18 @@ def compare(
     KeyboardInterrupt
         If it was interrupted: half a comparison says nothing.
     """
+    _check_seeds(seeds)
+    _check_advice(advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     variants = _variants(policies)
     scenario, _ = source.scenario(seed)
     runs = run_all(scenario, variants)
     if runs[-1].info["partial"]:
         raise KeyboardInterrupt
+    runs = [
+        _advised(run, scenario, one.policy, one.settings, advice_seconds)
+        for run, one in zip(runs, variants, strict=True)
+    ]
     more, stopped = further_seeds(source, variants, range(seed + 1, seed + seeds))
     if stopped is not None:
         raise KeyboardInterrupt
@@ -378,6 +403,7 @@ def whatif(
     InputError
         If an input is wrong, or the cluster has no such servers.
     """
+    _check_seeds(seeds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     asked = [Change(tuple(change.items())) for change in changes]
     return WhatIf(run_whatif(source, _variants(policies), asked, range(seed, seed + seeds)))
@@ -391,7 +417,36 @@ def open_run(folder: PathLike) -> Result:
     InputError
         If it holds no run.
     """
-    return Result(read_run(Path(folder)))
+    run = read_run(Path(folder))
+    if "advice" in run.info:
+        run = replace(run, advice=read_advice(Path(folder)))
+    return Result(run)
+
+
+def _check_seeds(seeds: int) -> None:
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
+        raise InputError(Fault("seeds", f"{seeds!r} is no number of seeds", "write 10"))
+    bounds.SEEDS.check(seeds, "seeds")
+
+
+def _advised(
+    run: Run,
+    scenario: Scenario,
+    policy: str,
+    settings: Mapping[str, Any],
+    seconds: float | None,
+) -> Run:
+    if seconds is None or run.info["partial"]:
+        return run
+    # A run that nobody asks advice on needs none of it.
+    from shadowprice.simulator.advice import with_advice  # noqa: PLC0415
+
+    return with_advice(run, scenario, policy, settings, seconds=seconds)
+
+
+def _check_advice(seconds: float | None) -> None:
+    if seconds is not None and not 0 <= seconds < float("inf"):
+        raise InputError(Fault("advice_seconds", f"{seconds!r} is no time", "write 60"))
 
 
 def _source(

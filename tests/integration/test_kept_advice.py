@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import shadowprice
 from shadowprice.cli.main import main
 from shadowprice.results.advice import Counsel
 from shadowprice.results.files import read_advice, read_run
@@ -137,3 +138,21 @@ def test_asked_twice_it_ends_at_once_and_the_run_is_kept(
     assert not run.info["partial"]
     assert len(run.advice) == run.info["advice"]["told"] == 1
     assert "total utility" in out
+
+
+def test_a_comparison_keeps_the_advice_of_each_policy(
+    call: Callable[..., tuple[int, str, str]],
+) -> None:
+    assert call(*CALL, "--advice", "--out", "run")[0] == 0
+    words = ("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo,oasis", "-q", "--advice")
+    assert call(*words)[0] == 2  # it needs a place to be kept in
+    assert call(*words, "--out", "both")[0] == 0
+    kept = read_advice(Path("run"))
+    assert kept
+    assert read_advice(Path("both/oasis")) == kept
+    told = shadowprice.compare("c.yaml", "j.yaml", ("fifo", "oasis"), advice_seconds=60)
+    one = shadowprice.simulate("c.yaml", "j.yaml", "oasis", advice_seconds=60)
+    expected = {job: counsel.record() for job, counsel in kept.items()}
+    assert told.runs["oasis"].advice == one.advice == expected
+    assert shadowprice.open_run("both/oasis").advice == expected
+    assert shadowprice.simulate("c.yaml", "j.yaml", "fifo").advice is None

@@ -140,3 +140,17 @@ def test_importing_the_package_imports_nothing_else() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert ran == ["['shadowprice']", "True"]
+
+
+@pytest.mark.parametrize("seeds", [0, -1, True, 2.0, 10**9])
+def test_numbers_of_seeds_are_bounded(seeds: Any) -> None:
+    with pytest.raises(InputError, match="seeds"):
+        shadowprice.compare(CLUSTER, JOBS, "srtf", seeds=seeds)
+    with pytest.raises(InputError, match="seeds"):
+        shadowprice.whatif(CLUSTER, JOBS, "srtf", seeds=seeds)
+
+
+def test_a_time_for_advice_is_a_time() -> None:
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="advice_seconds"):
+            shadowprice.simulate(CLUSTER, JOBS, "srtf", advice_seconds=seconds)

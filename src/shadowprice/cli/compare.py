@@ -62,6 +62,21 @@ def compare(
         str,
         typer.Option("--bound-time", help="Time for that, at most.", rich_help_panel=o.HOW),
     ] = "1min",
+    advice: Annotated[
+        bool,
+        typer.Option(
+            "--advice",
+            help="Also work out what would have had refused jobs admitted, under each policy, "
+            "those worth most first, and keep it with --out: the pages tell it.",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = False,
+    advice_time: Annotated[
+        str,
+        typer.Option(
+            "--advice-time", help="Time for that, at most, a policy.", rich_help_panel=o.OUTPUT
+        ),
+    ] = "1min",
     out: o.OutOption = None,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
@@ -87,13 +102,17 @@ def compare(
     """
     from shadowprice.cli.bound import duration
     from shadowprice.cli.simulate import leave_if_partial
+    from shadowprice.core.errors import Fault, InputError
     from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.trials import Variant, further_seeds, run_all, trials_of
 
+    if advice and out is None:
+        raise InputError(Fault("--advice", "needs a directory to write to", "give --out DIR"))
     named = o.variants(policy)
     proving = duration("--bound-time", bound_time)
+    advising = duration("--advice-time", advice_time)
     settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
     chosen = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
     source = workload.source(params)
@@ -108,6 +127,16 @@ def compare(
     with stop_sign() as stop, place as pending:
         certificate = _certificate(scenario, proving, stop, quiet) if bound else None
 
+        def advised(run: Run) -> Run:
+            from shadowprice.simulator.advice import with_advice
+
+            of = next(one for one in chosen if one.label == run.policy)
+            with progress_bar(f"advice on refused, {of.label}", quiet) as progress:
+                return with_advice(
+                    run, scenario, of.policy, of.settings, seconds=advising, progress=progress,
+                    stop=stop,
+                )  # fmt: skip
+
         def keep(run: Run) -> None:
             if certificate is not None:
                 run.info["bound"] = {
@@ -115,6 +144,8 @@ def compare(
                     for name, value in certificate.record().items()
                     if name not in {"best", "gap"}  # no schedule was looked for
                 }
+            if advice and not run.info["partial"]:
+                run = advised(run)
             _keep(run, pending)
 
         runs = run_all(
