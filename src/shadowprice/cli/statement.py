@@ -1,4 +1,4 @@
-"""``shadowprice statement``: what tenants earned, paid and lent in a run."""
+"""``shadowprice statement``: what tenants earned and paid in a run, or pay at a live service."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, stdout
-from shadowprice.cli.options import OutputOption
+from shadowprice.cli.accounts import complete_tenant
+from shadowprice.cli.console import Listing, print_json, stdout
+from shadowprice.cli.live import ServerOption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,22 +20,70 @@ if TYPE_CHECKING:
 
 
 def statement(
-    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            help="Run directory; or a tenant of the live service, by default your own (to "
+            "operators: all).",
+            metavar="[RUN|TENANT]",
+            autocompletion=complete_tenant,
+        ),
+    ] = None,
     tenant: Annotated[
         str | None,
-        typer.Option("--tenant", help="One tenant, with its partners and jobs.", metavar="NAME"),
+        typer.Option(
+            "--tenant", help="Of a run: one tenant, with its partners and jobs.", metavar="NAME"
+        ),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", help="Live: from when on, such as 7d (back from now) or 2026-11-23."
+        ),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Live: before when.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", help="Live: entries shown, at most.", min=1, max=1_000_000)
+    ] = 50,
+    server: ServerOption = None,
+    output: Annotated[Listing, typer.Option("--output", "-o", help="How to print it.")] = (
+        Listing.TABLE
+    ),
 ) -> None:
-    """Show what each tenant earned, paid, received, lent and borrowed.
+    """Show what tenants paid: of a run, or at the live service, entry by entry.
 
-    Paid and received are utility; lent and borrowed are place-slots. What a tenant's jobs paid to
-    its own unused share is shown apart.
+    Of a run: what each tenant earned, paid, received, lent and borrowed. Paid and received are
+    utility; lent and borrowed are place-slots. What a tenant's jobs paid to its own unused share is
+    shown apart.
 
-    [bold]Example[/bold]
+    At the live service: what a tenant holds of its budget, and every grant, debit and refund.
+
+    [bold]Examples[/bold]
 
     shadowprice statement run --tenant vision
+
+    shadowprice statement vision --since 7d -o csv
     """
+    from shadowprice.cli.accounts import print_statement
+    from shadowprice.core.errors import Fault, InputError
+
+    if what is None or not _is_run(what):
+        if tenant is not None:
+            raise InputError(Fault("--tenant", "is of a run", "name the tenant alone"))
+        print_statement(what, server, output, since=since, until=until, limit=limit)
+        return
+    for option, value in (("--since", since), ("--until", until), ("--server", server)):
+        if value is not None:
+            raise InputError(Fault(option, "is of the live service", f"{what} is a run"))
+    _of_run(Path(what), tenant, output)
+
+
+def _is_run(text: str) -> bool:
+    """Whether a word names a place on the disk and no tenant."""
+    return "/" in text or Path(text).exists()
+
+
+def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.accounts import books_of
     from shadowprice.results.files import read_run
@@ -44,8 +93,10 @@ def statement(
     if tenant is not None and tenant not in books.accounts:
         known = ", ".join(books.accounts)
         raise InputError(Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {known}"))
-    if output is Output.JSON:
+    if output is Listing.JSON:
         print_json(_record(read, books, tenant))
+    elif output is Listing.CSV:
+        _print_csv(read, books, tenant)
     elif tenant is None:
         _print_all(read, books)
     else:
@@ -67,6 +118,28 @@ def _record(run: Run, books: Books, tenant: str | None) -> Mapping[str, object]:
         "partners": _partners(books, tenant),
         "jobs_of_tenant": _jobs(run, books, tenant),
     }
+
+
+def _print_csv(run: Run, books: Books, tenant: str | None) -> None:
+    """Print a row a tenant, or of one tenant a row a job."""
+    import csv
+    import sys
+
+    rows: list[dict[str, object]] = []
+    if tenant is not None:
+        rows = _jobs(run, books, tenant)
+    else:
+        for account in books.accounts.values():
+            row = dict(account.record())
+            for name in ("share", "lent", "borrowed"):
+                held = row[name]
+                assert isinstance(held, dict)
+                row[name] = " ".join(f"{kind}={value:g}" for kind, value in held.items())
+            rows.append(row)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if rows:
+        writer.writerow(rows[0])
+        writer.writerows(row.values() for row in rows)
 
 
 def _partners(books: Books, tenant: str) -> list[dict[str, object]]:

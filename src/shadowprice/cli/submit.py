@@ -227,14 +227,18 @@ def quote(
     if output is Output.JSON:
         print_json([dict(one.record) for one in found])
         return
-    rows = []
+    rows: list[tuple[object, ...]] = []
+    budgeted = any(one.points is not None for one in found)
     for one in found:
         displaced = one.displaced if isinstance(one.displaced, int) else len(one.displaced)
         why = str((one.refusal or {}).get("message") or one.message)
-        price, worth = number(one.price), number(one.utility)
-        rows.append((one.job, one.answer, when(one.promise), worth, price, displaced or "-", why))
+        price, worth, left = number(one.price), number(one.utility), (one.points or {}).get("left")
+        cells = one.job, one.answer, when(one.promise), worth, price
+        rows.append((*cells, *([number(left)] if budgeted else []), displaced or "-", why))
     columns = ["NAME", "ANSWER", "FINISH", "WORTH", "PRICE", "DISPLACES", "REASON"]
-    show(columns, rows, right=["WORTH", "PRICE", "DISPLACES"])
+    if budgeted:  # what the tenant would hold then
+        columns.insert(5, "LEFT")
+    show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
 
 
 def described(job: Job) -> Iterator[tuple[str, object]]:
@@ -252,6 +256,10 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     if job.utility is not None:
         yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
     yield "speed", _speed(job)
+    if job.points is not None:
+        used, back = job.points.get("used", 0), job.points.get("refund")
+        rest = f"{number(back)} came back" if back is not None else f"{number(used)} used so far"
+        yield "points", f"{number(job.points.get('price'))} paid, {rest}"
     yield "failures", job.failures or ""
     yield "reason", job.why
 

@@ -11,6 +11,7 @@ from shadowprice.client.asynchronous import AsyncClient
 from shadowprice.client.calls import Batch
 from shadowprice.client.errors import ServiceError, UnreachableError
 from shadowprice.client.records import (
+    Entry,
     Event,
     Generation,
     Job,
@@ -20,6 +21,7 @@ from shadowprice.client.records import (
     PriceSlot,
     Quote,
     Server,
+    Statement,
     Story,
     Tenant,
     Token,
@@ -32,6 +34,7 @@ __all__ = [
     "AsyncClient",
     "Batch",
     "Client",
+    "Entry",
     "Event",
     "Generation",
     "Job",
@@ -42,6 +45,7 @@ __all__ = [
     "Quote",
     "Server",
     "ServiceError",
+    "Statement",
     "Story",
     "Tenant",
     "Token",

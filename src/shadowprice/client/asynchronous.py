@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -12,6 +13,7 @@ from shadowprice.client import calls
 from shadowprice.client.calls import Batch, Call
 from shadowprice.client.errors import ServiceError
 from shadowprice.client.records import (
+    Entry,
     Event,
     Generation,
     Job,
@@ -22,6 +24,7 @@ from shadowprice.client.records import (
     PriceSlot,
     Quote,
     Server,
+    Statement,
     Story,
     Tenant,
     Token,
@@ -276,9 +279,65 @@ class AsyncClient:
         """Return tenants."""
         return await self.send(calls.tenants())
 
-    async def put_tenant(self, name: str, share: Json) -> Tenant:
-        """Add a tenant, or give it another share."""
-        return await self.send(calls.put_tenant(name, share))
+    async def put_tenant(
+        self, name: str, share: Json | None = None, *, budget: Json | None = None
+    ) -> Tenant:
+        """Add a tenant, or give it another share or budget; None leaves one as it is."""
+        return await self.send(calls.put_tenant(name, share, budget))
+
+    async def remove_budget(self, name: str) -> Tenant:
+        """Let a tenant spend without limit; what it holds expires."""
+        return await self.send(calls.remove_budget(name))
+
+    async def grant(self, name: str, points: float, *, note: str = "") -> Tenant:
+        """Give a tenant points beyond its budget; done twice, it is twice."""
+        return await self.send(calls.grant(name, points, note))
+
+    async def statement(
+        self,
+        name: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        back: int | None = None,
+        kinds: Sequence[str] = (),
+        cursor: int | None = None,
+        limit: int | None = None,
+    ) -> Statement:
+        """Return a tenant's statement, with one page of its entries.
+
+        Parameters
+        ----------
+        name : str
+            The tenant.
+        since, until : datetime or None
+            From when on, and before when; with a time zone.
+        back : int or None
+            In their place, one period: 0 the one that runs, 1 the one before.
+        kinds : sequence of str
+            Kinds of entries; empty for all.
+        cursor, limit : int or None
+            Where the page begins, and how long it is.
+        """
+        return await self.send(calls.statement(name, since, until, back, kinds, cursor, limit))
+
+    async def entries(
+        self,
+        name: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        back: int | None = None,
+        kinds: Sequence[str] = (),
+    ) -> AsyncIterator[Entry]:
+        """Yield entries of a tenant's account, the newest first, page by page."""
+        cursor: int | None = None
+        while True:
+            page = await self.send(calls.statement(name, since, until, back, kinds, cursor))
+            for entry in page.entries:
+                yield entry
+            if (cursor := page.next) is None:
+                return
 
     async def remove_tenant(self, name: str) -> None:
         """Remove a tenant without open jobs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote as quoted
 
@@ -19,6 +20,7 @@ from shadowprice.client.records import (
     PriceSlot,
     Quote,
     Server,
+    Statement,
     Story,
     Tenant,
     Token,
@@ -218,9 +220,46 @@ def tenants() -> Call[tuple[Tenant, ...]]:
     return Call("GET", _at("tenants"), _listed("tenants", Tenant.read))
 
 
-def put_tenant(name: str, share: Json) -> Call[Tenant]:
-    """Add a tenant, or give it another share."""
-    return Call("PUT", _at("tenants", name), Tenant.read, body={"share": dict(share)})
+def put_tenant(name: str, share: Json | None = None, budget: Json | None = None) -> Call[Tenant]:
+    """Add a tenant, or give it another share or budget; None leaves one as it is."""
+    body = {
+        key: dict(value)
+        for key, value in (("share", share), ("budget", budget))
+        if value is not None
+    }
+    return Call("PUT", _at("tenants", name), Tenant.read, body=body)
+
+
+def remove_budget(name: str) -> Call[Tenant]:
+    """Let a tenant spend without limit."""
+    return Call("PUT", _at("tenants", name), Tenant.read, body={"budget": None})
+
+
+def grant(name: str, points: float, note: str = "") -> Call[Tenant]:
+    """Give a tenant points beyond its budget."""
+    body = {"points": points, "note": note}
+    return Call("POST", _at("tenants", name, "grants"), Tenant.read, body=body, repeatable=False)
+
+
+def statement(
+    name: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    back: int | None = None,
+    kinds: Sequence[str] = (),
+    cursor: int | None = None,
+    limit: int | None = None,
+) -> Call[Statement]:
+    """Ask for a tenant's statement."""
+    query = {
+        "since": None if since is None else since.isoformat(),
+        "until": None if until is None else until.isoformat(),
+        "back": back,
+        "kind": ",".join(kinds) or None,
+        "cursor": cursor,
+        "limit": limit,
+    }
+    return Call("GET", _at("tenants", name, "statement"), Statement.read, query)
 
 
 def remove_tenant(name: str) -> Call[None]:

@@ -75,6 +75,9 @@ class Job(Told):
     speed : mapping or None
         Where its curve is ``from`` (``stated`` by its owner, or a ``family``'s), and the numbers of
         workers that it was ``measured`` with while it ran.
+    points : mapping or None
+        What it costs its tenant, where that has a budget: ``price``, ``used``, ``refund``, and
+        places times slots, ``planned`` and ``held``.
     """
 
     name: str
@@ -101,6 +104,7 @@ class Job(Told):
     reason: Json | None = None
     failures: int = 0
     speed: Json | None = None
+    points: Json | None = None
 
     @property
     def open(self) -> bool:
@@ -196,6 +200,7 @@ class Quote(Told):
     displaced: Sequence[str] | int = ()
     refusal: Json | None = None
     message: str = ""
+    points: Json | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,11 +225,54 @@ class Server(Told):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant(Told):
-    """A tenant: its share, and how many of its jobs are in which state."""
+    """A tenant: its share, how many of its jobs are in which state, its budget and its account.
+
+    Without a budget (None) it spends without limit and has no account. Of the account, ``held`` may
+    be spent, ``in_jobs`` is paid for open jobs and not used yet, ``spent`` and ``sums`` are of the
+    period from ``begins`` to ``ends``.
+    """
 
     name: str
     share: Json = field(default_factory=dict)
     jobs: Json = field(default_factory=dict)
+    budget: Json | None = None
+    account: Json | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry(Told):
+    """One change of an account: a grant, expiry, debit, refund or payment; ``other`` paid that."""
+
+    id: int
+    at: datetime
+    kind: str
+    points: float
+    balance: float
+    job: str | None = None
+    other: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement(Told):
+    """A tenant's statement over a span of time: one page of its entries, the newest first.
+
+    Balances (``opening``, ``closing``) and ``sums`` by kind are of the whole span, ``budget`` and
+    ``account`` as of `Tenant`.
+    """
+
+    tenant: str
+    opening: float
+    closing: float
+    sums: Json = field(default_factory=dict)
+    budget: Json | None = None
+    account: Json | None = None
+    entries: Sequence[Entry] = ()
+    next: int | None = None
+
+    @classmethod
+    def _values(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return values | {"entries": tuple(Entry.read(one) for one in values.get("entries", ()))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

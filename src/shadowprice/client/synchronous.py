@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -11,6 +12,7 @@ from shadowprice.client import calls
 from shadowprice.client.calls import Batch, Call
 from shadowprice.client.errors import ServiceError
 from shadowprice.client.records import (
+    Entry,
     Event,
     Generation,
     Job,
@@ -21,6 +23,7 @@ from shadowprice.client.records import (
     PriceSlot,
     Quote,
     Server,
+    Statement,
     Story,
     Tenant,
     Token,
@@ -274,9 +277,64 @@ class Client:
         """Return tenants."""
         return self.send(calls.tenants())
 
-    def put_tenant(self, name: str, share: Json) -> Tenant:
-        """Add a tenant, or give it another share."""
-        return self.send(calls.put_tenant(name, share))
+    def put_tenant(
+        self, name: str, share: Json | None = None, *, budget: Json | None = None
+    ) -> Tenant:
+        """Add a tenant, or give it another share or budget; None leaves one as it is."""
+        return self.send(calls.put_tenant(name, share, budget))
+
+    def remove_budget(self, name: str) -> Tenant:
+        """Let a tenant spend without limit; what it holds expires."""
+        return self.send(calls.remove_budget(name))
+
+    def grant(self, name: str, points: float, *, note: str = "") -> Tenant:
+        """Give a tenant points beyond its budget; done twice, it is twice."""
+        return self.send(calls.grant(name, points, note))
+
+    def statement(
+        self,
+        name: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        back: int | None = None,
+        kinds: Sequence[str] = (),
+        cursor: int | None = None,
+        limit: int | None = None,
+    ) -> Statement:
+        """Return a tenant's statement, with one page of its entries.
+
+        Parameters
+        ----------
+        name : str
+            The tenant.
+        since, until : datetime or None
+            From when on, and before when; with a time zone.
+        back : int or None
+            In their place, one period: 0 the one that runs, 1 the one before.
+        kinds : sequence of str
+            Kinds of entries; empty for all.
+        cursor, limit : int or None
+            Where the page begins, and how long it is.
+        """
+        return self.send(calls.statement(name, since, until, back, kinds, cursor, limit))
+
+    def entries(
+        self,
+        name: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        back: int | None = None,
+        kinds: Sequence[str] = (),
+    ) -> Iterator[Entry]:
+        """Yield entries of a tenant's account, the newest first, page by page."""
+        cursor: int | None = None
+        while True:
+            page = self.send(calls.statement(name, since, until, back, kinds, cursor))
+            yield from page.entries
+            if (cursor := page.next) is None:
+                return
 
     def remove_tenant(self, name: str) -> None:
         """Remove a tenant without open jobs."""

@@ -1,0 +1,274 @@
+"""Accounts of the live service: ``statement TENANT``, and ``budget``."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from shadowprice.cli.console import Listing, Output, print_json, stderr, stdout
+from shadowprice.cli.live import ServerOption, connected, facts, show, when
+from shadowprice.cli.options import OutputOption
+from shadowprice.core.budget import parse_moment
+from shadowprice.core.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shadowprice.client import Client, Entry, Statement, Tenant
+
+COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note")
+"""Columns of a statement as CSV."""
+
+
+def complete_tenant(incomplete: str) -> list[str]:
+    """Return the tenants whose name begins so, if the service answers at once."""
+    try:
+        from shadowprice.client import Client
+
+        with Client() as client:
+            client.hurry()
+            return [one.name for one in client.tenants() if one.name.startswith(incomplete)][:200]
+    except Exception:  # a shell must not show it in the middle of a line
+        return []
+
+
+def moment_of(text: str | None, option: str) -> datetime | None:
+    """Return a moment that is written as one, or as a time back from now, such as 7d.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    if text is None:
+        return None
+    from shadowprice.core.amounts import parse_duration
+
+    try:
+        back = parse_duration(text)
+    except InputError:
+        try:
+            return parse_moment(text)
+        except InputError as error:
+            mend = "write 7d, or 2026-11-23T00:00:00Z"
+            raise InputError(Fault(option, "is no moment", mend)) from error
+    if back.slots:
+        raise InputError(Fault(option, "is in slots", "write 7d, or 2026-11-23T00:00:00Z"))
+    try:
+        return datetime.now(UTC) - timedelta(seconds=float(back.seconds))
+    except OverflowError:  # before all there was
+        return datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def print_statement(
+    tenant: str | None,
+    server: str | None,
+    output: Listing,
+    *,
+    since: str | None,
+    until: str | None,
+    limit: int,
+) -> None:
+    """Print a tenant's statement; without a name the caller's own, to operators all accounts."""
+    first, last = moment_of(since, "--since"), moment_of(until, "--until")
+    with connected(server) as client:
+        if tenant is None:
+            tenant = client.service()["caller"]["tenant"]
+        if tenant is None:
+            _print_accounts(client.tenants(), output)
+            return
+        told = client.statement(tenant, since=first, until=last, limit=1)
+        found = client.entries(tenant, since=first, until=last)
+        entries = list(islice(found, limit + 1))
+    more, entries = len(entries) > limit, entries[:limit]
+    if output is Listing.JSON:
+        record = {key: value for key, value in told.record.items() if key != "next"}
+        print_json({**record, "entries": [dict(one.record) for one in entries]})
+    elif output is Listing.CSV:
+        _print_csv(COLUMNS, [one.record for one in entries])
+    else:
+        _print_one(told, entries)
+    if more:
+        stderr().print(f"and more; --limit {2 * limit} shows more", soft_wrap=True)
+
+
+def _print_one(told: Statement, entries: list[Entry]) -> None:
+    facts([("tenant", told.tenant), *_facts(told.budget, told.account)])
+    console = stdout()
+    console.print()
+    if not entries:
+        console.print("no entries", soft_wrap=True)
+        return
+    rows = [
+        (
+            when(one.at),
+            one.kind,
+            f"{one.points:+,.6g}",
+            f"{one.balance:,.6g}",
+            one.job,
+            f"from {one.other}" if one.other else one.note,
+        )
+        for one in entries
+    ]
+    show(["AT", "KIND", "POINTS", "BALANCE", "JOB", "NOTE"], rows, right=["POINTS", "BALANCE"])
+    sums = ", ".join(f"{kind} {points:,.6g}" for kind, points in told.sums.items() if points)
+    console.print(
+        f"opening {told.opening:,.6g}, closing {told.closing:,.6g}{': ' if sums else ''}{sums}",
+        soft_wrap=True,
+    )
+
+
+def _facts(
+    budget: Mapping[str, Any] | None, account: Mapping[str, Any] | None
+) -> list[tuple[str, object]]:
+    if budget is None or account is None:
+        return [("budget", "none: it spends without limit")]
+    carry = budget["carry"]
+    begins, ends = (when(datetime.fromisoformat(account[key])) for key in ("begins", "ends"))
+    kept = "all is kept" if carry == "all" else f"{carry:,.6g} are kept" if carry else "none kept"
+    return [
+        ("budget", f"{budget['points']:,.6g} points every {budget['period']}, {kept}"),
+        ("holds", f"{account['held']:,.6g} until {ends}"),
+        ("in jobs", f"{account['in_jobs']:,.6g}" if account["in_jobs"] else ""),
+        ("spent", f"{account['spent']:,.6g} since {begins}"),
+    ]
+
+
+def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
+    records = [dict(one.record) for one in tenants]
+    if output is Listing.JSON:
+        print_json(records)
+        return
+    names = ("tenant", "points", "period", "carry", "held", "in_jobs", "spent", "ends")
+    rows = [{"tenant": one.name, **(one.budget or {}), **(one.account or {})} for one in tenants]
+    if output is Listing.CSV:
+        _print_csv(names, rows)
+        return
+    table = []
+    for row in rows:
+        cells: list[object] = [row["tenant"]]
+        for name in names[1:-1]:
+            value = row.get(name)
+            cells.append(f"{value:,.6g}" if isinstance(value, int | float) else value)
+        ends = row.get("ends")
+        cells.append(when(datetime.fromisoformat(str(ends))) if ends else None)
+        table.append(cells)
+    heads = ["TENANT", "POINTS", "PERIOD", "KEPT", "HOLDS", "IN JOBS", "SPENT", "UNTIL"]
+    show(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
+
+
+def _print_csv(names: tuple[str, ...], rows: Any) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow([row.get(name) for name in names])
+
+
+def budget(
+    tenant: Annotated[
+        str | None,
+        typer.Argument(
+            help="The tenant; left out, all are listed.",
+            metavar="[TENANT]",
+            autocompletion=complete_tenant,
+        ),
+    ] = None,
+    points: Annotated[
+        float | None, typer.Option("--points", help="Points of a period.", min=0)
+    ] = None,
+    period: Annotated[
+        str | None, typer.Option("--period", help="Length of a period, such as 7d.")
+    ] = None,
+    carry: Annotated[
+        str | None,
+        typer.Option("--carry", help="Most points that are kept into the next period, or all."),
+    ] = None,
+    begins: Annotated[
+        str | None,
+        typer.Option("--begins", help="A moment at which a period begins, such as 2026-11-23."),
+    ] = None,
+    grant: Annotated[
+        float | None, typer.Option("--grant", help="Give so many points, once.", min=0)
+    ] = None,
+    note: Annotated[str, typer.Option("--note", help="What the grant is for.")] = "",
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Let the tenant spend without limit.")
+    ] = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what tenants may spend, and change it (operators).
+
+    What is left out of a change stays as it is.
+
+    [bold]Examples[/bold]
+
+    shadowprice budget vision --points 500 --period 7d --carry 100
+
+    shadowprice budget vision --grant 50 --note deadline
+    """
+    change = {
+        key: value
+        for key, value in (
+            ("points", points), ("period", period), ("carry", _carry(carry)), ("since", begins),
+        )
+        if value is not None
+    }  # fmt: skip
+    asked = [name for name, given in (("--remove", remove), ("--grant", grant is not None),
+                                      ("a budget", bool(change))) if given]  # fmt: skip
+    if len(asked) > 1:
+        raise InputError(Fault(asked[0], f"and {asked[1]} exclude each other", "call twice"))
+    if asked and tenant is None:
+        raise InputError(Fault("TENANT", "is missing", "name it: shadowprice budget NAME ..."))
+    with connected(server) as client:
+        if tenant is None:
+            listing = Listing.JSON if output is Output.JSON else Listing.TABLE
+            _print_accounts(client.tenants(), listing)
+            return
+        if remove:
+            found = client.remove_budget(tenant)
+        elif grant is not None:
+            found = client.grant(tenant, grant, note=note)
+        elif change:
+            found = _changed(client, tenant, change)
+        else:
+            found = _tenant(client, tenant)
+    if output is Output.JSON:
+        print_json(dict(found.record))
+    else:
+        facts([("tenant", found.name), *_facts(found.budget, found.account)])
+
+
+def _carry(text: str | None) -> float | str | None:
+    if text is None or text == "all":
+        return text
+    try:
+        return float(text)
+    except ValueError as error:
+        message = f"{text!r} is no number of points"
+        raise InputError(Fault("--carry", message, "write 100, or all")) from error
+
+
+def _changed(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
+    """Change parts of a budget, or make one."""
+    before = next((one.budget for one in client.tenants() if one.name == tenant), None)
+    budget = {**(before or {}), **change}
+    for key in ("points", "period"):
+        if key not in budget:
+            raise InputError(Fault(f"--{key}", "is missing", "a new budget needs both"))
+    return client.put_tenant(tenant, budget=budget)
+
+
+def _tenant(client: Client, name: str) -> Tenant:
+    tenants = client.tenants()
+    found = next((one for one in tenants if one.name == name), None)
+    if found is None:
+        known = ", ".join(one.name for one in tenants[:20]) or "none"
+        raise InputError(Fault("TENANT", f"there is no tenant {name!r}", f"known: {known}"))
+    return found
