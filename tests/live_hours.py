@@ -18,9 +18,11 @@ from typing import Any
 
 from sqlalchemy.exc import OperationalError
 
+from shadowprice.core.budget import POINT, Budget
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.inputs.files import resolve_cluster
+from shadowprice.service.budgeting import PutTenant
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
@@ -34,6 +36,7 @@ from shadowprice.service.store import Store
 from shadowprice.service.submission import read_submissions
 from shadowprice.service.truth import Truth
 from shadowprice.service.views import JobView
+from tests.ledgers import check_ledger
 from tests.worlds import HandClock, World, WorldExecutor
 
 SLOT = 60
@@ -95,6 +98,7 @@ class Hour:
     policy: str = "oasis"
     seed: int = 0
     jobs: int = 40
+    budgets: bool = False
     fault: Callable[[str], None] = lambda _: None
     crashes: int = 0
     refusals: int = 0
@@ -129,6 +133,9 @@ class Hour:
                 script.append((when + draw.uniform(1, 900), "cancel", name))
             elif kind < 0.22:
                 script.append((when + draw.uniform(1, 600), "revise", (name, {"minibatches": 90})))
+        for tenant, points in (("vision", 0.02), ("speech", 50.0)) if self.budgets else ():
+            budget = Budget(round(points * POINT), HOUR // 4, carry=POINT // 100)
+            script.append((0.0, "budget", (tenant, budget)))
         many = [self._job(f"many-{at}") for at in range(8)]
         script.append((0.2 * HOUR, "submit many", many))
         script.append((0.3 * HOUR, "drain", "g-1"))
@@ -144,6 +151,9 @@ class Hour:
                 self.world.fails[name, generation] = draw.choice(["failed", "lost"])
         return {
             "name": name,
+            "tenant": ("vision", "speech")[int(name.rpartition("-")[2]) % 2]
+            if self.budgets
+            else None,
             "chunks": chunks,
             "minibatches": minibatches,
             "minibatch_time": "6s",
@@ -240,6 +250,8 @@ class Hour:
             self.answers[what].cancelled = view.state == "cancelled"
         elif kind == "revise":
             await self.driver.do(Revise(*what))
+        elif kind == "budget":
+            await self.driver.do(PutTenant(what[0], None, what[1], budgeted=True))
         else:
             cluster = self.driver.published.servers.cluster
             row = cluster.index[what]
@@ -262,6 +274,7 @@ class Hour:
     def check(self) -> Mapping[str, JobView]:
         """Find broken promises to clients, and work done twice; return all jobs."""
         assert not self.world.faults, self.world.faults[:5]
+        check_ledger(self.store)
         newest: dict[str, int] = {}
         for name, generation, at in self.world.starts:
             assert generation > newest.get(name, 0), f"{name} {generation} again at {at}"
@@ -346,7 +359,7 @@ def main() -> None:
         policy = ("oasis", "rolling", "fifo")[seed % 3]
         error = disk_full if seed % 5 == 4 else Crash
         with tempfile.TemporaryDirectory() as folder:
-            hour = Hour(Path(folder), policy, seed=seed)
+            hour = Hour(Path(folder), policy, seed=seed, budgets=True)
             hour.fault = scattered(random.Random(seed), asked.apart, error)
             views = play(hour)
         totals["hours"] += 1

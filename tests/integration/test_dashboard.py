@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -50,7 +51,10 @@ pytestmark = [
 CLUSTER: Mapping[str, Any] = {
     "slot": "1s",
     "horizon": 300,
-    "tenants": [{"name": "red", "share": {"gpu": 4}}, {"name": "blue <b>"}],
+    "tenants": [
+        {"name": "red", "share": {"gpu": 4}, "budget": {"points": 5_000, "period": "7d"}},
+        {"name": "blue <b>"},
+    ],
     "servers": [{"name": "g", "count": 3, "capacity": {"gpu": 4, "cpu": 16}}],
 }
 
@@ -152,7 +156,16 @@ def go(page: Page, view: str) -> None:
     page.wait_for_timeout(700)
 
 
-VIEWS = ["#/", "#/server/g-0", "#/queue", "#/queue/all", "#/prices", "#/tenants", "#/quote"]
+VIEWS = [
+    "#/",
+    "#/server/g-0",
+    "#/queue",
+    "#/queue/all",
+    "#/prices",
+    "#/tenants",
+    "#/statement/red",
+    "#/quote",
+]
 VIEWS += ["#/activity", "#/whatif", "#/job/trains", "#/job/fails", "#/job/too%20big"]
 
 
@@ -389,6 +402,47 @@ def test_a_quote_is_asked_for(browser: Browser, live: Running) -> None:
         page.get_by_role("button", name="Ask").click()
         assert "minibatch_time" in page.locator(".result").get_by_role("alert").inner_text()
         assert live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"] == before
+
+
+def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: Running) -> None:
+    name = "green <i>"
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, operator(live), "#/tenants")
+        assert live.client.put(f"/v1/tenants/{quote(name, safe='')}", json={}).status_code == 200
+        page.get_by_role("button", name=f"Change the budget of {name}").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_label("Points").fill("40")
+        dialog.get_by_label("Every").fill("soon")
+        page.keyboard.press("Enter")
+        assert "budget.period" in dialog.get_by_role("alert").inner_text()
+        dialog.get_by_label("Every").fill("1d")
+        page.keyboard.press("Enter")
+        dialog.wait_for(state="detached")
+        row = page.locator("tr", has=page.get_by_role("link", name=f"Statement of {name}"))
+        row.get_by_text("40 points every 1d").wait_for()
+        page.get_by_role("link", name=f"Statement of {name}").click()
+        page.locator("h1").get_by_text(f"Points of {name}", exact=True).wait_for()
+        page.get_by_role("button", name="Give points").click()
+        dialog.get_by_label("Points").fill("2.5")
+        dialog.get_by_label("Note").fill("<b>well</b> done")
+        page.keyboard.press("Enter")
+        dialog.wait_for(state="detached")
+        first = page.locator("tbody tr").first
+        first.get_by_text("<b>well</b> done", exact=True).wait_for()
+        assert "+2.50" in first.inner_text()
+        assert "42.50" in first.inner_text()
+        box = page.locator("figure", has=page.get_by_role("heading", name="Held"))
+        assert [float(row[1]) for row in numbers_of(box.locator(".numbers"))][-2:] == [40, 42.5]
+        page.get_by_role("button", name="The one before").click()
+        page.get_by_text("Nothing was granted or paid").wait_for()
+        assert all("422" in fault for fault in visit.faults)  # of the wrong period
+    with Visit(browser) as visit:
+        page = enter(visit, live.address, live.token(name), "#/tenants")
+        page.get_by_role("link", name=f"Statement of {name}").click()
+        page.locator("tbody tr").first.wait_for()
+        assert page.get_by_role("button", name="Give points").count() == 0
+        assert visit.faults == []
+    live.client.delete(f"/v1/tenants/{quote(name, safe='')}")
 
 
 def test_tenants_and_tokens_are_kept(browser: Browser, live: Running) -> None:

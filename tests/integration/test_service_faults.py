@@ -33,7 +33,7 @@ def _quiet():
 def test_a_service_that_is_killed_again_and_again_loses_nothing(
     tmp_path: Path, policy: str
 ) -> None:
-    hour = Hour(tmp_path, policy, seed=5, jobs=10)
+    hour = Hour(tmp_path, policy, seed=5, jobs=10, budgets=True)
     hour.fault = scattered(random.Random(7), 220, Crash)
     views = play(hour)
     assert hour.crashes > 4
@@ -42,7 +42,7 @@ def test_a_service_that_is_killed_again_and_again_loses_nothing(
 
 
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
-    hour = Hour(tmp_path, "oasis", seed=6, jobs=10)
+    hour = Hour(tmp_path, "oasis", seed=6, jobs=10, budgets=True)
     hour.fault = scattered(random.Random(8), 150, disk_full)
     play(hour)
     assert hour.refusals > 5

@@ -35,6 +35,7 @@ from shadowprice.service.truth import Truth
 from shadowprice.service.views import JobView, State
 from tests.astraea_cases import SETTINGS as SETTINGS_OF_EXAMPLE
 from tests.astraea_cases import shared_cluster
+from tests.ledgers import check_ledger
 from tests.live_hours import CLUSTER, SLOT, Crash
 from tests.unit.service.test_truth import Bench
 
@@ -97,34 +98,11 @@ class Till(Bench):
     forfeited: tuple[str, ...] = ()
 
     def check(self) -> None:
-        check_ledger(self, self.forfeited)
-
-
-def check_ledger(till: Till, forfeited: tuple[str, ...] = ()) -> None:
-    """Entries add up, and tell of every job what its view tells."""
-    sums: Counter[str] = Counter()
-    jobs: Counter[str] = Counter()
-    for row in till.entries():
-        sums[row.tenant] += row.points
-        assert sums[row.tenant] == row.balance >= 0
-        if row.kind in {"debit", "refund"}:
-            jobs[row.job] -= row.points
-    known = till.truth.accounts.shown()
-    assert {name: one.balance for name, one in known.items()} == {
-        name: sums[name] for name in known
-    }
-    assert all(not points for name, points in sums.items() if name not in known)
-    for name, paid in jobs.items():
-        view = till.view(name)
-        assert paid == (view.price or 0) - (view.refund or 0)
-        assert 0 <= view.used <= (view.price or 0)
-        if not view.state.open and view.tenant in known:
-            assert paid == view.used or view.name in forfeited
-    with till.store.reading() as connection:
-        rows = connection.execute(select(tables.budgets)).all()
-    assert {row.tenant: row.balance for row in rows} == {
-        name: one.balance for name, one in known.items()
-    }
+        check_ledger(self.store, self.forfeited)
+        known = {name: one.balance for name, one in self.truth.accounts.shown().items()}
+        with self.store.reading() as connection:
+            rows = connection.execute(select(tables.budgets)).all()
+        assert {row.tenant: row.balance for row in rows} == known
 
 
 @pytest.fixture(params=["oasis", "rolling"])

@@ -13,10 +13,11 @@ import { ObservedView } from "./view_observed.mjs";
 import { PricesView } from "./view_prices.mjs";
 import { QueueView } from "./view_queue.mjs";
 import { QuoteView } from "./view_quote.mjs";
+import { StatementView } from "./view_statement.mjs";
 import { TenantsView } from "./view_tenants.mjs";
 import { WhatifView } from "./view_whatif.mjs";
 
-const VIEWS = { "": ClusterView, server: ClusterView, queue: QueueView, job: JobView, prices: PricesView, tenants: TenantsView, quote: QuoteView, whatif: WhatifView, observed: ObservedView, activity: ActivityView };
+const VIEWS = { "": ClusterView, server: ClusterView, queue: QueueView, job: JobView, prices: PricesView, tenants: TenantsView, statement: StatementView, quote: QuoteView, whatif: WhatifView, observed: ObservedView, activity: ActivityView };
 const LINKS = [["", "Cluster"], ["queue", "Jobs"], ["prices", "Prices"], ["tenants", "Tenants"], ["quote", "Quote"], ["whatif", "What if"], ["observed", "Observed"], ["activity", "Activity"]];
 const THEMES = ["auto", "light", "dark"];
 
@@ -193,7 +194,7 @@ class App {
     const Made = this.offers(parts[0]) ? VIEWS[parts[0]] ?? null : null;
     this.leave();
     for (const link of this.nav.querySelectorAll("a")) {
-      if (link.dataset.view === ({ job: "queue", server: "" }[parts[0]] ?? parts[0])) {
+      if (link.dataset.view === ({ job: "queue", server: "", statement: "tenants" }[parts[0]] ?? parts[0])) {
         link.setAttribute("aria-current", "page");
         this.nav.scrollLeft = link.offsetLeft - this.nav.clientWidth / 2; // on a phone not all fit
       }

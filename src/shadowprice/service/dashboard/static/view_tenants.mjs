@@ -1,8 +1,9 @@
 // Tenants: what they own and have running, and the tokens that were handed out.
 
 import { ask, part } from "./api.mjs";
-import { button, element, empty, number, shown, STATES, swap, table, to, when } from "./parts.mjs";
+import { bar, button, element, empty, number, shown, STATES, swap, table, to, when } from "./parts.mjs";
 import { amounts } from "./view_cluster.mjs";
+import { changeBudget } from "./view_statement.mjs";
 
 export class TenantsView {
   constructor(app) {
@@ -25,16 +26,30 @@ export class TenantsView {
     const columns = [
       { head: "Tenant", cell: (one) => element("a", { href: to("queue", "open", one.name), class: "jobname", title: one.name, "data-focus": `tenant ${one.name}` }, one.name) },
       { head: "Owns", cell: (one) => (Object.keys(one.share).length ? Object.entries(one.share).map(([name, amount]) => `${name} ${amount}`).join(" · ") : element("span", { class: "soft" }, "no share")) },
+      { head: "Budget", cell: (one) => (one.budget ? `${number(one.budget.points)} points every ${one.budget.period}` : element("span", { class: "soft" }, "no limit")) },
+      { head: "Holds", cell: (one) => this.held(one) },
+      { head: "Spent", class: "num", cell: (one) => (one.account ? number(one.account.spent) : element("span", { class: "soft" }, "–")) },
       { head: "Open jobs", class: "num", cell: (one) => number(open(one)) },
       { head: "Of them", cell: (one) => (open(one) ? element("span", { class: "states" }, ...Object.entries(one.jobs).map(([state, count]) => element("span", { class: `badge b-${STATES[state]?.colour ?? "c7"}` }, `${number(count)} ${state}`))) : element("span", { class: "soft" }, "–")) },
     ];
     if (this.app.operates) {
       columns.push({ head: "", class: "acts", cell: (one) => element("span", { class: "acts" },
         button("Share", () => this.put(one), { focus: `share ${one.name}`, "aria-label": `Change the share of ${one.name}` }),
+        button("Budget", () => this.budget(one), { focus: `budget ${one.name}`, "aria-label": `Change the budget of ${one.name}` }),
         button("Token", () => this.token(one.name), { focus: `token ${one.name}`, "aria-label": `Make a token for ${one.name}` }),
         button("Remove", () => this.remove(one), { kind: "quiet", focus: `remove ${one.name}`, "aria-label": `Remove ${one.name}`, disabled: open(one) > 0, title: open(one) ? "it has open jobs" : "" })) });
     }
     swap(this.list, tenants.length ? table("Tenants", columns, tenants, { key: (one) => one.name }) : empty("No tenants", "The cluster is everybody's. Add one to give out tokens that see and do less than yours."));
+  }
+
+  /** Return what a tenant holds, as a link to its statement. */
+  held(one) {
+    const link = element("a", { href: to("statement", one.name), "data-focus": `held ${one.name}`, "aria-label": `Statement of ${one.name}` }, one.account ? number(one.account.held) : "statement");
+    return one.account ? [bar(one.budget.points ? one.account.held / one.budget.points : 0, `${one.name} holds ${number(one.account.held)} of ${number(one.budget.points)} points`), " ", link] : link;
+  }
+
+  async budget(one) {
+    if (await changeBudget(this.app, one.name, one.budget)) await this.app.did("The budget is changed");
   }
 
   drawTokens(tokens, tenants) {
@@ -63,7 +78,7 @@ export class TenantsView {
 
   async remove(one) {
     const { app } = this;
-    const done = await app.form({ title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it", body: [element("p", {}, "Its share goes with it. Its tokens stay valid until they are revoked.")], send: () => ask(`tenants/${part(one.name)}`, { method: "DELETE" }) });
+    const done = await app.form({ title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it", body: [element("p", {}, "Its share and its budget go with it. Its tokens stay valid until they are revoked.")], send: () => ask(`tenants/${part(one.name)}`, { method: "DELETE" }) });
     if (done) await app.did(`${shown(one.name)} is removed`);
   }
 

@@ -1,0 +1,144 @@
+// A tenant's statement: what it holds, what moved it, entry by entry.
+
+import { Chart } from "./charts/charts.mjs";
+import { ask, part } from "./api.mjs";
+import { button, chips, element, empty, jobLink, note, number, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
+import { clockOf } from "./timeline.mjs";
+
+const LIMIT = 50, DRAWN = 1000;
+const KINDS = {
+  grant: { colour: "c2", says: "granted" },
+  expiry: { colour: "c7", says: "expired" },
+  debit: { colour: "c0", says: "the price of a job" },
+  refund: { colour: "c3", says: "not used by a job" },
+  payment: { colour: "c1", says: "for lending its share" },
+};
+const SPANS = [["0", "This period"], ["1", "The one before"], ["all", "All"]];
+
+export class StatementView {
+  constructor(app, [name = ""]) {
+    this.app = app;
+    this.name = name;
+    this.title = `Points of ${shown(name)}`;
+    this.span = null;
+    this.turnTo([], null);
+    this.tiles = element("div", {});
+    this.tools = element("div", { class: "row" });
+    this.host = element("div", { class: "chart" });
+    this.figure = element("figure", {}, element("h2", {}, "Held"), this.host, element("figcaption", {}, "What may be spent: the prices of jobs go off when they are admitted; what they do not use comes back when they are over."));
+    this.list = element("div", {});
+    this.node = element("div", {}, this.tiles, this.tools, this.figure, this.list);
+    this.beside = app.operates ? [element("span", { class: "grow" }), button("Give points", () => this.give(), { focus: "give" }), button("Change the budget", () => this.change(), { focus: "change", kind: "primary" })] : [];
+  }
+
+  turnTo(before, cursor) {
+    this.before = before;
+    this.cursor = cursor;
+  }
+
+  async refresh() {
+    const path = `tenants/${part(this.name)}/statement`;
+    const whole = await ask(path, { query: { limit: DRAWN, back: this.span === null || this.span === "all" ? null : this.span } });
+    this.budget = whole.budget;
+    if (this.span === null && whole.budget) {
+      this.span = "0";
+      return this.refresh();
+    }
+    const page = this.cursor === null ? { entries: whole.entries.slice(0, LIMIT), next: whole.entries.length > LIMIT ? whole.entries[LIMIT - 1].id : null }
+      : await ask(path, { query: { limit: LIMIT, cursor: this.cursor, back: whole.budget && this.span !== "all" ? this.span : null } });
+    return this.draw(whole, page);
+  }
+
+  draw(told, page) {
+    const { account, budget } = told;
+    swap(this.tiles, account ? element("div", { class: "tiles" },
+      tile("Holds", number(account.held), `of ${number(budget.points)} every ${budget.period}`),
+      tile("In open jobs", number(account.in_jobs), "paid, and not used yet"),
+      tile("Spent", number(account.spent), `${percent(budget.points ? account.spent / budget.points : 0)} of a period's points`),
+      tile("Next period", when(account.ends, { brief: true }), [element("span", { "data-moment": account.ends }, ""), budget.carry === "all" ? ", all is kept" : budget.carry ? `, ${number(budget.carry)} are kept at most` : ", what is left expires"]))
+      : note("info", element("p", {}, `${shown(this.name)} has no budget: it spends without limit.`)));
+    swap(this.tools, budget ? chips("Which entries", SPANS, this.span, (span) => this.choose(span)) : null);
+    this.drawChart(told);
+    const columns = [
+      { head: "When", cell: (one) => when(one.at, { seconds: true }) },
+      { head: "What", cell: (one) => element("span", { class: `badge b-${KINDS[one.kind]?.colour ?? "c7"}`, title: KINDS[one.kind]?.says ?? "" }, one.kind) },
+      { head: "Points", class: "num", cell: (one) => exact(one.points, one.points > 0 ? "+" : "") },
+      { head: "Held then", class: "num", cell: (one) => exact(one.balance) },
+      { head: "Job", cell: (one) => (one.job === null ? element("span", { class: "soft" }, "–") : one.kind === "payment" && !this.app.operates && one.other !== this.name ? element("span", {}, one.job) : jobLink(one.job)) },
+      { head: "Note", class: "why", cell: (one) => (one.other !== null ? `from ${shown(one.other)}` : one.note || element("span", { class: "soft" }, "–")) },
+    ];
+    const sums = Object.entries(told.sums).filter(([, points]) => points).map(([kind, points]) => `${kind} ${number(points)}`).join(" · ");
+    swap(this.list, page.entries.length ? table("Entries, the newest first", columns, page.entries, { key: (one) => String(one.id) }) : empty("No entries", "Nothing was granted or paid in this time."),
+      element("p", { class: "remark" }, `From ${number(told.opening)} to ${number(told.closing)}${sums ? `: ${sums}` : ""}. As a spreadsheet: shadowprice statement ${shown(this.name)} -o csv. `, element("a", { href: to("tenants") }, "All tenants")),
+      element("div", { class: "pager end" },
+        this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
+        page.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], page.next), { focus: "older" }) : null));
+  }
+
+  drawChart(told) {
+    const entries = [...told.entries].reverse();
+    this.figure.hidden = entries.length === 0;
+    if (!entries.length) return;
+    const { slot_seconds: slot, origin } = this.app.service;
+    const place = (moment) => (new Date(moment) - new Date(origin)) / 1000 / slot;
+    const now = this.span === "1" ? place(entries.at(-1).at) : place(Date.now());
+    const first = entries[0], xs = [place(first.at), ...entries.map((one) => place(one.at))];
+    const last = Math.max(now, xs.at(-1) + 1e-6);
+    const clock = clockOf(slot, origin);
+    const series = [{ name: "held", colour: 0, values: [first.balance - first.points, ...entries.map((one) => one.balance)] }];
+    const description = { kind: "slotLines", slots: true, steps: true, x: xs, end: last, x_label: clock.title, y_label: "points", fill: true, series };
+    if (this.chart) this.chart.update(description);
+    else this.chart = new Chart(this.host, description, this.app.charts);
+  }
+
+  async choose(span) {
+    this.span = span;
+    await this.turn([], null);
+  }
+
+  async turn(before, cursor) {
+    this.turnTo(before, cursor);
+    await this.app.refresh();
+  }
+
+  async change() {
+    if (await changeBudget(this.app, this.name, this.budget)) await this.app.did("The budget is changed");
+  }
+
+  async give() {
+    const { app, name } = this;
+    const done = await app.form({
+      title: `Give points to ${shown(name)}`, action: "Give them",
+      body: [element("p", {}, "They come on top of what it holds, once. What is left at the end of the period expires like the rest.")],
+      fields: [{ name: "points", label: "Points", required: true, hint: "like 50 or 2.5" }, { name: "note", label: "Note", placeholder: "what for" }],
+      send: ({ points, note: text }) => ask(`tenants/${part(name)}/grants`, { method: "POST", body: { points: Number(points), note: text } }),
+    });
+    if (done) await app.did("The points are given");
+  }
+
+  close() {}
+}
+
+/** Return points to the hundredth, what is less to the last digit; all digits on pointing at them. */
+function exact(points, sign = "") {
+  const digits = Math.abs(points) < 0.01 ? 6 : 2;
+  return element("span", { title: String(points) }, `${sign}${points.toLocaleString("en", { minimumFractionDigits: points ? 2 : 0, maximumFractionDigits: digits })}`);
+}
+
+/** Ask an operator for a tenant's budget; an empty number of points removes it. */
+export function changeBudget(app, name, budget) {
+  return app.form({
+    title: `The budget of ${shown(name)}`, action: "Change it",
+    body: [element("p", {}, "What is held changes by as much as the points do. Jobs that have been admitted are paid for.")],
+    fields: [
+      { name: "points", label: "Points", value: budget ? String(budget.points) : "", hint: "in a period; leave it empty for no budget: spending without limit" },
+      { name: "period", label: "Every", value: budget?.period ?? "7d", hint: "like 7d, 1d or 12h" },
+      { name: "carry", label: "Kept at the end of a period", value: String(budget?.carry ?? 0), hint: "points at most, or all" },
+      { name: "since", label: "A period begins", value: budget?.since ?? "", hint: "like 2026-11-23T00:00:00Z; empty: days at midnight UTC, weeks on Monday" },
+    ],
+    send: ({ points, period, carry, since }) => ask(`tenants/${part(name)}`, {
+      method: "PUT",
+      body: { budget: points.trim() === "" ? null : { points: Number(points), period, carry: carry.trim() === "all" ? "all" : Number(carry), ...(since ? { since } : {}) } },
+    }),
+  });
+}

@@ -1,0 +1,53 @@
+"""A store's ledger of points, looked at from the outside: entries, accounts and jobs agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from sqlalchemy import select
+
+from shadowprice.service.store import Store, tables
+from shadowprice.service.views import JobView
+
+
+def check_ledger(store: Store, forfeited: Collection[str] = ()) -> None:
+    """Add every entry up anew, and hold accounts and jobs to the sums.
+
+    Parameters
+    ----------
+    store : Store
+        What was committed.
+    forfeited : collection of str
+        Jobs whose tenant lost its budget before they were over.
+    """
+    with store.reading() as connection:
+        rows = connection.execute(select(tables.entries).order_by(tables.entries.c.id)).all()
+        accounts = connection.execute(select(tables.budgets)).all()
+        texts = connection.execute(select(tables.jobs.c.view)).scalars().all()
+    views = {view.name: view for view in map(JobView.of_store, texts)}
+    sums: Counter[str] = Counter()
+    paid: Counter[str] = Counter()
+    given: Counter[str] = Counter()
+    times: Counter[tuple[str | None, str]] = Counter()
+    for row in rows:
+        sums[row.tenant] += row.points
+        assert sums[row.tenant] == row.balance >= 0, row
+        assert (row.points < 0) == (row.kind in {"debit", "expiry"}), row
+        if row.kind == "debit":
+            paid[row.job] -= row.points
+            times[row.job, row.kind] += not row.note
+        elif row.kind == "refund":
+            given[row.job] += row.points
+            times[row.job, row.kind] += 1
+    assert all(count == 1 for count in times.values()), times
+    known = {row.tenant: row.balance for row in accounts}
+    assert known == {name: sums[name] for name in known}
+    assert not any(points for name, points in sums.items() if name not in known)
+    assert paid == Counter({name: view.price for name, view in views.items() if view.price})
+    assert given == Counter({name: view.refund for name, view in views.items() if view.refund})
+    for name, view in views.items():
+        price = view.price or 0
+        assert 0 <= view.used <= price, view
+        if not view.state.open and price and view.tenant in known and name not in forfeited:
+            assert price - given[name] == view.used, view
