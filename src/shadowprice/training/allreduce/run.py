@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -181,7 +182,7 @@ class Run:
                 raise TrainingError(
                     f"{name} is not as in the checkpoint of step {found.step}: {error}"
                 ) from error
-        self.done = found.step
+        self.done, self.loss = found.step, found.state["loss"]
 
     def note(self, **metrics: float) -> None:
         """Let the reports to come say this too: an accuracy, a learning rate."""
@@ -277,7 +278,7 @@ class Run:
         if not self.leads or self._saved_step == self.done:
             return
         states = {name: one.state_dict() for name, one in self._kept.items()}
-        state = {"kept": states, "order": self.order.state()}
+        state = {"kept": states, "order": self.order.state(), "loss": self.loss}
         checkpoints.save(self.done, state, self.generation.job.checkpoint_dir)
         self._saved_at, self._saved_step = time.monotonic(), self.done
 
@@ -305,6 +306,8 @@ class Run:
         jobs.leave()
 
     def _finish(self) -> None:
+        # What is done must not be done again because the signal came while the process was ending.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.leads:
             self._save_if_possible()
             say(f"all {self.total} steps are done")

@@ -1,0 +1,1 @@
+"""Trainings that other libraries lead: a callback for each, which they load themselves."""

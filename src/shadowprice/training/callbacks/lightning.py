@@ -1,0 +1,163 @@
+"""A callback for Lightning's Trainer.
+
+.. code-block:: python
+
+    from shadowprice.training.callbacks.lightning import Elastic, arguments, loader, newest
+
+    order = training.Order(len(data), batch=64, whole=True)
+    trainer = Trainer(max_epochs=3, callbacks=[Elastic()], **arguments())
+    trainer.fit(model, loader(data, order), ckpt_path=newest())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader, Sampler
+
+from shadowprice import jobs
+from shadowprice.training.callbacks.following import SAVE_EVERY, Following, be_a_node, divided
+from shadowprice.training.callbacks.seals import newest as newest_whole
+from shadowprice.training.callbacks.seals import numbered, seal, unseal
+from shadowprice.training.errors import TrainingError
+from shadowprice.training.randomness import shield
+from shadowprice.training.sampling import Order
+
+_BEFORE, _AFTER, _KEPT = "lightning-", ".ckpt", 2
+
+
+def arguments() -> dict[str, Any]:
+    """Return those of Lightning's `Trainer` that follow from the workers of this generation."""
+    _, workers = be_a_node()
+    return {
+        "num_nodes": workers,
+        "devices": 1,
+        "strategy": "ddp" if workers > 1 else "auto",
+        "use_distributed_sampler": False,
+        "enable_checkpointing": False,
+    }
+
+
+def newest(folder: str | Path | None = None) -> str | None:
+    """Return the newest whole checkpoint of `Elastic`, None where there is none.
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        Where they are; by default where the job's checkpoints are.
+    """
+    found = _found(folder)
+    return None if found is None else str(found[1])
+
+
+def _found(folder: str | Path | None) -> tuple[int, Path] | None:
+    return newest_whole(Path(folder or jobs.current().checkpoint_dir), _BEFORE, _AFTER)
+
+
+class _Steps(Sampler[list[int]]):
+    """The samples of a worker, step by step: an epoch each time that it is gone through.
+
+    The first time, it goes on where the newest checkpoint ended.
+    """
+
+    def __init__(self, order: Order, first: int, rank: int, size: int) -> None:
+        self._order, self._first, self._rank, self._size = order, first, rank, size
+
+    def __len__(self) -> int:
+        return self._order.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        first, steps = self._first, self._order.steps
+        last = (first // steps + 1) * steps
+        self._first = last
+        for step in range(first, last):
+            samples = self._order.minibatch(step)
+            yield samples[self._rank * self._size : (self._rank + 1) * self._size].tolist()
+
+
+def loader(data: Any, order: Order, folder: str | Path | None = None, **options: Any) -> Any:
+    """Return what loads this worker's share of every mini-batch, from the newest checkpoint on.
+
+    Parameters
+    ----------
+    data : Dataset
+        With a length and samples by number.
+    order : Order
+        Which samples belong to which step; every number of workers has to divide its mini-batch.
+    folder : str or Path, optional
+        Where the checkpoints are; by default the job's own.
+    **options
+        For `DataLoader`: ``num_workers``, ``collate_fn``.
+
+    Raises
+    ------
+    TrainingError
+        If the workers cannot share the mini-batch evenly.
+    """
+    rank, workers = be_a_node()
+    size, _ = divided(order.batch, order.batch, workers)
+    found = _found(folder)
+    steps = _Steps(order, 0 if found is None else found[0], rank, size)
+    return DataLoader(data, batch_sampler=steps, worker_init_fn=shield, **options)
+
+
+class Elastic(pl.Callback):
+    """Reports how far the Trainer is, and saves and leaves when told to.
+
+    Parameters
+    ----------
+    save_every, report_every : float, optional
+        Seconds between two checkpoints, and between two reports.
+    """
+
+    def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
+        self._following = Following(save_every, report_every)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to follow; SIGTERM is Lightning's until here.
+
+        Raises
+        ------
+        TrainingError
+            If a step takes several batches: `loader` could not go on in the middle of an epoch.
+        """
+        del pl_module
+        if trainer.accumulate_grad_batches != 1:
+            raise TrainingError("leave accumulate_grad_batches at 1: every batch has to be a step")
+        self._following.begin(trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Agree on whether to go on, where a step of the optimizer was done."""
+        del pl_module, outputs, batch, batch_idx
+        following = self._following
+        if trainer.global_step == following.done:
+            return
+        if following.step(trainer.global_step, _metrics(trainer)):
+            self._save(trainer)
+        if following.told:
+            following.leave()
+
+    def _save(self, trainer: Any) -> None:
+        folder = self._following.directory
+        path = folder / f"{_BEFORE}{trainer.global_step}{_AFTER}"
+        trainer.save_checkpoint(path)
+        if trainer.is_global_zero:
+            seal(path)
+            for _, old in list(numbered(folder, _BEFORE, _AFTER))[_KEPT:]:
+                unseal(old)
+                old.unlink(missing_ok=True)
+        self._following.saved()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Report the end."""
+        del pl_module
+        self._following.end(_metrics(trainer))
+
+
+def _metrics(trainer: Any) -> dict[str, float]:
+    return {name: float(one) for name, one in trainer.callback_metrics.items()}

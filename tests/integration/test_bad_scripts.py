@@ -1,0 +1,180 @@
+"""Scripts that are wrong in every way: each ends with a reason in its story, and others go on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.executors.registry import create
+from tests.contract.harness import LocalHarness
+from tests.services import Running, running
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the local executor needs Linux"
+)
+
+PATIENCE = 120.0
+OVER = {"finished", "refused", "failed", "cancelled"}
+CLUSTER = {
+    "slot": "2s",
+    "horizon": 400,
+    "servers": [{"name": "box", "count": 2, "capacity": {"cpu": 8}}],
+}
+START = "from shadowprice import jobs\nimport os, sys, time\n"
+
+BACKWARDS = START + (
+    "for step, pause in ((9, 6), (4, 2), (2, 2)):\n"
+    " jobs.report(step, loss=1 / step)\n time.sleep(pause)\n"
+    "print('step 2 again', flush=True)\nsys.exit('the loss went up')"
+)
+DEAF = START + (
+    "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "print('ready', flush=True)\ntime.sleep(600)"
+)
+SILENT = "import time\nprint('what is a report?', flush=True)\ntime.sleep(600)"
+HALF = START + (
+    "found = jobs.load()\nfolder = jobs.current().checkpoint_dir\n"
+    "print('generation', jobs.current().generation, 'begins at', found.step if found else 0)\n"
+    "if found is None:\n"
+    " jobs.save(3, b'three' * 100)\n jobs.save(4, b'four' * 100)\n"
+    " path = folder / f'checkpoint-{4:015d}'\n"
+    " path.write_bytes(path.read_bytes()[:200])\n"
+    " sys.exit('cut off')\n"
+    "sys.exit(0 if found.step == 3 else 'something else was restored')"
+)
+FORKS = (
+    "import os, sys, time\n"
+    "if os.fork() == 0:\n os.setsid()\n"
+    " if os.fork() == 0:\n  print('forked away', flush=True)\n  time.sleep(600)\n"
+    " os._exit(0)\n"
+    "time.sleep(0.5)\nsys.exit(5)"
+)
+FULL = START + (
+    "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+    "jobs.save(1, b'small')\njobs.save(2, b'x' * 100_000)"
+)
+GOOD = START + "for step in range(1, 5):\n jobs.report(step)\n time.sleep(0.2)\nprint('good')"
+
+
+def job(name: str, script: str, **more: Any) -> dict[str, Any]:
+    run = {"command": [sys.executable, "-c", script], **more.pop("run", {})}
+    run["env"] = {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    return {
+        "name": name,
+        "minibatches": 10,
+        "minibatch_time": "1s",
+        "worker": {"cpu": 1},
+        "utility": {"kind": "deadline", "value": 50, "by": "10min"},
+        "run": run,
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("bad")
+    harness = LocalHarness(folder / "executor", {"cgroup": "off"})
+    executor = create("local", ExecutorOptions(str(harness.path), settings=harness.settings))
+    try:
+        with running(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found:
+            soon = {"kind": "deadline", "value": 50, "by": "24s"}
+            for one in (
+                job("import", "import torch_but_misspelt"),
+                job("backwards", BACKWARDS),
+                job("deaf", DEAF, run={"grace": "1s"}),
+                job("silent", SILENT, utility=soon, run={"grace": "1s"}),
+                job("half", HALF, run={"retries": 1}),
+                job("forks", FORKS),
+                job("full", FULL),
+                job("good", GOOD),
+            ):
+                answer = found.client.post("/v1/jobs", json=one)
+                assert answer.status_code == 200, answer.text
+            yield found
+    finally:
+        harness.end()  # nothing of them is left, or this fails
+
+
+def story(live: Running, name: str) -> dict[str, Any]:
+    return dict(live.client.get(f"/v1/jobs/{name}/explain").json())
+
+
+def until(condition: Callable[[], bool], shown: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, shown()
+        time.sleep(0.1)
+
+
+def state(live: Running, name: str) -> str:
+    return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
+
+
+def over(live: Running, name: str) -> dict[str, Any]:
+    until(lambda: state(live, name) in OVER, lambda: story(live, name))
+    return story(live, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "last"),
+    [
+        ("import", "worker-0 exited 1", "No module named 'torch_but_misspelt'"),
+        ("backwards", "worker-0 exited 1", "the loss went up"),
+        ("forks", "worker-0 exited 5", "forked away"),
+        ("full", "worker-0 exited 1", "File too large"),
+    ],
+)
+def test_it_fails_and_its_story_says_why_with_the_last_lines(
+    live: Running, name: str, reason: str, last: str
+) -> None:
+    told = over(live, name)
+    assert told["job"]["state"] == "failed", told
+    said = told["job"]["reason"]["message"]
+    assert reason in said
+    assert last in said
+
+
+def test_good_jobs_finish_among_them(live: Running) -> None:
+    assert over(live, "good")["job"]["state"] == "finished"
+
+
+def test_progress_never_goes_back(live: Running) -> None:
+    over(live, "backwards")
+    # 9 mini-batches, in whole worker-slots of 2; what it said later, 4 and 2, are 1 or 2 of them.
+    assert live.client.get("/v1/jobs/backwards").json()["progress"] == 8.0
+
+
+def test_half_a_checkpoint_falls_back_to_the_one_before(live: Running) -> None:
+    assert over(live, "half")["job"]["state"] == "finished"
+    said = live.client.get("/v1/jobs/half/logs").json()["text"]
+    assert "begins at 3" in said
+
+
+def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
+    live: Running,
+) -> None:
+    told = over(live, "silent")
+    assert told["job"]["state"] == "failed"
+    assert "nothing is left of its utility" in str(told["job"]["reason"])
+    assert "what is a report?" in live.client.get("/v1/jobs/silent/logs").json()["text"]
+
+
+def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: Running) -> None:
+    until(lambda: state(live, "deaf") == "running", lambda: story(live, "deaf"))
+    ready = "/v1/jobs/deaf/logs"
+    until(lambda: "ready" in live.client.get(ready).json().get("text", ""), lambda: ready)
+    live.client.delete("/v1/jobs/deaf")
+    assert over(live, "deaf")["job"]["state"] == "cancelled"
+
+    def ended() -> str:
+        rows = live.client.get("/v1/jobs/deaf/generations").json()["generations"]
+        return str(rows[-1]["reason"])
+
+    until(lambda: "was killed" in ended(), ended)
+    assert "worker-0 was still there after its grace" in ended()

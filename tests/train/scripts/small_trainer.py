@@ -1,0 +1,75 @@
+"""A training that Hugging Face's Trainer leads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.train.scripts import vision
+
+vision.prepare()
+
+from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+
+from shadowprice.training.callbacks.huggingface import Elastic, arguments, newest  # noqa: E402
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
+        )
+
+    def forward(self, inputs: Any, labels: Any) -> dict[str, Any]:
+        scores = self.layers(inputs)
+        return {"loss": torch.nn.functional.cross_entropy(scores, labels), "scores": scores}
+
+
+class Slow(TrainerCallback):
+    """Takes its time, and tells how far it is."""
+
+    def __init__(self, pace: float, path: Path) -> None:
+        self.pace, self.path = pace, path
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        time.sleep(self.pace)
+        if state.is_world_process_zero:
+            self.path.write_text(str(state.global_step))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pace", type=float, default=0.0)
+    parser.add_argument("--samples", type=int, default=60)
+    chosen = parser.parse_args()
+    draw = torch.Generator().manual_seed(1)
+    inputs = torch.randn(chosen.samples, 6, generator=draw)
+    data = [{"inputs": one, "labels": int(one[0] > one[1])} for one in inputs]
+    folder = Path(os.environ["SHADOWPRICE_CHECKPOINT_DIR"])
+    folder.mkdir(parents=True, exist_ok=True)
+    args = TrainingArguments(
+        num_train_epochs=5, learning_rate=0.05, logging_steps=1, use_cpu=True, report_to=[],
+        disable_tqdm=True, save_strategy="no", seed=3, **arguments(batch=12, largest=4),
+    )  # fmt: skip
+    model = Model()
+    trainer = Trainer(
+        model, args, train_dataset=data,
+        callbacks=[Elastic(report_every=0.05), Slow(chosen.pace, folder / "done")],
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=newest())
+    if trainer.is_world_process_zero():
+        values = torch.cat([one.flatten() for one in model.parameters()])
+        curve = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+        (folder / "final").write_text(json.dumps({"final": values.tolist(), "losses": curve}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Trainings that Hugging Face's Trainer and Lightning lead, moved and left alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from shadowprice.training import TrainingError
+from shadowprice.training.callbacks import seals
+from shadowprice.training.callbacks.following import divided
+from tests.train.generations import Job
+
+pytestmark = pytest.mark.train
+
+
+def test_a_sealed_checkpoint_is_whole_until_a_byte_of_it_changes(tmp_path: Path) -> None:
+    for step in (2, 10):
+        folder = tmp_path / f"checkpoint-{step}"
+        (folder / "parts").mkdir(parents=True)
+        (folder / "a").write_bytes(b"a" * step)
+        (folder / "parts" / "b").write_bytes(b"b")
+        seals.seal(folder)
+    (tmp_path / "checkpoint-11").mkdir()  # cut off while it was written
+    assert seals.newest(tmp_path, "checkpoint-") == (10, tmp_path / "checkpoint-10")
+    (tmp_path / "checkpoint-10" / "parts" / "b").write_bytes(b"c")
+    assert seals.newest(tmp_path, "checkpoint-") == (2, tmp_path / "checkpoint-2")
+    (tmp_path / "checkpoint-2" / "more").touch()
+    assert seals.newest(tmp_path, "checkpoint-") is None
+    assert seals.newest(tmp_path / "nowhere", "checkpoint-") is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "largest", "workers", "expected"),
+    [(64, 16, 1, (16, 4)), (64, 16, 4, (16, 1)), (12, 5, 2, (3, 2)), (7, 2, 1, (1, 7))],
+)
+def test_workers_share_a_minibatch(
+    batch: int, largest: int, workers: int, expected: tuple[int, int]
+) -> None:
+    assert divided(batch, largest, workers) == expected
+
+
+def test_a_minibatch_that_cannot_be_shared_is_refused() -> None:
+    with pytest.raises(TrainingError, match="3 workers cannot share a mini-batch of 64 evenly"):
+        divided(64, 16, 3)
+    with pytest.raises(TrainingError, match="batch is 0"):
+        divided(0, 16, 3)
+
+
+def at(job: Job) -> int:
+    path = job.checkpoints / "done"
+    return int(path.read_text() or 0) if path.exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("library", "script"),
+    [("transformers", "small_trainer.py"), ("lightning", "small_lightning.py")],
+)
+def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
+    tmp_path: Path, library: str, script: str
+) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    fixed, moved = Job(tmp_path / "fixed", script), Job(tmp_path / "moved", script)
+    try:
+        left = fixed.start(1)
+        for workers, goal in ((1, 7), (2, 13)):
+            generation = moved.start(workers, "--pace", "0.05")
+            moved.until(lambda goal=goal: at(moved) >= goal)  # type: ignore[misc]
+            generation.signal(signal.SIGTERM)
+            assert generation.wait() == [143] * workers, generation.logs()
+        newest = sorted(moved.checkpoints.glob("*.seal"))[-1]
+        assert "told to stop: saved after step" in generation.log()
+        assert newest.with_suffix("").exists()
+        moved.run(1)
+        assert left.wait() == [0], left.log()
+    finally:
+        fixed.end()
+        moved.end()
+    expected, got = final(fixed), final(moved)
+    assert got["final"] == pytest.approx(expected["final"], rel=1e-3, abs=1e-4)
+    assert got.get("steps") == expected.get("steps")
+    if "losses" in expected:  # it tells four digits
+        assert got["losses"] == pytest.approx(expected["losses"], abs=2e-3)
+    told = json.loads((moved.folder / "progress.json").read_bytes())
+    assert told["minibatches"] == 25
+    assert told["generation"] == 3
+    assert {"loss", "change_start"} <= told["metrics"].keys()
+
+
+@pytest.mark.parametrize(
+    ("library", "words", "message"),
+    [
+        (
+            "trainer",
+            ("--samples", "66"),
+            "66 samples, no multiple of the mini-batch of 12: leave 6",
+        ),
+        ("lightning", ("--accumulate", "2"), "leave accumulate_grad_batches at 1"),
+    ],
+)
+def test_what_would_depend_on_the_workers_is_refused(
+    tmp_path: Path, library: str, words: tuple[str, ...], message: str
+) -> None:
+    if importlib.util.find_spec("lightning" if library == "lightning" else "transformers") is None:
+        pytest.skip(f"{library} is not installed")
+    job = Job(tmp_path / "job", f"small_{library}.py", words=words)
+    try:
+        generation = job.start(1)
+        assert generation.wait() == [1]
+        assert message in generation.log()
+    finally:
+        job.end()
+
+
+def final(job: Job) -> dict[str, Any]:
+    return dict(json.loads((job.checkpoints / "final").read_text()))
