@@ -60,7 +60,11 @@ def test_older_generations_are_stale_and_newer_ones_wait(harness: Harness) -> No
         assert await executor.start(spec("job", 3, "true")) == Receipt.ACCEPTED
         await told.one(Ended, "job", 3)
         assert await executor.start(spec("job", 2, "true")) == Receipt.STALE
-        kinds = [(type(one), one.generation) for one in told.reports if one.job == "job"]  # type: ignore[union-attr]  # no servers here
+        kinds = [
+            (type(one), one.generation)
+            for one in told.reports
+            if isinstance(one, Started | Ended) and one.job == "job"
+        ]
         assert kinds == [(Started, 2), (Ended, 2), (Started, 3), (Ended, 3)]
 
     harness.run(scenario)

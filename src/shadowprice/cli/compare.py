@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from shadowprice.results.files import Run
     from shadowprice.simulator.interrupt import StopSign
     from shadowprice.simulator.scenario import Scenario
-    from shadowprice.simulator.trials import Trials
+    from shadowprice.simulator.source import Source
+    from shadowprice.simulator.trials import Measured, Trials, Variant
 
 PAGE, NUMBERS = "compare.html", "compare.json"
 
@@ -77,6 +80,15 @@ def compare(
             "--advice-time", help="Time for that, at most, a policy.", rich_help_panel=o.OUTPUT
         ),
     ] = "1min",
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            help="Spread the runs over a Ray cluster: ray, HOST:PORT or ray://HOST:PORT.",
+            metavar="RAY",
+            rich_help_panel=o.HOW,
+        ),
+    ] = "",
     out: o.OutOption = None,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
@@ -99,6 +111,8 @@ def compare(
     shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo --seeds 10
 
     shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis,fifo --bound
+
+    shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
     """
     from shadowprice.cli.bound import duration
     from shadowprice.cli.simulate import leave_if_partial
@@ -106,7 +120,7 @@ def compare(
     from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.trials import Variant, further_seeds, run_all, trials_of
+    from shadowprice.simulator.trials import Variant, trials_of
 
     if advice and out is None:
         raise InputError(Fault("--advice", "needs a directory to write to", "give --out DIR"))
@@ -121,10 +135,11 @@ def compare(
     for variant in chosen:
         policy_parameters(variant.policy, variant.settings)
     searching = ["oasis"] if bound else []  # the bound asks OASiS's search
-    prepare_kernels([*(variant.policy for variant in chosen), *searching], quiet)
+    here = [] if on else [variant.policy for variant in chosen]
+    prepare_kernels([*here, *searching], quiet)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, _is_comparison) if out is not None else nullcontext()
-    with stop_sign() as stop, place as pending:
+    with stop_sign() as stop, place as pending, ExitStack() as resources:
         certificate = _certificate(scenario, proving, stop, quiet) if bound else None
 
         def advised(run: Run) -> Run:
@@ -148,23 +163,15 @@ def compare(
                 run = advised(run)
             _keep(run, pending)
 
-        runs = run_all(
-            scenario,
-            chosen,
-            stop=stop,
-            bar=lambda label: progress_bar(label, quiet),
-            each=keep,
-        )
-        stopped = runs[-1] if runs[-1].info["partial"] else None
-        trials = None
-        if seeds > 1 and stopped is None:
-            more, stopped = further_seeds(
-                source,
-                chosen,
-                range(seed + 1, seed + seeds),
-                stop=stop,
-                bar=lambda label: progress_bar(label, quiet),
-            )
+        again = range(seed + 1, seed + seeds)
+        stopped = trials = None
+        if on:
+            runs, more = _on_ray(on, scenario, source, chosen, again, out, resources, quiet)
+            for run in runs:
+                keep(run)
+        else:
+            runs, more, stopped = _here(scenario, source, chosen, again, stop, keep, quiet)
+        if again and stopped is None:
             trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
         if pending is not None:
             _keep_comparison(runs, pending.path, trials)
@@ -178,6 +185,77 @@ def compare(
         elif not quiet:
             stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)
+
+
+@contextmanager
+def _restored_signals() -> Iterator[None]:
+    """Let Ctrl-C end what waits for others: there is no run here that could end early."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _here(
+    scenario: Scenario,
+    source: Source,
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    stop: StopSign,
+    keep: Callable[[Run], None],
+    quiet: bool,
+) -> tuple[list[Run], list[Measured], Run | None]:
+    """Run everything here; also return the run that was stopped, if one was."""
+    from shadowprice.simulator.trials import further_seeds, run_all
+
+    def bar(label: str) -> AbstractContextManager[Callable[[int, int], None] | None]:
+        return progress_bar(label, quiet)
+
+    runs = run_all(scenario, variants, stop=stop, bar=bar, each=keep)
+    if runs[-1].info["partial"]:
+        return runs, [], runs[-1]
+    return runs, *further_seeds(source, variants, seeds, stop=stop, bar=bar)
+
+
+def _on_ray(
+    address: str,
+    scenario: Scenario,
+    source: Source,
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    out: Path | None,
+    resources: ExitStack,
+    quiet: bool,
+) -> tuple[list[Run], list[Measured]]:
+    """Spread all runs over a Ray cluster; with --out, what is done is kept until all is."""
+    from tempfile import TemporaryDirectory
+
+    from shadowprice.experiments.comparing import compare_spread, kept_comparison
+    from shadowprice.experiments.framework import kept_beside
+    from shadowprice.experiments.spreading import OnRay, Spread
+
+    scenarios = [scenario, *(source.scenario(seed)[0] for seed in seeds)]
+    with (
+        _restored_signals(),
+        OnRay(address) as on_ray,
+        progress_bar("all runs", quiet, "runs") as bar,
+    ):
+        kept = kept_comparison(on_ray, kept_beside(out)) if out is not None else None
+        spread: Spread = on_ray if kept is None else kept
+        folder = Path(resources.enter_context(TemporaryDirectory()))
+        try:
+            found = compare_spread(spread, scenarios, variants, folder, progress=bar)
+        except KeyboardInterrupt:
+            if out is not None:
+                stderr().print(
+                    f"what is done is kept in {kept_beside(out)}; the same command goes on there",
+                    soft_wrap=True,
+                )
+            raise
+        if kept is not None:
+            resources.callback(kept.remove)
+    return found
 
 
 def _print(runs: list[Run], trials: Trials | None) -> None:

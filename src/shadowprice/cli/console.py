@@ -82,7 +82,9 @@ def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
 
 
 @contextmanager
-def progress_bar(label: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(
+    label: str, quiet: bool, unit: str = "jobs"
+) -> Iterator[Callable[[int, int], None] | None]:
     """Show jobs arriving, on a terminal only."""
     console = stderr()
     if quiet or not console.is_terminal:
@@ -92,7 +94,7 @@ def progress_bar(label: str, quiet: bool) -> Iterator[Callable[[int, int], None]
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("jobs"),
+        TextColumn(unit),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:

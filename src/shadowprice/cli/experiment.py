@@ -1,21 +1,32 @@
-"""``shadowprice experiment``: regenerate a figure of a paper."""
+"""``shadowprice experiment``: regenerate figures of papers."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shadowprice.cli.completion import complete_experiment
 from shadowprice.core import bounds
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from shadowprice.experiments.framework import Experiment, Progress
+    from shadowprice.experiments.spreading import Spread, Times
+
+ALL = "all"
+
 
 def experiment(
     name: Annotated[
         str,
         typer.Argument(
-            help="Its name, such as oasis-fig3; `list` shows them all.",
+            help="Its name, such as oasis-fig3; `list` shows them all, `all` makes them all.",
             autocompletion=complete_experiment,
         ),
     ] = "list",
@@ -28,19 +39,31 @@ def experiment(
     out: Annotated[
         Path | None, typer.Option(help="Directory to write to.", show_default="experiments/NAME")
     ] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            help="Spread the runs over a Ray cluster: ray, HOST:PORT or ray://HOST:PORT.",
+            metavar="RAY",
+        ),
+    ] = "",
 ) -> None:
-    """Measure and draw a figure of a paper: CSV tables, a PNG and a manifest."""
+    """Measure and draw a figure of a paper: CSV tables, a PNG and a manifest.
+
+    Runs that are done are kept in OUT.runs until all are: after Ctrl-C, the same command goes on.
+
+    [bold]Examples[/bold]
+
+    shadowprice experiment oasis-fig3 --quick
+
+    shadowprice experiment all --on ray://head:10001 --out figures
+    """
     # Experiments pull in polars and numba: the command's help must not wait for them.
     from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from shadowprice.experiments.framework import (
-        Settings,
-        experiments,
-        find_experiment,
-        run_experiment,
-    )
+    from shadowprice.experiments.framework import experiments, find_experiment
+    from shadowprice.experiments.spreading import InTurn, OnRay
 
     if name == "list":
         table = Table("name", "shows", "source", title="Experiments", title_justify="left")
@@ -48,15 +71,69 @@ def experiment(
             table.add_row(declared.name, declared.title, declared.source)
         Console().print(table)
         return
-    chosen = find_experiment(name)
-    console = Console(stderr=True)
+    chosen = [*experiments().values()] if name == ALL else [find_experiment(name)]
+    folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
+    errors = Console(stderr=True)
+    made: list[tuple[Experiment, float, Times]] = []
+    with OnRay(on) if on else nullcontext(InTurn()) as spread:
+        for one in chosen:
+            target = folder / one.name if name == ALL else folder
+            made.append((one, *_make(one, target, quick, seed, spread, errors)))
+            figure = target / f"{one.name}.png"
+            Console().print(f"{one.title} ({one.source})\n[bold]{figure}[/bold]", soft_wrap=True)
+    if name == ALL:
+        Console().print(_table(made))
+
+
+def _make(
+    experiment: Experiment, out: Path, quick: bool, seed: int, spread: Spread, errors: Console
+) -> tuple[float, Times]:
+    """Run one, and return how long it took here and in all."""
+    from shadowprice.experiments.framework import Settings, kept_beside, run_experiment
+
+    began = time.perf_counter()
+    with _bar(experiment.name, errors) as progress:
+        settings = Settings(quick, seed, progress, spread)
+        try:
+            run_experiment(experiment, out, settings)
+        except KeyboardInterrupt:
+            if any(kept_beside(out).glob("*.pickle")):
+                errors.print(
+                    f"what is done is kept in {kept_beside(out)}; the same command goes on there",
+                    soft_wrap=True,
+                )
+            raise
+    return time.perf_counter() - began, settings.times
+
+
+@contextmanager
+def _bar(name: str, errors: Console) -> Iterator[Progress]:
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
     columns = (*Progress.get_default_columns()[:2], TextColumn("{task.completed}/{task.total}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(chosen.name, total=None)
+    with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as bar:
+        task = bar.add_task(name, total=None)
 
         def progress(done: int, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=label)
 
-        directory = out or Path("experiments") / name
-        figure = run_experiment(chosen, directory, Settings(quick, seed, progress))
-    Console().print(f"{chosen.title} ({chosen.source})\n[bold]{figure}[/bold]", soft_wrap=True)
+        yield progress
+
+
+def _table(made: list[tuple[Experiment, float, Times]]) -> object:
+    """Return how long everything took, and would take on two cores and on 64."""
+    from rich.table import Table
+
+    table = Table(title="Seconds", title_justify="left")
+    for heading in ("experiment", "runs", "processor", "took here", "on 2 cores", "on 64 cores"):
+        table.add_column(heading, justify="left" if heading == "experiment" else "right")
+    total = [0.0] * 5
+    for one, took, times in made:
+        worked = sum(times.runs) + times.rest
+        row = (len(times.runs), worked, took, times.on(2), times.on(64))
+        total = [before + value for before, value in zip(total, row, strict=True)]
+        table.add_row(one.name, f"{row[0]}", *(f"{value:.1f}" for value in row[1:]))
+    table.add_section()
+    table.add_row("all", f"{total[0]:.0f}", *(f"{value:.1f}" for value in total[1:]))
+    table.caption = "on 2 and on 64 cores: predicted from the measured times, the longest run first"
+    return table

@@ -14,8 +14,8 @@ import json
 import pkgutil
 import platform
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.wording import closest
+from shadowprice.experiments.spreading import InTurn, Kept, Spread, Times, Work
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.target import json_with
 
@@ -54,11 +55,48 @@ class Settings:
         Seed of everything drawn.
     progress : callable
         Called with (steps done, steps in all, what is being done).
+    spread : Spread
+        What makes the runs: here in turn, or elsewhere.
+    times : Times
+        Takes in how long everything took.
     """
 
     quick: bool = False
     seed: int = 0
     progress: Progress = field(default=_silent)
+    spread: Spread = field(default_factory=InTurn)
+    times: Times = field(default_factory=Times)
+
+    def each(
+        self, work: Work, cases: Iterable[tuple[Any, ...]], label: Callable[..., str]
+    ) -> list[Any]:
+        """Return the results of one run a case, in the order of the cases.
+
+        Parameters
+        ----------
+        work : callable
+            A function of a module: it may be called elsewhere.
+        cases : iterable of tuple
+            Arguments of each call, which can be pickled.
+        label : callable
+            Takes the same, and says what is being done.
+        """
+        asked = list(cases)
+        results: list[Any] = [None] * len(asked)
+        done = 0
+
+        def began(at: int) -> None:
+            self.progress(done, len(asked), label(*asked[at]))
+
+        def took(at: int, result: Any, seconds: float) -> None:
+            nonlocal done
+            results[at] = result
+            done += 1
+            self.times.runs.append(seconds)
+            self.progress(done, len(asked), label(*asked[at]))
+
+        self.spread.run(work, asked, began, took)
+        return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +171,8 @@ def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Pat
     settings : Settings
         How to run it.
 
+    Runs that are done are kept beside ``out`` until all are: what is cut off goes on from there.
+
     Returns
     -------
     Path
@@ -146,11 +186,20 @@ def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Pat
     if find_spec("matplotlib") is None:
         raise MissingExtraError("matplotlib", "figures", "drawing figures")
     with PendingDirectory(out, is_experiment) as pending:
-        began = time.perf_counter()
-        tables = experiment.measure(settings)
+        began, worked = time.perf_counter(), time.process_time()
+        kept = Kept(settings.spread, kept_beside(out))
+        tables = experiment.measure(replace(settings, spread=kept))
         _write(experiment, settings, tables, time.perf_counter() - began, pending.path)
+        here = settings.times.runs[kept.found :] if isinstance(settings.spread, InTurn) else []
+        settings.times.rest = max(0.0, time.process_time() - worked - sum(here))
         pending.commit()
+    kept.remove()
     return out / f"{experiment.name}.png"
+
+
+def kept_beside(out: Path) -> Path:
+    """Return where the runs of an experiment are kept until all are done."""
+    return out.with_name(f"{out.name}.runs")
 
 
 def is_experiment(path: Path) -> bool:

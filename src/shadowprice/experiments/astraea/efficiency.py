@@ -32,35 +32,53 @@ def trials_of(settings: Settings) -> int:
     return 1 if settings.quick else 3
 
 
+def _revenue(
+    preset: str,
+    convex: bool,
+    point: tuple[str, int, int, int],
+    trial: int,
+    policy: str,
+    seed: int,
+) -> dict[str, Any]:
+    axis, value, size, count = point
+    setting = PRESETS[preset]
+    cluster = setting.cluster(USERS, size, HORIZON)
+    drawn, source = setting.draw(cluster, count, seed + trial, convex=convex)
+    outcome = setting.run(policy, cluster, drawn)
+    return {
+        "preset": preset,
+        "utility": "convex" if convex else "linear",
+        "axis": axis,
+        "value": value,
+        "policy": policy,
+        "trial": trial,
+        "revenue": outcome.revenue,
+        "ideal_revenue": outcome.ideal,
+        "makespan": outcome.makespan,
+        "arrivals": source,
+    }
+
+
 def measure_fig4(settings: Settings) -> Tables:
     """Return total revenue by policy, over jobs and over servers, for both kinds of utility."""
     jobs = (50, 150) if settings.quick else (100, 300, 500)
     servers = (60, 140) if settings.quick else (60, 100, 140)
     points = [("jobs", count, SERVERS, count) for count in jobs]
     points += [("servers", size, size, max(jobs) if settings.quick else JOBS) for size in servers]
-    cases = list(product(PRESETS, (False, True), points, range(trials_of(settings))))
-    rows: list[dict[str, Any]] = []
-    for done, (preset, convex, (axis, value, size, count), trial) in enumerate(cases):
-        settings.progress(done, len(cases), f"{preset}: {count} jobs, {size} servers")
-        setting = PRESETS[preset]
-        cluster = setting.cluster(USERS, size, HORIZON)
-        drawn, source = setting.draw(cluster, count, settings.seed + trial, convex=convex)
-        for policy in POLICIES:
-            outcome = setting.run(policy, cluster, drawn)
-            rows.append(
-                {
-                    "preset": preset,
-                    "utility": "convex" if convex else "linear",
-                    "axis": axis,
-                    "value": value,
-                    "policy": policy,
-                    "trial": trial,
-                    "revenue": outcome.revenue,
-                    "ideal_revenue": outcome.ideal,
-                    "makespan": outcome.makespan,
-                    "arrivals": source,
-                }
-            )
+    rows = settings.each(
+        _revenue,
+        product(
+            PRESETS,
+            (False, True),
+            points,
+            range(trials_of(settings)),
+            POLICIES,
+            [settings.seed],
+        ),
+        lambda preset, _convex, point, _trial, policy, _seed: (
+            f"{preset}: {point[3]} jobs, {point[2]} servers, {policy}"
+        ),
+    )
     each = pl.DataFrame(rows)
     keys = ("preset", "utility", "axis", "value", "policy", "arrivals")
     means = each.group_by(keys, maintain_order=True).agg(

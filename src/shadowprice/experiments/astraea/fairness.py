@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -23,17 +23,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def _ratios(preset: str, trial: int, policy: str, seed: int) -> list[tuple[Any, ...]]:
+    setting = PRESETS[preset]
+    cluster = setting.cluster(USERS, SERVERS, HORIZON)
+    drawn, source = setting.draw(cluster, JOBS, seed + trial)
+    ratios = setting.run(policy, cluster, drawn).fairness()
+    return [(preset, policy, user, trial, ratio, source) for user, ratio in ratios.items()]
+
+
+def _variances(preset: str, count: int, trial: int, policy: str, seed: int) -> tuple[Any, ...]:
+    setting = PRESETS[preset]
+    cluster = setting.cluster(USERS, SERVERS, HORIZON)
+    drawn, source = setting.draw(cluster, count, seed + trial)
+    outcome = setting.run(policy, cluster, drawn)
+    real = variance(list(outcome.fairness().values()))
+    ideal = variance(list(outcome.fairness(ideal=True).values()))
+    return (preset, policy, count, real, ideal, source)
+
+
 def measure_fig7(settings: Settings) -> Tables:
     """Return each user's mean ratio, by policy."""
-    rows = []
-    cases = list(product(PRESETS.items(), range(trials_of(settings))))
-    for done, ((preset, setting), trial) in enumerate(cases):
-        settings.progress(done, len(cases), f"{preset}: trial {trial + 1}")
-        cluster = setting.cluster(USERS, SERVERS, HORIZON)
-        drawn, source = setting.draw(cluster, JOBS, settings.seed + trial)
-        for policy in POLICIES:
-            for user, ratio in setting.run(policy, cluster, drawn).fairness().items():
-                rows.append((preset, policy, user, trial, ratio, source))
+    found = settings.each(
+        _ratios,
+        product(PRESETS, range(trials_of(settings)), POLICIES, [settings.seed]),
+        lambda preset, trial, policy, _seed: f"{preset}: trial {trial + 1}, {policy}",
+    )
+    rows = [row for rows in found for row in rows]
     schema = ["preset", "policy", "user", "trial", "ratio", "arrivals"]
     each = pl.DataFrame(rows, schema=schema, orient="row")
     keys = ("preset", "policy", "user", "arrivals")
@@ -65,18 +80,11 @@ def draw_fig7(tables: Tables, figure: Figure) -> None:
 def measure_fig8(settings: Settings) -> Tables:
     """Return the mean variance over users, by policy and number of jobs."""
     counts = (100, 300) if settings.quick else (100, 300, 500)
-    cases = list(product(PRESETS, counts, range(trials_of(settings))))
-    rows = []
-    for done, (preset, count, trial) in enumerate(cases):
-        settings.progress(done, len(cases), f"{preset}: {count} jobs")
-        setting = PRESETS[preset]
-        cluster = setting.cluster(USERS, SERVERS, HORIZON)
-        drawn, source = setting.draw(cluster, count, settings.seed + trial)
-        for policy in POLICIES:
-            outcome = setting.run(policy, cluster, drawn)
-            real = variance(list(outcome.fairness().values()))
-            ideal = variance(list(outcome.fairness(ideal=True).values()))
-            rows.append((preset, policy, count, real, ideal, source))
+    rows = settings.each(
+        _variances,
+        product(PRESETS, counts, range(trials_of(settings)), POLICIES, [settings.seed]),
+        lambda preset, count, _trial, policy, _seed: f"{preset}: {count} jobs, {policy}",
+    )
     schema = ["preset", "policy", "jobs", "variance", "variance_ideal", "arrivals"]
     each = pl.DataFrame(rows, schema=schema, orient="row")
     keys = ("preset", "policy", "jobs", "arrivals")

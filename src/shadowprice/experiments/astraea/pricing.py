@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -80,22 +80,26 @@ def draw_fig10(tables: Tables, figure: Figure) -> None:
     _draw_times(tables, figure, "servers")
 
 
+def _scaled(preset: str, count: int, scale: float, seed: int) -> tuple[Any, ...]:
+    setting = PRESETS[preset]
+    cluster = setting.cluster(USERS, SERVERS, HORIZON)
+    drawn, source = setting.draw(cluster, count, seed)
+    outcome = setting.run("astraea", cluster, drawn, theta_scale=scale)
+    return (preset, count, scale, outcome.revenue, outcome.ideal, source)
+
+
 def measure_fig11(settings: Settings) -> Tables:
     """Return revenue with theta at percentages of its definition, for loads and presets."""
     scales = (
         (0.2, 0.8, 1.0, 2.0) if settings.quick else (0.05, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 5.0)
     )
     counts = (100, 500) if settings.quick else (100, 300, 500)
-    cases = list(product(PRESETS, counts, scales))
-    rows = []
-    for done, (preset, count, scale) in enumerate(cases):
-        settings.progress(done, len(cases), f"{preset}: {count} jobs, {scale:.0%}")
-        setting = PRESETS[preset]
-        cluster = setting.cluster(USERS, SERVERS, HORIZON)
-        for trial in range(trials_of(settings)):
-            drawn, source = setting.draw(cluster, count, settings.seed + trial)
-            outcome = setting.run("astraea", cluster, drawn, theta_scale=scale)
-            rows.append((preset, count, scale, outcome.revenue, outcome.ideal, source))
+    trials = [settings.seed + trial for trial in range(trials_of(settings))]
+    rows = settings.each(
+        _scaled,
+        product(PRESETS, counts, scales, trials),
+        lambda preset, count, scale, _seed: f"{preset}: {count} jobs, {scale:.0%}",
+    )
     schema = ["preset", "jobs", "scale", "revenue", "ideal_revenue", "arrivals"]
     each = pl.DataFrame(rows, schema=schema, orient="row")
     keys = ("preset", "jobs", "scale", "arrivals")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -120,40 +120,48 @@ def offline(cluster: Cluster, jobs: Sequence[Job]) -> Optimum:
     return batch.solve(placed=False, time_limit=TIME_LIMIT, gap=1e-3)
 
 
+def _rows(
+    name: str, size: int, count: int, trial: int, policies: Sequence[str], first: int
+) -> list[dict[str, Any]]:
+    setting, convex = CASES[name]
+    cluster = setting.cluster(2, size, 64 if setting is SMALL else 512)
+    drawn, source = setting.draw(cluster, count, first + 1000 * trial + count, convex=convex)
+    if setting is SMALL:
+        best = offline(cluster, drawn)
+        bound, proved = best.bound, best.proved
+    else:
+        bound, proved = linear_bound(cluster, drawn), False
+    rows = []
+    for policy in policies:
+        outcome = setting.run(policy, cluster, drawn)
+        rows.append(
+            {
+                "case": name,
+                "policy": policy,
+                "jobs": count,
+                "servers": size,
+                "trial": trial,
+                "revenue": outcome.revenue,
+                "ideal_revenue": outcome.ideal,
+                "offline_bound": bound,
+                "optimum_proved": proved,
+                "arrivals": source,
+            }
+        )
+    return rows
+
+
 def measure(
     settings: Settings, jobs: Sequence[int], servers: Sequence[int], policies: Sequence[str]
 ) -> Tables:
     """Return the mean ratio of each policy over trials, for each case."""
     trials = 1 if settings.quick else 3
-    cases = list(product(CASES, servers, jobs, range(trials)))
-    rows = []
-    for done, (name, size, count, trial) in enumerate(cases):
-        settings.progress(done, len(cases), f"{name}: {count} jobs, {size} servers")
-        setting, convex = CASES[name]
-        cluster = setting.cluster(2, size, 64 if setting is SMALL else 512)
-        seed = settings.seed + 1000 * trial + count
-        drawn, source = setting.draw(cluster, count, seed, convex=convex)
-        if setting is SMALL:
-            best = offline(cluster, drawn)
-            bound, proved = best.bound, best.proved
-        else:
-            bound, proved = linear_bound(cluster, drawn), False
-        for policy in policies:
-            outcome = setting.run(policy, cluster, drawn)
-            rows.append(
-                {
-                    "case": name,
-                    "policy": policy,
-                    "jobs": count,
-                    "servers": size,
-                    "trial": trial,
-                    "revenue": outcome.revenue,
-                    "ideal_revenue": outcome.ideal,
-                    "offline_bound": bound,
-                    "optimum_proved": proved,
-                    "arrivals": source,
-                }
-            )
+    found = settings.each(
+        _rows,
+        product(CASES, servers, jobs, range(trials), [tuple(policies)], [settings.seed]),
+        lambda name, size, count, *_: f"{name}: {count} jobs, {size} servers",
+    )
+    rows = [row for rows in found for row in rows]
     each = pl.DataFrame(rows)
     keys = ("case", "policy", "jobs", "servers", "arrivals")
     ratio = each.group_by(keys, maintain_order=True).agg(

@@ -43,22 +43,27 @@ def measure(settings: Settings) -> Tables:
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
     asked = [(count, value, seed) for value in values for count in servers for seed in seeds]
     limit = 5.0 if settings.quick else 10.0
-    optimum = Scheme("optimum", "offline optimum", "optimum", {"time_limit": limit})
-    rows: list[dict[str, Any]] = []
-    for at, (count, value, seed) in enumerate(asked):
-        settings.progress(at, len(asked), f"{count} servers, values from {value[0]:g}")
-        on = cluster(count - count // 2, count // 2, SLOTS, seed)
-        jobs = _jobs(on, value, seed)
-        row: dict[str, Any] = {"servers": count, "least_value": value[0], "seed": seed}
-        for scheme in (optimum, *OASIS):
-            outcomes, policy = run(scheme, on, jobs, SLOTS, seed)
-            row[scheme.key] = sum(outcome.utility for outcome in outcomes)
-            if scheme is optimum:
-                row["bound"] = policy.parameters_in_force()["bound"]
-        # Where the time limit ended the search, an online schedule may be the best one known.
-        row["best_known"] = max(row[scheme.key] for scheme in (optimum, *OASIS))
-        rows.append(row)
+    rows = settings.each(
+        _row,
+        [(*one, limit) for one in asked],
+        lambda count, value, _seed, _limit: f"{count} servers, values from {value[0]:g}",
+    )
     return {"ratio": pl.DataFrame(rows)}
+
+
+def _row(count: int, value: tuple[float, float], seed: int, limit: float) -> dict[str, Any]:
+    optimum = Scheme("optimum", "offline optimum", "optimum", {"time_limit": limit})
+    on = cluster(count - count // 2, count // 2, SLOTS, seed)
+    jobs = _jobs(on, value, seed)
+    row: dict[str, Any] = {"servers": count, "least_value": value[0], "seed": seed}
+    for scheme in (optimum, *OASIS):
+        outcomes, policy = run(scheme, on, jobs, SLOTS, seed)
+        row[scheme.key] = sum(outcome.utility for outcome in outcomes)
+        if scheme is optimum:
+            row["bound"] = policy.parameters_in_force()["bound"]
+    # Where the time limit ended the search, an online schedule may be the best one known.
+    row["best_known"] = max(row[scheme.key] for scheme in (optimum, *OASIS))
+    return row
 
 
 def _jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:

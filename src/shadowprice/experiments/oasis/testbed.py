@@ -44,6 +44,22 @@ def simulated(
     return run(scheme, on, jobs, slots, seed)[0]
 
 
+def _rows(drive: Drive, scheme: Scheme, trial: int, seed: int) -> list[dict[str, Any]]:
+    on, jobs = declared(seed)
+    return [
+        {
+            "policy": scheme.key,
+            "trial": trial,
+            "job": outcome.job.name,
+            "class": outcome.job.labels["class"],
+            "completion": outcome.completion,
+            "late": outcome.late,
+            "utility": outcome.utility,
+        }
+        for outcome in drive(scheme, on, jobs, SLOTS, seed)
+    ]
+
+
 def measure(settings: Settings, drive: Drive = simulated) -> Tables:
     """Run every scheme on the testbed's jobs, drawn anew for each trial.
 
@@ -55,24 +71,16 @@ def measure(settings: Settings, drive: Drive = simulated) -> Tables:
         What runs the jobs.
     """
     trials = 3 if settings.quick else TRIALS
-    rows: list[dict[str, Any]] = []
-    for trial in range(trials):
-        seed = settings.seed + trial
-        on, jobs = declared(seed)
-        for at, scheme in enumerate(SCHEMES):
-            settings.progress(trial * len(SCHEMES) + at, trials * len(SCHEMES), scheme.key)
-            rows += [
-                {
-                    "policy": scheme.key,
-                    "trial": trial,
-                    "job": outcome.job.name,
-                    "class": outcome.job.labels["class"],
-                    "completion": outcome.completion,
-                    "late": outcome.late,
-                    "utility": outcome.utility,
-                }
-                for outcome in drive(scheme, on, jobs, SLOTS, seed)
-            ]
+    found = settings.each(
+        _rows,
+        [
+            (drive, scheme, trial, settings.seed + trial)
+            for trial in range(trials)
+            for scheme in SCHEMES
+        ],
+        lambda _drive, scheme, trial, _seed: f"trial {trial + 1}, {scheme.key}",
+    )
+    rows = [row for rows in found for row in rows]
     jobs_table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64, "completion": pl.Int64})
     trial_table = jobs_table.group_by("policy", "trial", maintain_order=True).agg(
         pl.col("utility").sum()

@@ -10,6 +10,7 @@ import polars as pl
 from shadowprice.experiments.oasis.setting import (
     CHUNK,
     SCHEMES,
+    Scheme,
     cluster,
     merged,
     run,
@@ -26,30 +27,34 @@ SLOTS: Final = 100
 CLASSES: Final = ("time-sensitive", "time-critical")
 
 
+def _rows(scheme: Scheme, each: int, servers: int, seed: int) -> list[dict[str, object]]:
+    on = cluster(servers, servers, SLOTS, seed)
+    jobs = merged(
+        workload(on, CHUNK, each, SLOTS, 2 * seed, insensitive=0.0, sensitive=1.0),
+        workload(on, CHUNK, each, SLOTS, 2 * seed + 1, insensitive=0.0, sensitive=0.0),
+    )
+    return [
+        {
+            "policy": scheme.key,
+            "seed": seed,
+            "job": outcome.job.name,
+            "class": outcome.job.labels["class"],
+            "late": outcome.late,
+            "utility": outcome.utility,
+        }
+        for outcome in run(scheme, on, jobs, SLOTS, seed)[0]
+    ]
+
+
 def measure(settings: Settings) -> Tables:
     """Run 100 time-sensitive and 100 time-critical jobs (30 of each when quick) in 100 slots."""
     each, servers, runs = (30, 15, 1) if settings.quick else (100, 50, 3)
-    rows: list[dict[str, object]] = []
-    for at in range(runs):
-        seed = settings.seed + at
-        on = cluster(servers, servers, SLOTS, seed)
-        jobs = merged(
-            workload(on, CHUNK, each, SLOTS, 2 * seed, insensitive=0.0, sensitive=1.0),
-            workload(on, CHUNK, each, SLOTS, 2 * seed + 1, insensitive=0.0, sensitive=0.0),
-        )
-        for done, scheme in enumerate(SCHEMES):
-            settings.progress(at * len(SCHEMES) + done, runs * len(SCHEMES), scheme.key)
-            rows += [
-                {
-                    "policy": scheme.key,
-                    "seed": seed,
-                    "job": outcome.job.name,
-                    "class": outcome.job.labels["class"],
-                    "late": outcome.late,
-                    "utility": outcome.utility,
-                }
-                for outcome in run(scheme, on, jobs, SLOTS, seed)[0]
-            ]
+    found = settings.each(
+        _rows,
+        [(scheme, each, servers, settings.seed + at) for at in range(runs) for scheme in SCHEMES],
+        lambda scheme, _each, _servers, seed: f"seed {seed}, {scheme.key}",
+    )
+    rows = [row for rows in found for row in rows]
     table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64})
     summary = (
         table.group_by("policy", "class", maintain_order=True)

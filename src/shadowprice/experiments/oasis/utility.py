@@ -9,11 +9,9 @@ import polars as pl
 
 from shadowprice.experiments.oasis.setting import (
     CASES,
-    CHUNK,
     CLEARING,
     GUARANTEED,
     SCHEMES,
-    Case,
     Scheme,
     cluster,
     run,
@@ -44,8 +42,9 @@ def _size(settings: Settings) -> tuple[int, int, tuple[int, ...], range]:
 
 
 def _row(
-    scheme: Scheme, case: Case, servers: int, slots: int, jobs: int, seed: int
+    scheme: Scheme, name: str, servers: int, slots: int, jobs: int, seed: int
 ) -> dict[str, Any]:
+    case = CASES[name]
     on = cluster(servers, servers, slots, seed, case.slot)
     outcomes, _ = run(scheme, on, workload(on, case, jobs, slots, seed), slots, seed)
     return {
@@ -65,12 +64,14 @@ def measure_schemes(settings: Settings) -> Tables:
         for name, jobs, seed, scheme in product(CASES, numbers, seeds, SCHEMES)
         if scheme.policy != "dorm" or seed == seeds[0]  # a program a decision takes its time
     ]
-    rows = []
-    for at, (scheme, name, jobs, seed) in enumerate(asked):
-        settings.progress(at, len(asked), f"{jobs} jobs, {name}, {scheme.key}")
-        row = _row(scheme, CASES[name], servers, slots, jobs, seed)
-        rows.append({"case": name, **row})
-    table = pl.DataFrame(rows)
+    found = settings.each(
+        _row,
+        [(scheme, name, servers, slots, jobs, seed) for scheme, name, jobs, seed in asked],
+        lambda scheme, name, _servers, _slots, jobs, _seed: f"{jobs} jobs, {name}, {scheme.key}",
+    )
+    table = pl.DataFrame(
+        [{"case": name, **row} for (_, name, *_), row in zip(asked, found, strict=True)]
+    )
     means = table.group_by("case", "jobs", "policy", maintain_order=True).agg(
         pl.col("utility", "finished").mean()
     )
@@ -97,14 +98,24 @@ def measure_scales(settings: Settings) -> Tables:
     servers, slots, numbers, seeds = _size(settings)
     scales = (0.2, 1.0, 10.0) if settings.quick else SCALES
     asked = list(product(BASES, READINGS, scales, numbers, seeds))
-    rows = []
-    for at, (base, reading, scale, jobs, seed) in enumerate(asked):
-        settings.progress(at, len(asked), f"{jobs} jobs, {base.key}, {scale:.6g}")
+    cases = []
+    for base, reading, scale, jobs, seed in asked:
         wrong = {"price_scale": scale, "price_scale_absorbs": reading}
         scheme = Scheme(base.key, base.label, base.policy, {**base.parameters, **wrong})
-        row = _row(scheme, CHUNK, servers, slots, jobs, seed)
-        rows.append({"wrong": reading, "scale": scale, **row})
-    table = pl.DataFrame(rows)
+        cases.append((scheme, "chunk", servers, slots, jobs, seed))
+    found = settings.each(
+        _row,
+        cases,
+        lambda scheme, _name, _servers, _slots, jobs, _seed: (
+            f"{jobs} jobs, {scheme.key}, {scheme.parameters['price_scale']:.6g}"
+        ),
+    )
+    table = pl.DataFrame(
+        [
+            {"wrong": reading, "scale": scale, **row}
+            for (_, reading, scale, _, _), row in zip(asked, found, strict=True)
+        ]
+    )
     means = table.group_by("policy", "wrong", "jobs", "scale", maintain_order=True).agg(
         pl.col("utility").mean()
     )

@@ -126,6 +126,14 @@ def _place(
     )
 
 
+def _rounded(seed: int) -> list[pl.DataFrame]:
+    on = cluster(MACHINES, SLOTS, SLOT, seed)
+    jobs = workload(on, JOBS, SLOTS, ratio=1.0, seed=seed)
+    probe = Probe(PolicyContext(on, jobs, SLOTS, seed), PRINTED, 4)
+    Simulation(on, jobs, probe, until=SLOTS).run()
+    return probe.found
+
+
 def measure(settings: Settings) -> Tables:
     """Round placements that come up on 50 machines over 100 slots, at G from 1 to 5.4.
 
@@ -133,16 +141,12 @@ def measure(settings: Settings) -> Tables:
     one machine, the cluster stays empty, and there is little to round.
     """
     seeds = 2 if settings.quick else 10
-    found = []
-    for at in range(seeds):
-        settings.progress(at, seeds, f"seed {settings.seed + at}")
-        seed = settings.seed + at
-        on = cluster(MACHINES, SLOTS, SLOT, seed)
-        jobs = workload(on, JOBS, SLOTS, ratio=1.0, seed=seed)
-        probe = Probe(PolicyContext(on, jobs, SLOTS, seed), PRINTED, 4)
-        Simulation(on, jobs, probe, until=SLOTS).run()
-        found += probe.found
-    placements = pl.concat(found)
+    found = settings.each(
+        _rounded,
+        [(settings.seed + at,) for at in range(seeds)],
+        lambda seed: f"seed {seed}",
+    )
+    placements = pl.concat([table for tables in found for table in tables])
     rounded = pl.col("rounds") > 0
     table = (
         placements.group_by("surplus")

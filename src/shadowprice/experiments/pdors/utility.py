@@ -62,6 +62,12 @@ def _row(
     }
 
 
+def _label(
+    contender: Contender, _machines: int, _slots: int, jobs: int, ratio: float, *_: object
+) -> str:
+    return f"{jobs} jobs, ratio {ratio:g}, {contender.key}"
+
+
 def measure_jobs(settings: Settings) -> Tables:
     """Run 30 machines over 100 slots with 5 to 30 jobs, and 15 jobs at several slot lengths."""
     seeds = range(settings.seed, settings.seed + (4 if settings.quick else 30))
@@ -79,9 +85,13 @@ def measure_jobs(settings: Settings) -> Tables:
         for contender in (PDORS, LITERAL, OASIS)
     ]
     tables: dict[str, list[dict[str, object]]] = {"utility": [], "slot_lengths": []}
-    for at, (table, contender, jobs, slot, seed) in enumerate(asked):
-        settings.progress(at, len(asked), f"{jobs} jobs, {contender.key}")
-        tables[table].append(_row(contender, 30, 100, jobs, 40.0, slot, seed))
+    made = settings.each(
+        _row,
+        [(contender, 30, 100, jobs, 40.0, slot, seed) for _, contender, jobs, slot, seed in asked],
+        _label,
+    )
+    for (table, *_), row in zip(asked, made, strict=True):
+        tables[table].append(row)
     found = {name: pl.DataFrame(rows) for name, rows in tables.items()}
     return {**found, "theorem": _theorem(found["utility"])}
 
@@ -153,11 +163,10 @@ def measure_ratios(settings: Settings) -> Tables:
         for seed in seeds
         for contender in (PDORS, LITERAL, OASIS)
     ]
-    rows = []
-    for at, (contender, ratio, seed) in enumerate(asked):
-        settings.progress(at, len(asked), f"ratio {ratio}, {contender.key}")
-        rows.append(_row(contender, 20, 50, 20, float(ratio), int(SLOT), seed))
-    return {"utility": pl.DataFrame(rows)}
+    cases = [
+        (contender, 20, 50, 20, float(ratio), int(SLOT), seed) for contender, ratio, seed in asked
+    ]
+    return {"utility": pl.DataFrame(settings.each(_row, cases, _label))}
 
 
 def draw_ratios(tables: Tables, figure: Figure) -> None:

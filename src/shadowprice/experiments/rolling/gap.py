@@ -34,14 +34,20 @@ def measure(settings: Settings) -> Tables:
     """Bound generated workloads, and run policies at the prices that prove the bound."""
     jobs, slots, seconds = (40, 60, 5.0) if settings.quick else (200, 150, 60.0)
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
-    rows: list[dict[str, Any]] = []
-    for at, seed in enumerate(seeds):
-        settings.progress(at, len(seeds), f"{jobs} jobs, seed {seed}")
-        workload = Workload("generated: calibrated", jobs=jobs, slots=slots)
-        rows += [{"seed": seed, **row} for row in _of_bound(workload.scenario(seed), seconds)]
+    found = settings.each(
+        _rows,
+        [(jobs, slots, seed, seconds) for seed in seeds],
+        lambda jobs, _slots, seed, _seconds: f"{jobs} jobs, seed {seed}",
+    )
+    rows = [row for rows in found for row in rows]
     table = pl.DataFrame(rows, infer_schema_length=None)
     means = table.group_by("policy", maintain_order=True).agg(pl.col("of the bound").mean())
     return {"gap": table, "means": means}
+
+
+def _rows(jobs: int, slots: int, seed: int, seconds: float) -> list[dict[str, Any]]:
+    workload = Workload("generated: calibrated", jobs=jobs, slots=slots)
+    return [{"seed": seed, **row} for row in _of_bound(workload.scenario(seed), seconds)]
 
 
 def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -51,34 +51,44 @@ def _few(settings: Settings) -> list[Workload]:
 
 def measure_parts(settings: Settings) -> Tables:
     """Run `rolling` without its parts, one at a time, and with restarts."""
-    asked = _few(settings)
-    rows = []
-    for at, workload in enumerate(asked):
-        settings.progress(at, len(asked), workload.name)
-        scenario = workload.scenario(settings.seed)
-        rows += [{"workload": workload.name, **run(scenario, scheme)} for scheme in PARTS]
-        for seconds in RESTARTS:
-            if seconds > scenario.cluster.slot_seconds:
-                continue
-            again = restarting(scenario, seconds)
-            scheme = Scheme(f"restarts of {seconds} s", "rolling")
-            rows.append({"workload": workload.name, **run(again, scheme)})
+    asked = [
+        (workload, scheme, settings.seed, seconds)
+        for workload in _few(settings)
+        for scheme, seconds in (
+            *((part, 0) for part in PARTS),
+            *((Scheme(f"restarts of {n} s", "rolling"), n) for n in RESTARTS),
+        )
+    ]
+    found = settings.each(
+        _part, asked, lambda workload, scheme, *_: f"{workload.name}, {scheme.key}"
+    )
+    rows = [row for row in found if row is not None]
     return {"parts": pl.DataFrame(rows, infer_schema_length=None)}
+
+
+def _part(workload: Workload, scheme: Scheme, seed: int, restart: int) -> dict[str, Any] | None:
+    """Return a row; None where a restart would be longer than a slot."""
+    scenario = workload.scenario(seed)
+    if restart > scenario.cluster.slot_seconds:
+        return None
+    again = restarting(scenario, restart) if restart else scenario
+    return {"workload": workload.name, **run(again, scheme)}
 
 
 def measure_misstated(settings: Settings) -> Tables:
     """Run policies on jobs whose work is not what they state."""
-    asked = list(product(_few(settings), FACTORS.items()))
-    rows = []
-    for at, (workload, (name, factor)) in enumerate(asked):
-        settings.progress(at, len(asked), f"{workload.name}, {name}")
-        scenario = misstated(workload.scenario(settings.seed), factor)
-        rows += [
-            {"workload": workload.name, "work": name, **run(scenario, scheme)}
-            for scheme in SCHEMES
-            if scheme.key in LEARNING
-        ]
+    learning = [scheme for scheme in SCHEMES if scheme.key in LEARNING]
+    rows = settings.each(
+        _misstated,
+        product(_few(settings), FACTORS, learning, [settings.seed]),
+        lambda workload, name, scheme, _: f"{workload.name}, {name}, {scheme.key}",
+    )
     return {"misstated": pl.DataFrame(rows, infer_schema_length=None)}
+
+
+def _misstated(workload: Workload, name: str, scheme: Scheme, seed: int) -> dict[str, Any]:
+    scenario = misstated(workload.scenario(seed), FACTORS[name])
+    return {"workload": workload.name, "work": name, **run(scenario, scheme)}
 
 
 def draw(tables: Tables, figure: Figure) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from shadowprice.experiments.rolling.setting import SCHEMES, run, workloads
+from shadowprice.experiments.rolling.setting import SCHEMES, Scheme, Workload, run, workloads
 from shadowprice.experiments.style import PALETTE
 
 if TYPE_CHECKING:
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 
+def _row(workload: Workload, scheme: Scheme, seed: int) -> dict[str, Any]:
+    return {"workload": workload.name, **run(workload.scenario(seed), scheme)}
+
+
 def measure(settings: Settings) -> Tables:
     """Run every policy on every workload."""
-    asked = workloads(quick=settings.quick)
-    rows = []
-    for at, (workload, scheme) in enumerate(product(asked, SCHEMES)):
-        settings.progress(at, len(asked) * len(SCHEMES), f"{workload.name}, {scheme.key}")
-        rows.append({"workload": workload.name, **run(workload.scenario(settings.seed), scheme)})
+    asked = product(workloads(quick=settings.quick), SCHEMES, [settings.seed])
+    rows = settings.each(_row, asked, lambda workload, scheme, _: f"{workload.name}, {scheme.key}")
     table = pl.DataFrame(rows, infer_schema_length=None)
     return {"runs": table, "shares": shares(table)}
 

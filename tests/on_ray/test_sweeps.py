@@ -1,0 +1,119 @@
+"""Runs spread over a Ray cluster: the same results, though nodes are killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.core.errors import InputError
+from shadowprice.experiments.framework import Settings
+from shadowprice.experiments.oasis.setting import CLEARING
+from shadowprice.experiments.oasis.utility import _row
+from shadowprice.experiments.spreading import InTurn, Kept, OnRay, Spread
+from tests.rays import RayCluster
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def on_ray(ray_cluster: RayCluster) -> Iterator[Spread]:
+    ray_cluster.restore()
+    with OnRay(ray_cluster.address) as spread:
+        assert spread.cores == 3
+        yield spread
+
+
+def square(number: int, seconds: float, marks: str) -> int:
+    """Say that it ran, and where; take its time."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    with Path(marks).open("a", encoding="ascii") as stream:
+        stream.write(f"{number} {node}\n")
+    time.sleep(seconds)
+    return number * number
+
+
+def test_results_are_those_of_a_run_in_turn(on_ray: Spread) -> None:
+    cases = [(CLEARING, name, 6, 30, 8, seed) for name in ("chunk", "bursty") for seed in range(2)]
+    here = Settings(spread=InTurn()).each(_row, cases, lambda *_: "")
+    settings = Settings(spread=on_ray)
+    there = settings.each(_row, cases, lambda *_: "")
+    assert len(settings.times.runs) == len(cases)
+    assert repr(here) == repr(there)
+    assert len({row["utility"] for row in here}) > 1
+
+
+def test_a_node_killed_under_runs_costs_time_only(
+    on_ray: Spread, ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    told: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int, _: str) -> None:
+        told.append((done, total))
+        if done == 2:
+            ray_cluster.kill("two")
+
+    settings = Settings(spread=on_ray, progress=progress)
+    found = settings.each(square, [(n, 1.0, str(marks)) for n in range(12)], lambda *_: "")
+    assert found == [n * n for n in range(12)]
+    assert told == [(done, 12) for done in range(1, 13)]  # one bar, which never goes back
+    ran = [line.split() for line in marks.read_text().splitlines()]
+    assert len({node for _, node in ran}) == 2  # the killed one had begun runs
+    ray_cluster.restore()
+
+
+def test_what_was_done_is_not_done_again(on_ray: Spread, tmp_path: Path) -> None:
+    marks, kept = tmp_path / "marks", tmp_path / "kept"
+    cases = [(n, 0.1, str(marks)) for n in range(6)]
+
+    def stop(done: int, _total: int, _label: str) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Settings(spread=Kept(on_ray, kept), progress=stop).each(square, cases, lambda *_: "")
+    assert len(list(kept.glob("*.pickle"))) == 3
+    before = marks.read_text().splitlines()
+    again = Kept(on_ray, kept)
+    found = Settings(spread=again).each(square, cases, lambda *_: "")
+    assert (again.found, found) == (3, [n * n for n in range(6)])
+    # Those that were cut off may have run; the three that were kept did not again.
+    assert len(marks.read_text().splitlines()) - len(before) <= 3 + 3
+
+
+def test_an_error_of_a_run_is_that_of_a_run_in_turn(on_ray: Spread, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="NoneType"):
+        Settings(spread=on_ray).each(square, [(None, 0.0, str(tmp_path / "m"))], lambda *_: "")
+
+
+def test_what_others_may_write_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir(mode=0o777)
+    (tmp_path / "kept").chmod(0o777)
+    with pytest.raises(InputError, match="others may write there"):
+        Kept(InTurn(), tmp_path / "kept")
+
+
+@pytest.mark.parametrize(
+    ("on", "says"),
+    [
+        ("ray://127.0.0.1:1", "no Ray answers at ray://127.0.0.1:1"),
+        ("127.0.0.1:1", "no Ray answers at 127.0.0.1:1"),
+        ("somewhere", "write ray, HOST:PORT or ray://HOST:PORT"),
+    ],
+)
+def test_a_wrong_address_is_told_in_a_line(
+    on: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["experiment", "cloning-tail", "--on", on, "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert not (tmp_path / "out").exists()
+    assert "RAY_ADDRESS" not in os.environ
