@@ -113,6 +113,16 @@ class Speeds:
         watched = self._watched.get(job.name)
         if watched is not None and job is watched.told:
             return watched
+        if watched is not None and _same_curve(job, watched.told):  # revised in something else
+            stated = watched.base
+            watched.base = replace(
+                job,
+                required=stated.required,
+                gains=stated.gains,
+                internal_gains=stated.internal_gains,
+            )
+            watched.told = job
+            return watched
         if watched is not None and watched.ratios and _same_curve(job, watched.base):
             watched.base, watched.told = job, corrected(job, watched.ratios)
             return watched

@@ -143,6 +143,17 @@ def test_standing_still_is_no_speed() -> None:
     assert job.revisions == []
 
 
+def test_what_else_is_measured_of_a_job_keeps_its_speeds() -> None:
+    job = Running(_job())
+    job.run(2, [9.0, 9.0])
+    job.record.job = replace(job.record.job, restart=Fraction(1, 5))  # as changes really cost
+    job.run(8, [40.0, 40.0])
+    assert job.curve[2] == pytest.approx(9.0)
+    assert job.curve[8] == pytest.approx(40.0)
+    assert job.record.job.restart == Fraction(1, 5)
+    assert job.speeds.measured("job") == (2, 8)
+
+
 def test_what_an_owner_revises_keeps_what_was_measured_unless_it_is_the_speed() -> None:
     job = Running(_job())
     job.run(2, [9.0, 9.0])
