@@ -1,0 +1,16 @@
+"""Real jobs on the live service, beside the simulator, to see how far it is from the truth."""
+
+from shadowprice.experiments.elastic import measure
+from shadowprice.experiments.framework import Experiment
+
+EXPERIMENTS = (
+    Experiment(
+        name="elastic-training",
+        title="Real jobs of two tenants: utility, promises, and progress as it was predicted",
+        source="this project (design/0029-measuring-and-bags.md)",
+        reported="Aim: what the simulator says of the same files is what happens.",
+        measure=measure.measure_elastic,
+        draw=measure.draw_elastic,
+        size=(13.0, 7.4),
+    ),
+)

@@ -1,0 +1,308 @@
+"""Real jobs of two tenants under several policies, beside the simulator on the same files."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import polars as pl
+
+from shadowprice.core.errors import MissingExtraError, ShadowpriceError
+from shadowprice.experiments.elastic.live import Lived, live
+from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.results.files import Run
+from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.source import Source
+from shadowprice.training.measure.findings import Findings, rounded
+from shadowprice.training.measure.running import Command, Limits, measure_all
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+POLICIES: Final = ("rolling", "oasis", "fifo", "drf")
+SLOT: Final = 5.0
+RESTART: Final = 2.0
+SCRIPT: Final = Path(__file__).with_name("train.py")
+CLUSTER: Final[Mapping[str, Any]] = {
+    "slot": f"{SLOT:g}s",
+    "horizon": 60,
+    "servers": [{"name": "box", "count": 2, "capacity": {"cpu": 2, "memory": "4GiB"}}],
+    "tenants": [{"name": "vision"}, {"name": "language"}],
+}
+WIDTHS: Final = (1, 2, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job of the workload: when it is submitted, how much it trains, what it is worth."""
+
+    name: str
+    tenant: str
+    after: float
+    steps: int
+    utility: Mapping[str, Any]
+
+
+def _sigmoid(value: float, target: float) -> Mapping[str, Any]:
+    return {"kind": "sigmoid", "value": value, "decay": 0.6, "target": f"{target:g}s"}
+
+
+WORKLOAD: Final = (
+    Asked("digits", "vision", 0.0, 240, _sigmoid(10, 60)),
+    Asked("words", "language", 0.0, 240, _sigmoid(8, 90)),
+    Asked("urgent", "vision", 17.0, 120, _sigmoid(40, 30)),
+    Asked("tune", "language", 22.0, 80, {"kind": "deadline", "value": 12, "by": "60s"}),
+    Asked("late", "vision", 36.0, 160, _sigmoid(15, 50)),
+    Asked("batch", "language", 36.0, 120, {"kind": "constant", "value": 3}),
+)
+
+
+def measure_elastic(settings: Settings) -> Tables:
+    """Profile the job, run the workload for real under each policy, and simulate it."""
+    if not sys.platform.startswith("linux"):
+        raise ShadowpriceError("jobs really run in this experiment, which needs Linux")
+    if find_spec("uvicorn") is None:
+        raise MissingExtraError("uvicorn", "service", "running the live service")
+    policies = POLICIES[:2] if settings.quick else POLICIES
+    asked = WORKLOAD[:4] if settings.quick else WORKLOAD
+    parts = len(policies) + 1
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
+        settings.progress(0, parts, "measuring the job")
+        findings = _profiled(Path(folder, "profile"))
+        speeds = {n: rounded(point.step.per_second) for n, point in findings.curve.items()}
+        for at, policy in enumerate(policies, 1):
+            settings.progress(at, parts, f"really running under {policy}")
+            own = Path(folder, policy)
+            own.mkdir()
+            jobs = [(one.after, _record(one, speeds, settings.seed)) for one in asked]
+            lived = live(own, CLUSTER, jobs, policy, limit=600.0)
+            _compare(policy, jobs, lived, rows, curves)
+    measured = [
+        {"workers": n, "per_second": point.step.per_second, "half_width": point.step.half_width}
+        for n, point in findings.curve.items()
+    ]
+    table = pl.DataFrame(rows, infer_schema_length=None)
+    return {
+        "jobs": table,
+        "progress": pl.DataFrame(curves, infer_schema_length=None),
+        "speed": pl.DataFrame(measured),
+        "summary": _summary(table, pl.DataFrame(curves, infer_schema_length=None), policies),
+    }
+
+
+def _profiled(folder: Path) -> Findings:
+    folder.mkdir()
+    command = Command((sys.executable, str(SCRIPT), "--steps", "100000"), str(folder), _path())
+    points, unmeasured = asyncio.run(
+        measure_all(
+            folder / "bench", command, [(n, 0) for n in WIDTHS], Limits(seconds=60.0), _unseen
+        )
+    )
+    if unmeasured:
+        raise ShadowpriceError(f"the job could not be measured: {next(iter(unmeasured.values()))}")
+    return Findings(points, unmeasured, command)
+
+
+def _unseen(*_: object) -> None:
+    """Show nothing: the experiment has its own line."""
+
+
+def _path() -> dict[str, str]:
+    """Return what lets a job import this package, and keeps its arithmetic to one core."""
+    return {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+
+
+def _record(one: Asked, speeds: Mapping[int, float], seed: int) -> dict[str, Any]:
+    words = [sys.executable, str(SCRIPT), "--steps", str(one.steps), "--seed", str(seed)]
+    return {
+        "name": one.name,
+        "tenant": one.tenant,
+        "chunks": max(speeds),
+        "minibatches": one.steps // max(speeds),
+        "throughput": dict(speeds),
+        "worker": {"cpu": 1, "memory": "512MiB"},
+        "restart": f"{RESTART:g}s",
+        "utility": dict(one.utility),
+        "run": {"command": words, "env": _path(), "retries": 2, "grace": "20s"},
+    }
+
+
+# ------------------------------------------------------------------ beside the simulator
+
+
+def _compare(
+    policy: str,
+    jobs: Sequence[tuple[float, Mapping[str, Any]]],
+    lived: Mapping[str, Lived],
+    rows: list[dict[str, Any]],
+    curves: list[dict[str, Any]],
+) -> None:
+    """Set what was lived beside what the simulator says of the same jobs and submissions."""
+    run = _simulated(policy, [(lived[str(job["name"])].submitted, job) for _, job in jobs])
+    told = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
+    last = 0
+    for _, job in jobs:
+        name = str(job["name"])
+        one, said = lived[name], told[name]
+        record = one.record
+        finished = record["state"] == "finished"
+        last = max(last, record["completion_slot"] or 0, said["completion"] or 0)
+        rows.append(
+            {
+                "policy": policy, "job": name, "tenant": job["tenant"],
+                "state": record["state"], "predicted_state": said["outcome"],
+                "first_promise": record["first_promise_slot"],
+                "promise": record["promise_slot"],
+                "completion": record["completion_slot"] if finished else None,
+                "predicted_completion": said["completion"],
+                "utility": float(record["utility"] or 0.0) if finished else 0.0,
+                "predicted_utility": float(said["utility"] or 0.0),
+                "generations": record["generation"], "failures": record["failures"],
+                "reason": (record["reason"] or {}).get("message", ""),
+            }
+        )  # fmt: skip
+    predicted = _predicted_progress(run, dict(_by_name(jobs)), last + 1)
+    for _, job in jobs:
+        name = str(job["name"])
+        work = float(job["chunks"] * job["minibatches"])
+        measured = _measured_progress(lived[name], work, last + 1)
+        curves.extend(
+            {
+                "policy": policy,
+                "job": name,
+                "slot": slot,
+                "predicted": min(1.0, predicted[name][slot] / work),
+                "measured": measured[slot] / work,
+            }
+            for slot in range(last + 1)
+        )
+
+
+def _by_name(
+    jobs: Sequence[tuple[float, Mapping[str, Any]]],
+) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(str(job["name"]), job) for _, job in jobs]
+
+
+def _simulated(policy: str, jobs: Sequence[tuple[float, Mapping[str, Any]]]) -> Run:
+    documents = []
+    for submitted, job in jobs:
+        # A job of a slot that has not begun is settled before it: it arrives with the slot.
+        stated = {key: value for key, value in job.items() if key != "run"}
+        documents.append({**stated, "arrival": f"{max(0.0, submitted):.6f}s"})
+    source = Source(cluster=dict(CLUSTER), jobs=documents)
+    scenario, _ = source.scenario()
+    # What the live service knows: jobs as they come.
+    settings = {"prices": "online"} if policy == "oasis" else {}
+    return record_run(scenario, policy, build_policy(scenario, policy, settings), settings=settings)
+
+
+def _predicted_progress(
+    run: Run, jobs: Mapping[str, Mapping[str, Any]], slots: int
+) -> dict[str, list[float]]:
+    """Return mini-batches by the end of each slot, from what the simulator ran."""
+    found = {}
+    for name, job in jobs.items():
+        held: dict[int, list[tuple[int, int]]] = {}
+        for row in run.allocations.filter(pl.col("job") == name).iter_rows(named=True):
+            held.setdefault(row["slot"], []).append((row["server"], row["workers"]))
+        done, before, total = [], None, 0.0
+        for slot in range(slots):
+            now = sorted(held.get(slot, ()))
+            if now:
+                moved = before is not None and (now != before[1] or before[0] != slot - 1)
+                seconds = SLOT - (RESTART if moved else 0.0)
+                total += job["throughput"][sum(workers for _, workers in now)] * seconds
+                before = (slot, now)
+            done.append(total)
+        found[name] = done
+    return found
+
+
+def _measured_progress(lived: Lived, work: float, slots: int) -> list[float]:
+    at = np.array([moment for moment, _ in lived.curve])
+    most = np.maximum.accumulate([done for _, done in lived.curve]) if len(at) else np.zeros(0)
+    finished = lived.record["completion_slot"] if lived.record["state"] == "finished" else None
+    done = []
+    for slot in range(slots):
+        seen = int(np.searchsorted(at, (slot + 1) * SLOT, side="right"))
+        over = finished is not None and slot >= finished
+        done.append(work if over else float(most[seen - 1]) if seen else 0.0)
+    return done
+
+
+def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
+    """Return a row a policy; how far progress is off is a mean over jobs and slots."""
+    progress = progress.with_columns(off=(pl.col("measured") - pl.col("predicted")).abs())
+    found = []
+    for policy in policies:
+        rows = jobs.filter(pl.col("policy") == policy)
+        both = rows.filter(
+            pl.col("completion").is_not_null() & pl.col("predicted_completion").is_not_null()
+        )
+        off = (both["completion"] - both["predicted_completion"]).abs()
+        promised = rows.filter(pl.col("first_promise").is_not_null())
+        kept = promised.filter(pl.col("completion") <= pl.col("first_promise"))
+        found.append(
+            {
+                "policy": policy,
+                "utility": rows["utility"].sum(),
+                "predicted_utility": rows["predicted_utility"].sum(),
+                "finished": int((rows["state"] == "finished").sum()),
+                "promised": len(promised),
+                "kept": len(kept),
+                "slots_off": cast("float", off.mean()) if len(off) else math.nan,
+                "progress_off": progress.filter(pl.col("policy") == policy)["off"].mean(),
+                "generations": int(rows["generations"].sum()),
+            }
+        )
+    return pl.DataFrame(found)
+
+
+# ------------------------------------------------------------------ the figure
+
+
+def draw_elastic(tables: Tables, figure: Figure) -> None:
+    """Draw predicted and measured progress under each policy, utility, and promises kept."""
+    policies = tables["summary"]["policy"].to_list()
+    grid = figure.subplots(2, 3, squeeze=False)
+    for axes, policy in zip(grid[:, :2].ravel(), policies, strict=False):
+        rows = tables["progress"].filter(pl.col("policy") == policy)
+        for colour, name in zip(PALETTE, rows["job"].unique(maintain_order=True), strict=False):
+            job = rows.filter(pl.col("job") == name)
+            seconds = (job["slot"] + 1) * SLOT
+            axes.plot(seconds, job["predicted"], color=colour, linestyle="--", linewidth=1.0)
+            axes.plot(seconds, job["measured"], color=colour, label=name, linewidth=1.6)
+        axes.set(title=policy, xlabel="seconds", ylabel="share of the work", ylim=(-0.03, 1.05))
+    grid[0, 0].legend(fontsize=8, loc="lower right")
+    for axes in grid[:, :2].ravel()[len(policies) :]:
+        axes.set_visible(False)
+    summary = tables["summary"]
+    place = np.arange(len(policies))
+    colours = [POLICY_COLOURS.get(one, PALETTE[1]) for one in policies]
+    grid[0, 2].bar(place - 0.2, summary["predicted_utility"], 0.38, color=colours, alpha=0.35)
+    grid[0, 2].bar(place + 0.2, summary["utility"], 0.38, color=colours)
+    grid[0, 2].set_xticks(place, policies)
+    grid[0, 2].set(title="Utility: predicted (pale), earned", ylabel="utility")
+    jobs = tables["jobs"].filter(pl.col("completion").is_not_null())
+    for colour, policy in zip(colours, policies, strict=True):
+        rows = jobs.filter(pl.col("policy") == policy)
+        grid[1, 2].scatter(
+            rows["predicted_completion"], rows["completion"], color=colour, label=policy, s=22
+        )
+    most = float(max(jobs["completion"].max() or 1, 1))  # type: ignore[arg-type]  # a column of integers
+    grid[1, 2].plot([0, most], [0, most], color=PALETTE[6], linewidth=1.0, linestyle=":")
+    grid[1, 2].set(title="Slot of completion", xlabel="predicted", ylabel="real")
+    grid[1, 2].legend(fontsize=8)

@@ -1,0 +1,107 @@
+"""The experiment's job: logistic regression, trained by workers that share every batch.
+
+Which samples a batch holds depends on its step only, and worker 0 adds the gradients up in one
+order: but for rounding the result does not depend on how many workers there are, or how often the
+job is moved. Every worker waits out its share of a stated time, so that a batch is as fast as the
+job says, and not as this machine's cores are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from multiprocessing.connection import Client, Connection, Listener
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice import jobs
+
+BATCH, FEATURES, RATE = 96, 24, 0.5
+
+
+def connected(job: jobs.Job) -> list[Connection]:
+    """Return the others as worker 0 sees them, by rank; as others do, worker 0."""
+    if job.workers == 1:
+        return []
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    key = os.environ["PET_RDZV_ID"].encode()
+    if job.rank == 0:
+        with Listener(address, authkey=key) as listener:
+            found: dict[int, Connection] = {}
+            while len(found) < job.workers - 1:
+                other = listener.accept()
+                found[other.recv()] = other
+        return [found[rank] for rank in sorted(found)]
+    for _ in range(600):
+        try:
+            leader = Client(address, authkey=key)
+            break
+        except ConnectionRefusedError:  # it is not there yet
+            time.sleep(0.05)
+    leader.send(job.rank)
+    return [leader]
+
+
+def gradient(
+    weights: NDArray[np.float64], rows: NDArray[np.int64], seed: int
+) -> NDArray[np.float64]:
+    """Return the summed gradient of some samples, the summed loss at its end."""
+    draw = np.random.default_rng(seed)
+    truth = draw.normal(size=FEATURES)
+    points = np.stack(
+        [np.random.default_rng((seed, int(row))).normal(size=FEATURES) for row in rows]
+    )
+    label = (points @ truth > 0).astype(np.float64)
+    chance = 1.0 / (1.0 + np.exp(-points @ weights))
+    loss = -np.log(np.where(label > 0, chance, 1.0 - chance) + 1e-12).sum()
+    return np.append(points.T @ (chance - label), loss)
+
+
+def main() -> None:
+    """Train from the newest checkpoint on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--shared", type=float, default=0.24, help="seconds that workers divide")
+    parser.add_argument("--serial", type=float, default=0.03, help="seconds that nobody shares")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    stop, job = jobs.StopSignal(), jobs.current()
+    weights, step = np.zeros(FEATURES), 0
+    if (found := jobs.load()) is not None:
+        step, weights = found.step, np.frombuffer(found.data).copy()
+    others = connected(job)
+    takes = chosen.serial + chosen.shared / job.workers
+    while step < chosen.steps:
+        due = time.monotonic() + takes
+        rows = np.arange(step * BATCH, (step + 1) * BATCH)
+        part = gradient(weights, np.array_split(rows, job.workers)[job.rank], chosen.seed)
+        time.sleep(max(0.0, due - time.monotonic()))
+        if job.rank:
+            try:
+                others[0].send(part)
+                told = others[0].recv()
+            except (EOFError, OSError):  # worker 0 is gone
+                sys.exit(jobs.STOPPED if stop else 1)
+            if told is None:
+                jobs.leave()
+            weights, step = told, step + 1
+            continue
+        for other in others:
+            part = part + other.recv()
+        weights = weights - RATE / BATCH * part[:-1]
+        step += 1
+        jobs.report(step, loss=float(part[-1]) / BATCH)
+        leaving = bool(stop) and step < chosen.steps
+        if leaving or step == chosen.steps:
+            jobs.save(step, weights.tobytes())
+        for other in others:
+            other.send(None if leaving else weights)
+        if leaving:
+            jobs.leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The experiment on real jobs: its job, its sums, and a small run of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from shadowprice import jobs
+from shadowprice.executors.local.planning import free_port
+from shadowprice.experiments.elastic import measure
+from shadowprice.experiments.elastic.live import Lived
+from shadowprice.experiments.elastic.measure import SCRIPT, SLOT
+from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
+SPEEDS = {1: 4.0, 2: 7.0, 4: 12.0}
+
+
+def _train(folder: Path, workers: int, steps: int) -> tuple[int, np.ndarray]:
+    port = str(free_port(set()))
+    words = [sys.executable, str(SCRIPT), "--steps", str(steps), "--shared", "0", "--serial", "0"]
+    processes = []
+    for rank in range(workers):
+        told = {
+            "SHADOWPRICE_JOB": "job", "SHADOWPRICE_GENERATION": "1", "SHADOWPRICE_RANK": str(rank),
+            "SHADOWPRICE_WORKERS": str(workers), "SHADOWPRICE_CHECKPOINT_DIR": str(folder),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PET_RDZV_ID": "job-1",
+        }  # fmt: skip
+        processes.append(subprocess.Popen(words, env=os.environ | measure._path() | told))
+    assert [process.wait(120) for process in processes] == [0] * workers
+    found = jobs.load(folder)
+    assert found is not None
+    return found.step, np.frombuffer(found.data)
+
+
+def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> None:
+    step, alone = _train(tmp_path / "alone", 1, 25)
+    assert step == 25
+    _train(tmp_path / "shared", 1, 10)
+    step, shared = _train(tmp_path / "shared", 3, 25)
+    assert step == 25
+    np.testing.assert_allclose(shared, alone, rtol=1e-9)
+    assert np.linalg.norm(alone) > 0.5
+
+
+def _simulated(policy: str) -> tuple[Any, dict[str, Any]]:
+    asked = [(one.after, measure._record(one, SPEEDS, 0)) for one in measure.WORKLOAD]
+    return measure._simulated(policy, asked), {job["name"]: job for _, job in asked}
+
+
+@pytest.mark.parametrize("policy", ["rolling", "drf"])
+def test_predicted_progress_is_the_simulators_own(policy: str) -> None:
+    run, asked = _simulated(policy)
+    slots = 1 + max(run.jobs["completion"].drop_nulls().to_list())
+    found = measure._predicted_progress(run, asked, slots)
+    finished = run.jobs.filter(pl.col("completion").is_not_null())
+    assert len(finished) >= 4
+    for row in finished.iter_rows(named=True):
+        work = asked[row["job"]]["chunks"] * asked[row["job"]]["minibatches"]
+        # Done by the end of the slot in which the simulator completes it, and not before that one.
+        assert found[row["job"]][row["completion"]] >= work - 1e-6
+        assert found[row["job"]][row["completion"] - 1] < work
+
+
+def test_measured_progress_is_what_was_reported_by_the_end_of_a_slot() -> None:
+    record = {"state": "finished", "completion_slot": 3}
+    curve = [(0.4 * SLOT, 3.0), (0.9 * SLOT, 5.0), (1.5 * SLOT, 4.0), (2.5 * SLOT, 9.0)]
+    lived = Lived(record, 0.0, curve)
+    assert measure._measured_progress(lived, 12.0, 5) == [5.0, 5.0, 9.0, 12.0, 12.0]
+    never = Lived({"state": "refused", "completion_slot": None}, 0.0, [])
+    assert measure._measured_progress(never, 12.0, 2) == [0.0, 0.0]
+
+
+@pytest.mark.train
+def test_real_jobs_are_set_beside_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tuple(
+        measure.Asked(name, tenant, after, 40, {"kind": "constant", "value": 5})
+        for name, tenant, after in (("one", "vision", 0.0), ("two", "language", 4.0))
+    )
+    monkeypatch.setattr(measure, "WORKLOAD", small)
+    monkeypatch.setattr(measure, "POLICIES", ("fifo", "rolling"))
+    monkeypatch.setattr(measure, "WIDTHS", (1, 2))
+    figure = run_experiment(find_experiment("elastic-training"), tmp_path, Settings(quick=True))
+    assert figure.stat().st_size > 10_000
+    found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
+    assert found["summary"]["policy"].to_list() == ["fifo", "rolling"]
+    assert found["summary"]["finished"].to_list() == [2, 2]
+    assert found["summary"]["utility"].to_list() == [10.0, 10.0]
+    assert (found["progress"]["measured"].is_between(0.0, 1.0)).all()
+    assert (
+        found["progress"]
+        .group_by("policy", "job")
+        .agg(pl.col("measured").max())["measured"]
+        .to_list()
+        == [1.0] * 4
+    )
