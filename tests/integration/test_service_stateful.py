@@ -1,0 +1,311 @@
+"""Any order of calls, over restarts and as time goes on, against a small model of what is true.
+
+``API_EXAMPLES`` draws more (``make fuzz-api``).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from tests.services import Running, job, running
+from tests.worlds import HandClock
+
+EXAMPLES = int(os.environ.get("API_EXAMPLES", "2"))
+CLOSED = {"finished", "refused", "failed", "cancelled"}
+TENANTS = ["red", "blue"]
+SERVERS = ["g-0", "g-1"]
+CLUSTER = {
+    "slot": "1h",
+    "horizon": 30,
+    "tenants": [{"name": name} for name in TENANTS],
+    "servers": [{"name": "g", "count": 2, "capacity": {"gpu": 4, "cpu": 16}}],
+}
+
+names = st.sampled_from(["a", "b", "c", "a/b", "é%20", "x" * 200])
+tenants = st.sampled_from(TENANTS)
+contents = st.integers(0, 2)
+servers = st.sampled_from(SERVERS)
+
+
+@dataclass
+class Known:
+    """What must be true of a job."""
+
+    tenant: str
+    content: int
+    id: int
+    submitted: str
+    last: str | None = None
+    """Its last state, once that is one that stays."""
+
+
+def body(name: str, tenant: str, content: int) -> dict[str, Any]:
+    work = [6, 20, 400][content]  # done in a slot, in some, or never in time
+    utility = {"kind": "deadline", "value": 50, "by": "9 slots"}
+    return job(name, tenant=tenant, minibatches=work, worker={"gpu": 2, "cpu": 1}, utility=utility)
+
+
+class Api(RuleBasedStateMachine):
+    """The service, and a model of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="shadowprice-stateful-"))
+        self.clock = HandClock()
+        self.jobs: dict[str, Known] = {}
+        self.drained: set[str] = set()
+        self.tenants = set(TENANTS)
+        self.tokens: dict[str, str] = {}
+        self.revoked: list[str] = []
+        self.stack = ExitStack()
+        self.open()
+
+    def open(self) -> None:
+        self.stack = ExitStack()
+        live = running(self.folder, cluster=CLUSTER, policy="oasis", clock=self.clock)
+        self.live: Running = self.stack.enter_context(live)
+
+    def teardown(self) -> None:
+        self.stack.close()
+        shutil.rmtree(self.folder)
+
+    # ------------------------------------------------------------------ asking
+
+    def call(self, method: str, path: str, *, token: str | None = None, **more: Any) -> Any:
+        if token is None:
+            return self.live.client.request(method, path, **more)
+        with self.live.as_(token) as client:
+            return client.request(method, path, **more)
+
+    def job(self, name: str) -> dict[str, Any]:
+        answer = self.call("GET", f"/v1/jobs/{_quoted(name)}")
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def everything(self) -> dict[str, Any]:
+        listed = self.call("GET", "/v1/jobs", params={"limit": 1_000}).json()["jobs"]
+        return {
+            "jobs": listed,
+            "servers": self.call("GET", "/v1/servers").json()["servers"],
+            "tenants": self.call("GET", "/v1/tenants").json()["tenants"],
+            "decisions": self.call("GET", "/v1/decisions").json()["decisions"],
+        }
+
+    # ------------------------------------------------------------------ rules
+
+    @initialize()
+    def tokens_for_all(self) -> None:
+        self.tokens = {name: self.live.token(name) for name in TENANTS}
+
+    @rule(name=names, tenant=tenants, content=contents, own=st.booleans())
+    def submit(self, name: str, tenant: str, content: int, own: bool) -> None:
+        token = self.tokens[tenant] if own else None
+        answer = self.call("POST", "/v1/jobs", token=token, json=body(name, tenant, content))
+        self.taken(name, tenant, content, answer.status_code, answer.json())
+
+    def taken(self, name: str, tenant: str, content: int, status: int, told: Any) -> None:
+        known = self.jobs.get(name)
+        if known is None:
+            assert status == 200, told
+            self.jobs[name] = Known(tenant, content, told["id"], told["submitted"])
+            assert told["id"] == max(one.id for one in self.jobs.values())
+        elif (known.tenant, known.content) == (tenant, content):
+            assert status == 200, told
+            assert told["id"] == known.id
+        else:
+            assert status == 409, told
+            assert told["code"] == "name-taken"
+
+    @rule(
+        many=st.lists(st.tuples(names, contents), min_size=1, max_size=4, unique_by=lambda x: x[0]),
+        tenant=tenants,
+    )
+    def submit_several(self, many: list[tuple[str, int]], tenant: str) -> None:
+        jobs = [body(name, tenant, content) for name, content in many]
+        answer = self.call("POST", "/v1/jobs", params={"wait": 20}, json={"jobs": jobs})
+        assert answer.status_code == 202, answer.text
+        for (name, content), told in zip(many, answer.json()["jobs"], strict=True):
+            problem = told.get("problem")
+            self.taken(
+                name, tenant, content, problem["status"] if problem else 200, problem or told
+            )
+            assert problem or told["state"] != "pending"
+
+    @rule(name=names, tenant=tenants)
+    def cancel(self, name: str, tenant: str) -> None:
+        known = self.jobs.get(name)
+        before = None if known is None else self.job(name)
+        answer = self.call("DELETE", f"/v1/jobs/{_quoted(name)}", token=self.tokens[tenant])
+        if known is None or known.tenant != tenant:
+            assert answer.status_code == 404, answer.text
+            assert before is None or self.job(name) == before
+        elif before is not None and before["state"] in CLOSED - {"cancelled"}:
+            assert answer.status_code == 409, answer.text
+        else:
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["state"] == "cancelled"
+
+    @rule(name=names, tenant=tenants, minibatches=st.integers(1, 30))
+    def revise(self, name: str, tenant: str, minibatches: int) -> None:
+        known = self.jobs.get(name)
+        before = None if known is None else self.job(name)
+        path, change = f"/v1/jobs/{_quoted(name)}", {"minibatches": minibatches}
+        answer = self.call("PATCH", path, token=self.tokens[tenant], json=change)
+        if known is None or known.tenant != tenant:
+            assert answer.status_code == 404, answer.text
+        elif before is not None and before["state"] in CLOSED:
+            assert answer.status_code == 409, answer.text
+        else:
+            assert answer.status_code == 200, answer.text
+            assert self.job(name)["spec"]["minibatches"] == minibatches
+            known.content = -1 - minibatches  # asked again as it was, it is another
+
+    @rule(tenant=tenants, content=contents)
+    def quote(self, tenant: str, content: int) -> None:
+        before = self.everything()
+        asked = body("quoted", tenant, content)
+        answer = self.call("POST", "/v1/quote", token=self.tokens[tenant], json=asked)
+        assert answer.status_code == 200, answer.text
+        assert self.everything() == before  # nothing is reserved, and no trace is left
+
+    @rule(server=servers, drain=st.booleans())
+    def drain(self, server: str, drain: bool) -> None:
+        answer = self.call("PATCH", f"/v1/servers/{server}", json={"drain": drain})
+        assert answer.status_code == 200, answer.text
+        (self.drained.add if drain else self.drained.discard)(server)
+
+    @rule(name=st.sampled_from(["green", *TENANTS]), there=st.booleans())
+    def keep_tenants(self, name: str, there: bool) -> None:
+        path = f"/v1/tenants/{name}"
+        if there:
+            assert self.call("PUT", path, json={"share": {}}).status_code == 200
+            self.tenants.add(name)
+            return
+        answer = self.call("DELETE", path)
+        if name not in self.tenants:
+            assert answer.status_code == 404, answer.text
+        elif name == "green":
+            assert answer.status_code == 204, answer.text
+            self.tenants.discard(name)
+        elif answer.status_code == 204:  # then it had nothing open, and comes back as it was
+            assert not any(
+                self.job(one)["state"] not in CLOSED
+                for one, known in self.jobs.items()
+                if known.tenant == name
+            )
+            assert self.call("PUT", path, json={"share": {}}).status_code == 200
+
+    @rule(tenant=tenants)
+    def revoke(self, tenant: str) -> None:
+        made = self.call("POST", "/v1/tokens", json={"tenant": tenant}).json()
+        assert self.call("DELETE", f"/v1/tokens/{made['id']}").status_code == 204
+        self.revoked.append(made["token"])
+
+    @rule(slots=st.integers(1, 4))
+    def time_goes_on(self, slots: int) -> None:
+        self.clock.advance(slots * 3_600)
+        end = time.monotonic() + 60
+        while True:
+            self.call("POST", "/v1/quote", json=body("wakes it", "red", 0))
+            told = self.call("GET", "/v1/service").json()
+            if told["coming_begins"] > told["now"]:
+                return
+            assert time.monotonic() < end, told
+
+    @precondition(lambda self: self.jobs)
+    @rule()
+    def restart(self) -> None:
+        before = self.everything()
+        self.stack.close()
+        self.open()
+        assert self.everything() == before
+
+    # ------------------------------------------------------------------ what must be true
+
+    @invariant()
+    def all_jobs_are_there_and_no_other(self) -> None:
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while True:
+            query = {"limit": 2} | ({} if cursor is None else {"cursor": cursor})
+            page = self.call("GET", "/v1/jobs", params=query).json()
+            found += page["jobs"]
+            if (cursor := page["next"]) is None:
+                break
+        assert {one["name"] for one in found} == set(self.jobs)
+        assert [one["id"] for one in found] == sorted({one["id"] for one in found}, reverse=True)
+        for one in found:
+            known = self.jobs[one["name"]]
+            assert (one["tenant"], one["id"], one["submitted"]) == (
+                known.tenant,
+                known.id,
+                known.submitted,
+            )
+            if known.last is not None:  # what is over stays as it is
+                assert one["state"] == known.last, one
+            elif one["state"] in CLOSED:
+                known.last = one["state"]
+            self.true_of(one)
+
+    def true_of(self, one: dict[str, Any]) -> None:
+        told = self.call("GET", f"/v1/jobs/{_quoted(one['name'])}/explain").json()
+        story = [event for event in told["events"] if "promise" in event["data"]]
+        promises = [event["data"]["promise"] for event in story if event["kind"] != "clock"]
+        if promises and one["state"] not in {"refused"}:
+            assert one["promise_slot"] == promises[-1], story
+        if one["state"] == "finished":
+            assert one["progress"] == one["required"]
+        if one["state"] in CLOSED - {"finished"}:
+            assert not one["servers"]
+
+    @invariant()
+    def no_server_holds_more_than_it_has(self) -> None:
+        found = self.call("GET", "/v1/servers").json()["servers"]
+        for server in found:
+            assert (server["state"] == "drained") == (server["name"] in self.drained)
+            assert sum(2 * entry["workers"] for entry in server["jobs"]) <= 4, server
+            for entry in server["jobs"]:
+                assert self.job(entry["job"])["state"] in {"running", "admitted", "resizing"}
+
+    @invariant()
+    def tenants_see_their_own(self) -> None:
+        for tenant, token in self.tokens.items():
+            told = self.call("GET", "/v1/jobs", token=token, params={"limit": 1_000}).json()
+            own = {name for name, known in self.jobs.items() if known.tenant == tenant}
+            assert {one["name"] for one in told["jobs"]} == own
+
+    @invariant()
+    def what_was_revoked_lets_nobody_in(self) -> None:
+        for token in self.revoked:
+            assert self.call("GET", "/v1/jobs", token=token).status_code == 401
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+TestApi = Api.TestCase
+TestApi.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=12,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
