@@ -11,6 +11,8 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core import bounds
+from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.source import Source
 
 CLUSTER = """\
 slot: 10min
@@ -95,3 +97,17 @@ def test_a_job_longer_than_any_run_is_refused_when_it_is_read(
     write_jobs(("long", 0, 10**9))
     assert simulate("-p", "fifo") == 2
     assert "slots that a job runs at its widest" in capsys.readouterr().err
+
+
+def test_a_long_run_tells_its_slot_when_nobody_arrives(folder: Path) -> None:
+    write_jobs(("long", 3, 400_000))
+    source = Source(cluster=Path("c.yaml"), jobs=Path("j.yaml"), until="5000 slots")
+    scenario, _ = source.scenario()
+    told: list[tuple[int, int, int | None]] = []
+
+    def tell(arrived: int, jobs: int, slot: int | None = None, /) -> None:
+        told.append((arrived, jobs, slot))
+
+    record_run(scenario, "fifo", build_policy(scenario, "fifo", {}), progress=tell)
+    assert told[0] == (1, 1, 3)
+    assert [slot for _, _, slot in told[1:]] == [3 + 1024 * n for n in range(1, 5)]

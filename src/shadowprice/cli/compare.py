@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.results.files import Run
+    from shadowprice.simulator.driver import RunProgress
     from shadowprice.simulator.interrupt import StopSign
     from shadowprice.simulator.scenario import Scenario
     from shadowprice.simulator.source import Source
@@ -209,7 +210,7 @@ def _here(
     """Run everything here; also return the run that was stopped, if one was."""
     from shadowprice.simulator.trials import further_seeds, run_all
 
-    def bar(label: str) -> AbstractContextManager[Callable[[int, int], None] | None]:
+    def bar(label: str) -> AbstractContextManager[RunProgress | None]:
         return progress_bar(label, quiet)
 
     runs = run_all(scenario, variants, stop=stop, bar=bar, each=keep)

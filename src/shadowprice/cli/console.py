@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,6 +16,9 @@ from rich.segment import Segment
 from rich.text import Text
 
 from shadowprice.core.wording import escaped, json_safe
+
+if TYPE_CHECKING:
+    from shadowprice.simulator.driver import RunProgress
 
 _FOREIGN_TAG: Final = re.compile(r"\\\\*\[(?!/?bold\])")
 
@@ -82,10 +85,8 @@ def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
 
 
 @contextmanager
-def progress_bar(
-    label: str, quiet: bool, unit: str = "jobs"
-) -> Iterator[Callable[[int, int], None] | None]:
-    """Show jobs arriving, on a terminal only."""
+def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[RunProgress | None]:
+    """Show jobs arriving, and the slot that a run is in, on a terminal only."""
     console = stderr()
     if quiet or not console.is_terminal:
         yield None
@@ -99,7 +100,12 @@ def progress_bar(
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: int, total: int, slot: int | None = None, /) -> None:
+            at = label if slot is None else f"{label}, slot {slot:,}"
+            bar.update(task, completed=done, total=total, description=at)
+
+        yield show
 
 
 def prepare_kernels(policies: Sequence[str], quiet: bool) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import cast
+from typing import Final, Protocol, cast
 
 from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
@@ -31,6 +31,16 @@ from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from shadowprice.simulator.machines import Machines
 
 Incident = ServerLost | ServerBack | JobCancelled
+
+_TOLD_EVERY: Final = 1024
+"""Slots after which a run tells where it is, whether or not anything came."""
+
+
+class RunProgress(Protocol):
+    """Called now and then to tell how far a run is."""
+
+    def __call__(self, arrived: int, jobs: int, slot: int | None = None, /) -> None:
+        """Take note of jobs that arrived, of jobs in all, and of the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,7 @@ class Simulation:
     def run(
         self,
         observers: Sequence[Observer] = (),
-        progress: Callable[[int, int], None] | None = None,
+        progress: RunProgress | None = None,
     ) -> Engine:
         """Run to the end.
 
@@ -75,7 +85,7 @@ class Simulation:
         observers : sequence of Observer
             Who looks on.
         progress : callable, optional
-            Called with (jobs arrived, jobs in all) now and then.
+            Called with (jobs arrived, jobs in all, slot) now and then.
 
         Returns
         -------
@@ -83,6 +93,7 @@ class Simulation:
             The engine in its final state, without the jobs that an observer keeps.
         """
         policy = _Timed(self.policy, observers) if observers else self.policy
+        tell = progress or _tell_nobody
         # An event that fails is the end of a simulation: nobody asks the policy again.
         engine = Engine(self.cluster, policy, until=self.until, keeps_memory=False)
         wakes, patience = self.policy.capabilities.wakes_every_slot, self._patience
@@ -109,8 +120,7 @@ class Simulation:
                     if isinstance(event, JobCancelled):
                         machines.withdraw(event.job)
                 upcoming = next(agenda, None)
-                if progress is not None:
-                    progress(arrived, len(self.jobs))
+                tell(arrived, len(self.jobs), slot)
             machines.obey(_send(engine, SlotBegan(slot), observers))
             for observer in observers:
                 observer.slot_running(engine, slot)
@@ -118,6 +128,8 @@ class Simulation:
             _hand_over(engine, awaited, collectors)
             slot += 1
             simulated += 1
+            if simulated % _TOLD_EVERY == 0:
+                tell(arrived, len(self.jobs), slot)
             bounds.SIMULATED.check(simulated, "the run", "give --until, or make slots longer")
             # A policy may leave jobs queued for ever; a whole horizon of standstill, or as long as
             # the policy says, is the end, or skipped where something is left to come.
@@ -138,6 +150,10 @@ class Simulation:
     @property
     def _patience(self) -> int:
         return self.policy.capabilities.patience or self.cluster.horizon
+
+
+def _tell_nobody(arrived: int, jobs: int, slot: int | None = None, /) -> None:
+    del arrived, jobs, slot
 
 
 def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> list[Command]:

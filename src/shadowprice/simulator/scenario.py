@@ -16,7 +16,7 @@ from shadowprice.results.collect import Circumstances, Input, collect
 from shadowprice.results.files import Run
 from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import Recorder
-from shadowprice.simulator.driver import Incident, Simulation
+from shadowprice.simulator.driver import Incident, RunProgress, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from shadowprice.simulator.interrupt import StopSign, stop_sign
 
@@ -82,7 +82,7 @@ def record_run(
     *,
     settings: Mapping[str, Any] | None = None,
     observers: Sequence[Observer] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: RunProgress | None = None,
     stop: StopSign | None = None,
 ) -> Run:
     """Run a scenario under a policy and keep everything about it.
@@ -100,7 +100,7 @@ def record_run(
     observers : sequence of Observer
         Who else looks on.
     progress : callable, optional
-        Called with (jobs arrived, jobs in all) now and then.
+        Called with (jobs arrived, jobs in all, slot) now and then.
     stop : StopSign, optional
         What stops it early; by default Ctrl-C does.
 

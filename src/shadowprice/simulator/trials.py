@@ -12,11 +12,12 @@ import polars as pl
 from shadowprice.results.files import Record, Run
 from shadowprice.results.measures import MEASURES, Measure, measured
 from shadowprice.results.significance import Interval, Paired, against, interval
+from shadowprice.simulator.driver import RunProgress
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from shadowprice.simulator.source import Source
 
-Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
+Bar = Callable[[str], AbstractContextManager[RunProgress | None]]
 Measured = tuple[str, int, Mapping[str, Any]]
 """A policy's label, a seed, and the ``run.json`` of its run."""
 
