@@ -34,9 +34,9 @@ from shadowprice.training.servers.pairs import offer, pair
 SIZES = (1, 16, 64)
 """Megabytes of a gradient."""
 
-REPEATS = 20
-SEEDS = range(5)
-EPOCHS, MINIBATCH, CHUNK, HELD = 10, 32, 100, 397
+REPEATS = 15
+SEEDS = range(4)
+EPOCHS, MINIBATCH, CHUNK, HELD = 8, 32, 100, 397
 
 
 def cpu_of(process: int) -> float:
@@ -114,7 +114,7 @@ def learn(data: str, seed: int, result: str) -> None:
     recipe = servers.Recipe(
         model=network,
         loss=loss,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.2),
         data=servers.read(data),
         epochs=EPOCHS,
         minibatch=MINIBATCH,

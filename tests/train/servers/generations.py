@@ -54,6 +54,8 @@ class Generation:
         How many there are.
     number : int
         Which generation it is.
+    address : str
+        Where they meet.
     **given
         What the script is called with.
     """
@@ -65,6 +67,7 @@ class Generation:
         workers: int,
         ps: int,
         number: int = 1,
+        address: str = "127.0.0.1",
         **given: Any,
     ) -> None:
         self.folder = folder
@@ -84,7 +87,7 @@ class Generation:
                 "SHADOWPRICE_PROGRESS_FILE": str(folder / "progress.json"),
                 "RANK": str(rank),
                 "WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_ADDR": address,
                 "MASTER_PORT": str(port),
             }
             log = str(folder / f"{role}-{own}.log")

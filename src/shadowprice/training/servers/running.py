@@ -218,7 +218,7 @@ def _followed(server: Server) -> str:
 def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> Outcome:
     job = generation.job
 
-    def meet() -> list[Link]:
+    def meet() -> tuple[Any, list[Link]]:
         store = _store(generation, settings)
         links: list[Link] = []
         patience = timedelta(seconds=settings.join)
@@ -226,9 +226,10 @@ def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any)
             link = pair(store, _name(job.rank, server), 0, patience, settings.backend)
             take_offer(link)
             links.append(link)
-        return links
+        return store, links
 
-    links: list[Link] = _in_time(meet, stop)
+    # The store is held to the end: others may still have to meet in it.
+    _store_held, links = _in_time(meet, stop)
     worker = Worker(recipe, settings, links, stop)
     minibatches = worker.work()
     return Outcome(worker.model, minibatches, job.leads)
