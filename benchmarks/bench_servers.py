@@ -25,18 +25,29 @@ if not all(importlib.util.find_spec(one) for one in ("torch", "fsspec", "sklearn
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
-from tests.train.servers import generations, scripts
+from tests.train.servers import generations
 
 from shadowprice.training import servers
 from shadowprice.training.servers.messages import Kind, Message
-from shadowprice.training.servers.pairs import offer, pair
+from shadowprice.training.servers.pairs import offer, pair, take_offer
 
-SIZES = (1, 16, 64)
+SIZES = (1, 16, 48)
 """Megabytes of a gradient."""
 
 REPEATS = 15
 SEEDS = range(4)
 EPOCHS, MINIBATCH, CHUNK, HELD = 8, 32, 100, 397
+
+
+def serve(port: int, size: int) -> None:
+    """Take gradients and give parameters, as a server does."""
+    store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
+    link = pair(store, "link", 1, timedelta(seconds=120))
+    offer(link, size if size > 0 else 0)
+    values = torch.ones(abs(size) // 4)
+    while True:
+        link.receive()
+        link.send(Message(Kind.VALUES, payload=values if link.copies else values.clone()))
 
 
 def cpu_of(process: int) -> float:
@@ -52,12 +63,12 @@ def exchanges(megabytes: int, *, memory: bool) -> tuple[list[float], float]:
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    arguments = (store.port,)
-    process = generations._context.Process(target=scripts.peer, args=arguments, daemon=True)
-    process.start()
-    link = pair(store, "link", 1, timedelta(seconds=120))
     gradient = torch.ones(megabytes * 250_000)
-    assert offer(link, gradient.nbytes if memory else 0) is memory
+    arguments = (store.port, gradient.nbytes if memory else -gradient.nbytes)
+    process = generations._context.Process(target=serve, args=arguments, daemon=True)
+    process.start()
+    link = pair(store, "link", 0, timedelta(seconds=120))
+    assert take_offer(link) is memory
     values = torch.empty_like(gradient)
     found = []
     both = (os.getpid(), process.pid)

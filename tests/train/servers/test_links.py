@@ -17,7 +17,7 @@ import torch
 from shadowprice.training import TrainingError
 from shadowprice.training.servers.measuring import Traffic
 from shadowprice.training.servers.messages import GoneError, Kind, Message
-from shadowprice.training.servers.pairs import Memory, PairLink, offer, pair
+from shadowprice.training.servers.pairs import Memory, PairLink, offer, pair, take_offer
 from tests.train.servers import generations, scripts
 
 pytestmark = pytest.mark.train
@@ -57,7 +57,7 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
         torch.arange(8000, dtype=torch.uint8),
     ]
     for number, payload in enumerate(payloads):
-        said = Message(Kind.COMMIT, 2**50 + number, number, 7, (0.1, float(number)), payload)
+        said = Message(Kind.PUSH, 2**50 + number, number, 7, (0.1, float(number)), payload)
         link.send(said)
         into = torch.empty_like(payload) if payload is not None and number % 2 else None
         found = link.receive(into)
@@ -78,6 +78,45 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
         link.receive()
     assert time.monotonic() - began < 30
     process.join()
+
+
+@pytest.mark.parametrize("capacity", [0, CAPACITY])
+def test_what_came_stays_until_the_next_of_its_kind(store: tuple[Any, int], capacity: int) -> None:
+    # As a gradient does while it waits for its commit, which may bring as many bytes.
+    ends: dict[int, PairLink] = {}
+
+    def meet(rank: int) -> None:
+        ends[rank] = pair(store[0].clone(), "both", rank, timedelta(seconds=60))
+        if rank:
+            offer(ends[rank], capacity)
+        else:
+            take_offer(ends[rank])
+
+    threads = [threading.Thread(target=meet, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    worker, server = ends[0], ends[1]
+    assert (server.memory is not None) is bool(capacity)
+    gradient, change = torch.full((2000,), 1.0), torch.full((2000,), 2.0)
+    found: dict[str, list[Any]] = {"server": [], "worker": []}
+
+    def take(end: PairLink, name: str) -> None:
+        time.sleep(0.2)  # both are under way before the first is read
+        found[name] = [end.receive().payload for _ in range(2)]
+
+    for one, other, name, kinds in (
+        (worker, server, "server", (Kind.PUSH, Kind.COMMIT)),
+        (server, worker, "worker", (Kind.VALUES, Kind.BUFFERS)),
+    ):
+        taking = threading.Thread(target=take, args=(other, name))
+        taking.start()
+        for kind, payload in zip(kinds, (gradient, change), strict=True):
+            one.send(Message(kind, payload=payload))
+        taking.join()
+        assert torch.equal(found[name][0], gradient)
+        assert torch.equal(found[name][1], change)
 
 
 def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:

@@ -97,16 +97,19 @@ class Leader(Server):
             self._dealer.lost(worker)
             self.changed.notify_all()
 
-    def answers(self, worker: int, message: Message) -> Sequence[Message]:
-        """Return the answers to a worker's message; see `Server.answers`."""
+    def answer(self, worker: int, message: Message) -> Message:
+        """Return the answer to a worker's message; see `Server.answer`."""
         if message.kind is Kind.NEXT:
-            return (self._next(worker),)
+            return self._next(worker)
         if message.kind is Kind.COMMIT:
-            return (self._committed(worker, message),)
-        found = super().answers(worker, message)
-        if message.kind is Kind.PULL and len(self.shard.buffers):
-            with self.changed:
-                return (*found, Message(Kind.VALUES, payload=self.shard.buffers.clone()))
+            return self._committed(worker, message)
+        return super().answer(worker, message)
+
+    def kept(self) -> list[Message]:
+        """Return what a worker pulls: the buffers too, if the model has any."""
+        found = super().kept()
+        if len(self.shard.buffers):
+            found.append(Message(Kind.BUFFERS, version=self.version, payload=self.shard.buffers))
         return found
 
     def _next(self, worker: int) -> Message:

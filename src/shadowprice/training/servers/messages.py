@@ -40,6 +40,8 @@ class Kind(IntEnum):
     """Answer to COMMIT: it does not count, the work was given to another."""
     VALUES = 17
     """Answer to PULL."""
+    BUFFERS = 18
+    """What the leader answers to it after that, if the model has any: running means, counts."""
 
     APPLY = 21
     """Leader to server: these gradients count; apply them together, now."""
@@ -66,7 +68,8 @@ class Message:
     numbers : tuple of float
         What else there is to say; `NUMBERS` at most.
     payload : tensor or None
-        A tensor in one dimension. What `Link.receive` returns is good until the next call.
+        A tensor in one dimension. What `Link.receive` returns is good until the next message of
+        that kind.
     """
 
     kind: Kind
@@ -79,6 +82,10 @@ class Message:
 
 class Link(Protocol):
     """A line between two processes, or two threads."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether `send` is done with a payload when it returns, and waits for nobody meanwhile."""
 
     def send(self, message: Message) -> None:
         """Send a message.
@@ -118,6 +125,11 @@ class LocalLink:
 
     def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
         self._incoming, self._outgoing = incoming, outgoing
+
+    @property
+    def copies(self) -> bool:
+        """Whether `send` only copies a payload; see `Link.copies`."""
+        return True
 
     @classmethod
     def pair(cls) -> tuple[LocalLink, LocalLink]:

@@ -44,6 +44,9 @@ _TYPES: Final = (
 _FOREVER: Final = timedelta(days=3650)
 """For whatever has no end but the other's: a worker computes as long as it takes."""
 
+_BY_MEMORY: Final = (Kind.PUSH, Kind.VALUES)
+"""What goes through memory: there is room for one message each way, which the next overwrites."""
+
 _MARK: Final = 32
 
 
@@ -122,7 +125,12 @@ class PairLink:
         self.memory: Memory | None = None
         self.traffic = Traffic()
         """What is moved; links may share one."""
-        self._buffer: Any = None
+        self._received: dict[Kind, Any] = {}
+
+    @property
+    def copies(self) -> bool:
+        """Whether `send` only copies a payload; see `messages.Link.copies`."""
+        return self.memory is not None
 
     def send(self, message: Message) -> None:
         """Send a message; see `messages.Link.send`."""
@@ -132,7 +140,11 @@ class PairLink:
             kind_of = _TYPES.index(payload.dtype)
             content = payload.view(torch.uint8)
         size = 0 if content is None else content.numel()
-        shared = self.memory is not None and _LEAST <= size <= self.memory.capacity
+        shared = (
+            self.memory is not None
+            and message.kind in _BY_MEMORY
+            and _LEAST <= size <= self.memory.capacity
+        )
         header = torch.zeros(_FIXED + NUMBERS, dtype=torch.float64)
         place = _SHARED if shared else _WIRE
         fixed = (message.kind, message.token, message.index, message.version)
@@ -161,7 +173,7 @@ class PairLink:
             payload = None
             if size:
                 with self.traffic:
-                    payload = self._content(size, place, into)
+                    payload = self._content(Kind(kind), size, place, into)
                     self.traffic.bytes += size
         except RuntimeError as error:
             raise GoneError(_first_line(error)) from error
@@ -177,7 +189,7 @@ class PairLink:
     def _sent(self, tensor: Any, tag: int) -> None:
         self._group.send([tensor.to(self._device)], self._other, tag).wait(_FOREVER)
 
-    def _content(self, size: int, place: int, into: Any) -> Any:
+    def _content(self, kind: Kind, size: int, place: int, into: Any) -> Any:
         target = None if into is None else into.view(torch.uint8)
         if target is not None and target.numel() != size:
             raise GoneError(f"{size} bytes came where {target.numel()} are expected")
@@ -188,12 +200,13 @@ class PairLink:
             target.copy_(there)
             return into
         direct = target is not None and target.device == self._device
-        if not direct and (self._buffer is None or self._buffer.numel() != size):
-            self._buffer = torch.empty(size, dtype=torch.uint8, device=self._device)
-        received = target if direct else self._buffer
+        received = target if direct else self._received.get(kind)
+        if received is None or received.numel() != size:
+            received = torch.empty(size, dtype=torch.uint8, device=self._device)
+            self._received[kind] = received
         self._group.recv([received], self._other, 1).wait(_FOREVER)
         if target is None:
-            return self._buffer.cpu()
+            return received.cpu()
         if not direct:
             target.copy_(received)
         return into

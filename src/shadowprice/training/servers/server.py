@@ -58,8 +58,10 @@ class Server:
                 message = link.receive()
                 if message.kind is Kind.BYE:
                     break
-                for answer in self.answers(worker, message):
-                    link.send(answer)
+                if message.kind is Kind.PULL:
+                    self._pulled(message.version, link)
+                else:
+                    link.send(self.answer(worker, message))
         except GoneError:
             pass
         except Exception as error:  # the script's own, or one of ours: the job cannot go on
@@ -70,8 +72,8 @@ class Server:
     def left(self, worker: int) -> None:
         """Take note that a worker is gone; what it pushed may still count."""
 
-    def answers(self, worker: int, message: Message) -> Sequence[Message]:
-        """Return the answers to a worker's message, which may take until others have done theirs.
+    def answer(self, worker: int, message: Message) -> Message:
+        """Return the answer to a worker's message, which may take until others have done theirs.
 
         Raises
         ------
@@ -80,9 +82,7 @@ class Server:
         """
         if message.kind is Kind.PUSH:
             self._stage(worker, (message.token, message.index), message.payload)
-            return (Message(Kind.STAGED),)
-        if message.kind is Kind.PULL:
-            return self._pulled(message.version)
+            return Message(Kind.STAGED)
         raise GoneError(f"worker {worker} said {message.kind.name}, which it cannot")
 
     def _stage(self, worker: int, key: Key, gradient: Any) -> None:
@@ -92,13 +92,24 @@ class Server:
                 self._newest[worker] = key
             self._staged[key] = gradient.clone() if self._keeps else gradient
 
-    def _pulled(self, version: int) -> Sequence[Message]:
+    def _pulled(self, version: int, link: Link) -> None:
+        """Give a worker parameters of a version, once they are there; never half of two."""
         with self.changed:
             self.changed.wait_for(lambda: self.version >= version or self.ended)
             if self.version < version:
                 raise GoneError("it ended before that version was there")
-            # A copy: others may be applied while it is on its way.
-            return (Message(Kind.VALUES, version=self.version, payload=self.shard.values.clone()),)
+            values, *more = self.kept()
+            for message in more if link.copies else (values, *more):
+                # Others may be applied while it is on its way.
+                message.payload = message.payload.clone()
+            if link.copies:
+                link.send(values)
+        for message in more if link.copies else (values, *more):
+            link.send(message)
+
+    def kept(self) -> list[Message]:
+        """Return what a worker pulls; `changed` is held."""
+        return [Message(Kind.VALUES, version=self.version, payload=self.shard.values)]
 
     # ------------------------------------------------------------------ for the leader
 

@@ -203,7 +203,7 @@ class Worker:
         for number, (link, (first, last)) in enumerate(zip(self._links, self._spans, strict=True)):
             versions.append(self._answer(link, Kind.VALUES, host[first:last]).version)
             if number == 0 and len(self._buffers):
-                self._answer(link, Kind.VALUES, self._buffers)
+                self._answer(link, Kind.BUFFERS, self._buffers)
         if host is not self._values:
             self._values.copy_(host)
         if len(self._buffers):
