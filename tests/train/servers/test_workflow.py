@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -218,11 +219,17 @@ def test_a_checkpoint_of_another_recipe_or_mode_is_refused(tmp_path: Path) -> No
 def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
 
+    before = threading.active_count()
+
     def broken(model: Any, batch: Any) -> Any:
         raise KeyError("no such column")
 
     with pytest.raises(KeyError, match="no such column"):
         run(replace(recipe, loss=broken))
+    until = time.monotonic() + 8.0
+    while threading.active_count() > before:  # nothing goes on, to save what nobody asked for
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
     def careless(parameters: Any) -> Any:
         optimizer = torch.optim.SGD(parameters, lr=0.1)

@@ -110,7 +110,7 @@ def _alone(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
     def lead() -> None:
         try:
             ended.append(leader.lead(stop))
-        except Exception as error:  # raised below, by the main thread
+        except BaseException as error:  # raised below, by the main thread
             ended.append(error)
         finally:
             theirs.close()
@@ -130,8 +130,9 @@ def _alone(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
     except SystemExit:
         leading.join()
         raise
-    except BaseException:
-        theirs.close()
+    except BaseException as error:
+        leader.fail(error)  # and nothing is saved after that
+        leading.join()
         raise
     leading.join()
     return Outcome(worker.model, minibatches, True, leader.measured.metrics())

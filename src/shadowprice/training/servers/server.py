@@ -35,7 +35,7 @@ class Server:
         self.traffic = Traffic()
         self.ended: str = ""
         """How it ended: ``done``, ``stop``, ``gone`` or ``failed``; empty while it runs."""
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         """Why it failed."""
         self._keeps = keeps
         self._staged: dict[Key, Any] = {}
@@ -65,7 +65,7 @@ class Server:
         except GoneError:
             pass
         except Exception as error:  # the script's own, or one of ours: the job cannot go on
-            self._fail(error)
+            self.fail(error)
         finally:
             self.left(worker)
 
@@ -144,13 +144,14 @@ class Server:
         except GoneError:
             ended = "gone"
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             return
         with self.changed:
             self.ended = ended
             self.changed.notify_all()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End, for a reason that the main thread is to raise."""
         with self.changed:
             self.failure = self.failure or error
             self.ended = "failed"
