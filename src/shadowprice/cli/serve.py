@@ -135,13 +135,14 @@ def serve(
     check_extra(data)
     from shadowprice.core.amounts import parse_duration
     from shadowprice.service.server import serve as run
-    from shadowprice.service.settings import Settings, parse_listen, parse_users
+    from shadowprice.service.settings import LIVE, Settings, parse_listen, parse_users
 
     host, port = parse_listen(listen)
     kept = parse_duration(keep)
     if kept.slots or kept.seconds <= 0:
         raise InputError(Fault("--keep", f"{keep!r} is no span of time", "write 365d"))
-    parameters = o.policy_settings(params, settings, [policy])[policy]
+    given = o.policy_settings(params, settings, [policy])[policy]
+    parameters = {**LIVE.get(policy, {}), **given}
     chosen = Settings(
         cluster=cluster,
         data=data,

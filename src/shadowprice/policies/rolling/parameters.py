@@ -40,6 +40,11 @@ class RollingParameters(Parameters):
         default=True,
         description="whether the plans of promised jobs move when another arrives or a slot begins",
     )
+    steady: bool = Field(
+        default=False,
+        description="whether plans of promised jobs stay as they are while they complete the work, "
+        "and move only to make room for a promise; the default of `serve`",
+    )
     standby: bool = Field(
         default=True,
         description="whether jobs without a promise wait for what nobody needs; else refused",

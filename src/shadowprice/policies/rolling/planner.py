@@ -180,7 +180,7 @@ class Planner:
 
     # ---------------------------------------------------------------- laying out
 
-    def renew(self, now: int, *, revise: bool) -> list[int]:
+    def renew(self, now: int, *, revise: bool, steady: bool = False) -> list[int]:
         """Lay all promised jobs out from a slot on.
 
         Parameters
@@ -189,6 +189,8 @@ class Planner:
             The coming slot.
         revise : bool
             Whether plans may move; else each keeps the part of its plan that is not over.
+        steady : bool
+            Whether they move only where that does not complete the work any more.
 
         Returns
         -------
@@ -196,6 +198,8 @@ class Planner:
             Rows that find no plan within their promises: none, unless servers were lost or work
             was misstated.
         """
+        if steady and self._keep(now):
+            return []
         if revise and self._join(now, self.promised()) is None:
             return []
         if self._keep(now):

@@ -330,7 +330,8 @@ class Rolling(Reactive[RollingParameters]):
         if self._laid_out_for == slot:
             return
         self._book.refresh(view)
-        broken = self._planner.renew(slot, revise=self._parameters.revision)
+        parameters = self._parameters
+        broken = self._planner.renew(slot, revise=parameters.revision, steady=parameters.steady)
         self._laid_out_for = slot
         self._book.promise[broken] = -1
         for row in broken:
