@@ -48,13 +48,19 @@ class RayCluster:
     def _add(self, name: str, **more: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.cluster.add_node(
-                wait=False,
-                node_name=name,
-                node_ip_address=ADDRESS,
-                object_store_memory=80 << 20,
-                **more,
-            )
+            for attempt in range(5):
+                try:
+                    return self.cluster.add_node(
+                        wait=False,
+                        node_name=name,
+                        node_ip_address=ADDRESS,
+                        object_store_memory=80 << 20,
+                        **more,
+                    )
+                except Exception as error:  # Ray gives a raylet 30 s, which a busy machine exceeds
+                    if "timed out during startup" not in str(error) or attempt == 4:
+                        raise
+        raise AssertionError
 
     def restore(self) -> None:
         """Start the nodes that are not there."""

@@ -1,0 +1,57 @@
+"""The head killed and begun again, with Redis behind it: jobs run on."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shadowprice.executors.contract import Ended, Ending, Executor, Phase
+from tests.contract.harness import POLITE, LocalHarness, RayHarness, Told, ready, spec
+from tests.rays import ADDRESS, RayCluster
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def kept_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
+    """A cluster whose head keeps what it knows in Redis."""
+    pytest.importorskip("ray")
+    server = shutil.which("redis-server")
+    if server is None:
+        pytest.skip("there is no redis-server")
+    with socket.create_server((ADDRESS, 0)) as free:
+        port = free.getsockname()[1]
+    words = [server, "--port", str(port), "--bind", ADDRESS, "--save", "", "--dir", str(tmp_path)]
+    with subprocess.Popen([*words, "--protected-mode", "no"], stdout=subprocess.DEVNULL) as redis:
+        monkeypatch.setenv("RAY_REDIS_ADDRESS", f"{ADDRESS}:{port}")
+        try:
+            cluster = RayCluster()
+            yield cluster
+            cluster.shutdown()
+        finally:
+            redis.kill()
+
+
+def test_jobs_run_on_while_the_head_is_away(kept_head: RayCluster, tmp_path: Path) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, POLITE))
+        await ready(executor, "job")
+        head = kept_head.cluster.head_node
+        head.kill_gcs_server()
+        await asyncio.sleep(3)
+        head.start_gcs_server()
+        await executor.start(spec("after", 1, "echo hi"))
+        assert (await told.one(Ended, "after")).ending is Ending.DONE
+        held = {one.job: one.phase for one in await executor.list()}
+        assert held["job"] is Phase.RUNNING
+        assert not told.of(Ended, "job")
+        await executor.stop(7, "job", 1)
+        assert (await told.one(Ended, "job")).code == 143
+
+    RayHarness(tmp_path / "executor", kept_head).run(scenario)
