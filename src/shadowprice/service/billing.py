@@ -33,6 +33,7 @@ from shadowprice.service.accounts import MOST, Account, Accounts, Changed, Entry
 from shadowprice.service.clock import stamp
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
+from shadowprice.service.store.prepared import Prepared
 from shadowprice.service.views import JobView
 
 if TYPE_CHECKING:
@@ -340,7 +341,7 @@ class Billing:
                 }
             )
             known.next_entry += 1
-        store.write(connection, tables.entries.insert(), rows)
+        store.write(connection, _INSERT_ENTRIES, rows)
         if not self._touched:
             return
         table, names = tables.budgets, list(self._touched)
@@ -348,7 +349,11 @@ class Billing:
             some = names[at : at + 500]
             store.write(connection, delete(table).where(table.c.tenant.in_(some)))
         there = [account for name in names if (account := known.get(name)) is not None]
-        store.write(connection, table.insert(), [_row(account) for account in there])
+        store.write(connection, _INSERT_BUDGETS, [_row(account) for account in there])
+
+
+_INSERT_ENTRIES: Final = Prepared(tables.entries.insert())
+_INSERT_BUDGETS: Final = Prepared(tables.budgets.insert())
 
 
 def _cost(decision: Decision) -> float | None:
