@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledgers import check_ledger
 from tests.postgres import Server, binaries, postgres
 from tests.services import job, running
 
@@ -79,3 +80,20 @@ def test_a_server_that_dies_costs_nothing_that_was_answered(server: Server, tmp_
         assert live.client.post("/v1/jobs", json=job("refused")).status_code == 200
         for name in names:
             assert live.client.get(f"/v1/jobs/{name}").json()["state"] == "admitted"
+
+
+def test_accounts_are_kept_there_as_well(tmp_path: Path) -> None:
+    budget = {"points": 99_999_999.5, "period": "7d", "since": "9999-01-01T00:00:00Z"}
+    with postgres() as server:
+        with running(tmp_path, policy="oasis", data=server.url) as live:
+            for tenant in ("vision", "speech"):
+                told = live.client.put(f"/v1/tenants/{tenant}", json={"budget": budget}).json()
+                assert told["account"]["held"] == 99_999_999.5
+            for at in range(12):  # until places cost something
+                live.client.post("/v1/jobs", json=job(f"job-{at}", tenant="vision"))
+            live.client.delete("/v1/jobs/job-11")
+            before = live.client.get("/v1/tenants/vision/statement").json()
+            assert {"grant", "debit", "refund"} == {one["kind"] for one in before["entries"]}
+        with running(tmp_path, policy="oasis", data=server.url) as again:
+            assert again.client.get("/v1/tenants/vision/statement").json() == before
+            check_ledger(again.service.store)
