@@ -405,7 +405,7 @@ def test_a_quote_is_asked_for(browser: Browser, live: Running) -> None:
 
 
 def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: Running) -> None:
-    name = "green <i>"
+    name = "meadow <i>"
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/tenants")
         assert live.client.put(f"/v1/tenants/{quote(name, safe='')}", json={}).status_code == 200
