@@ -18,8 +18,8 @@ QUICK = frozenset({"fifo", "srtf", "las", "backfill", "dorm"})
 COUNTED = frozenset({"trials", "seeds", "delay"})
 """Options that ask for so many runs: few, or more than there may be."""
 
-SIDE_EFFECTS = frozenset({"serve", "events", "top"})
-"""Commands that do not return by themselves."""
+SIDE_EFFECTS = frozenset({"serve"})
+"""Commands that do not return by themselves; `events` and `top` do where nobody answers."""
 
 
 @dataclass(frozen=True)
