@@ -38,6 +38,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         step = found["step"]
         model.load_state_dict(found["model"])
     rank, world = dist.get_rank(), dist.get_world_size()
+    loss = torch.zeros(())
     while step < STEPS:
         # The batch belongs to the step, and each worker takes its part: any number of workers goes.
         points = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(step))[rank::world]
