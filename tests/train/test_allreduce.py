@@ -94,8 +94,8 @@ def test_resized_at_every_slot_it_ends_with_the_loss_curve_of_a_fixed_run(job: M
     assert got["random"] == expected["random"]
 
 
-def twin(epochs: int) -> list[float]:
-    """The losses of the same training, written down plainly: part after part, on copies."""
+def twin(epochs: int) -> tuple[list[float], list[float]]:
+    """Losses and model of the same training, written down plainly: part after part, on copies."""
     data, order = small.Noisy(100, torch.float64), Order(100, 24, parts=6)
     seed_all(order.key(0, 0, 3))
     model = small.network().double()
@@ -130,13 +130,17 @@ def twin(epochs: int) -> list[float]:
         optimizer.step()
         schedule.step()
         curve.append(whole)
-    return curve
+    return curve, torch.cat(
+        [one.double().flatten() for one in model.state_dict().values()]
+    ).tolist()
 
 
 def test_it_is_the_training_that_a_plain_loop_does(job: Make) -> None:
     fixed = job(words=("--double", "--epochs", "4"))
     fixed.run(3)
-    assert losses(fixed) == pytest.approx(dict(enumerate(twin(4), 1)), rel=1e-9)
+    curve, values = twin(4)
+    assert losses(fixed) == pytest.approx(dict(enumerate(curve, 1)), rel=1e-9)
+    assert final(fixed)["final"] == pytest.approx(values, rel=1e-6, abs=1e-8)
 
 
 def test_in_float32_a_resized_run_differs_less_than_seeds_do(job: Make) -> None:
