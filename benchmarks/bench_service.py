@@ -1,14 +1,14 @@
 """The live service under load: submissions, batches, viewers, listings, a restart.
 
-``single`` submits 100 jobs a second one by one, each journalled, decided and answered, while 100
-viewers follow the event stream. ``batches`` submits batches of 100, accepted as pending, and tells
-when all are decided. ``listings`` asks for every page and listing over a history of 100,000 jobs,
-``week`` lets a week of 1 s slots pass on clocks that are set by hand,
-and tells how memory grows. The service is a process of its own (``serve --observe``: what runs jobs
-is not measured), the load another; requests are sent at their times, however late earlier answers
-are, and a latency counts from then.
+``submissions`` sends jobs straight into the truth, for their processor time. ``single`` submits
+100 jobs a second one by one, each journalled, decided and answered, while 100 viewers follow the
+event stream. ``batches`` submits batches of 100, accepted as pending, and tells when all are
+decided. ``listings`` asks for every page and listing over a history of 100,000 jobs, ``week`` lets
+a week of 1 s slots pass on clocks that are set by hand, and tells how memory grows. The service is
+a process of its own (``serve --observe``: what runs jobs is not measured), the load another;
+requests are sent at their times, however late earlier answers are, and a latency counts from then.
 
-Run: ``python -m benchmarks.bench_service [single|batches|listings|restart|week ...]
+Run: ``python -m benchmarks.bench_service [single|batches|submissions|listings|week ...]
 [--seconds 60] [--policy rolling]``.
 """
 
@@ -32,11 +32,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
+
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.service import history
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.operations import Submit
 from shadowprice.service.recovery import PolicyChoice
+from shadowprice.service.service import rehearse
 from shadowprice.service.slots import Edge
 from shadowprice.service.store import Store, tables
 from shadowprice.service.submission import read_submissions
@@ -351,21 +354,49 @@ def listings(folder: Path, policy: str, jobs: int) -> None:
         asyncio.run(ask())
 
 
+class HandClock:
+    """A clock that is set by hand."""
+
+    at = 1_800_000_000 * SECOND
+
+    def wall(self) -> int:
+        """Return the time."""
+        return self.at
+
+    def physical(self) -> int:
+        """Return the same: it is never set back."""
+        return self.at
+
+
+def submissions(folder: Path, policy: str, jobs: int = 3_000) -> None:
+    """Submissions without a network: processor time of each, alone and sixteen at a time."""
+    cluster = resolve_cluster(yaml.safe_load(CLUSTER))
+    rehearse(cluster, PolicyChoice(policy, {}))
+    for together in (1, 16):
+        store = Store(str(folder / f"together-{together}"))
+        store.open()
+        clock = HandClock()
+        truth = Truth(store, cluster, PolicyChoice(policy, {}), SteadyClock(clock), virtual=True)
+        asked = [
+            Submit(read_submissions([job(f"s-{at}")], cluster, tenant=None, runs=False), True)
+            for at in range(jobs)
+        ]
+        cpu = time.process_time()
+        for at in range(0, jobs, together):
+            clock.at += together * SECOND // 100
+            for answer in truth.commit(asked[at : at + together]).answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+        spent = (time.process_time() - cpu) / jobs
+        print(f"{together} at a time: {1e3 * spent:.2f} ms of CPU a submission, {jobs} jobs open")
+        store.close()
+
+
 def week(folder: Path, policy: str, days: float) -> None:
     """Let a week of 1 s slots pass on clocks that are set by hand, a job every ten seconds."""
-
-    class Clock:
-        at = 1_800_000_000 * SECOND
-
-        def wall(self) -> int:
-            return self.at
-
-        def physical(self) -> int:
-            return self.at
-
     servers = [{"name": "gpu", "count": 8, "capacity": {"gpu": 8, "cpu": 64}}]
     cluster = resolve_cluster({"slot": "1s", "horizon": 60, "servers": servers})
-    clock = Clock()
+    clock = HandClock()
     store = Store(str(folder / "week"))
     store.open()
     steady = SteadyClock(clock)
@@ -398,7 +429,7 @@ def week(folder: Path, policy: str, days: float) -> None:
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    known = ["single", "batches", "listings", "week"]
+    known = ["single", "batches", "submissions", "listings", "week"]
     parser.add_argument("what", nargs="*", default=known, choices=known)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=100_000)
@@ -410,6 +441,8 @@ def main() -> None:
             folder = Path(name)
             if what == "listings":
                 listings(folder, asked.policy, asked.jobs)
+            elif what == "submissions":
+                submissions(folder, asked.policy)
             elif what == "week":
                 week(folder, asked.policy, asked.days)
             else:

@@ -138,4 +138,4 @@ def stamp(moment: int) -> str:
         told = datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):  # beyond the year 9999
         return "9999-12-31T23:59:59.999Z"
-    return f"{told:%Y-%m-%dT%H:%M:%S}.{rest // 1_000_000:03d}Z"
+    return f"{told.isoformat()[:19]}.{rest // 1_000_000:03d}Z"
