@@ -98,13 +98,11 @@ class Server:
             self.changed.wait_for(lambda: self.version >= version or self.ended)
             if self.version < version:
                 raise GoneError("it ended before that version was there")
-            values, *more = self.kept()
-            for message in more if link.copies else (values, *more):
-                # Others may be applied while it is on its way.
+            messages = self.kept()
+            for message in messages:  # others may be applied while it is on its way
                 message.payload = message.payload.clone()
-            if link.copies:
-                link.send(values)
-        for message in more if link.copies else (values, *more):
+        # Not under the lock: gloo sends once the other receives, which may wait for another server.
+        for message in messages:
             link.send(message)
 
     def kept(self) -> list[Message]:
