@@ -157,7 +157,10 @@ def _serve(recipe: Recipe, settings: Settings, generation: Generation, stop: Any
 
     def meet(worker: int) -> None:
         try:
-            link = pair(store, _name(worker, job.rank), 1, patience, settings.backend)
+            # A line of its own to the store: who waits on one for a worker that never comes would
+            # keep the others from meeting.
+            own = store.clone()
+            link = pair(own, _name(worker, job.rank), 1, patience, settings.backend)
             offer(link, server.shard.values.nbytes if settings.shared_memory else 0)
             link.traffic = server.traffic
         except GoneError as error:
