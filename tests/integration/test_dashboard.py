@@ -418,9 +418,9 @@ def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: Running)
         dialog.get_by_label("Every").fill("1d")
         page.keyboard.press("Enter")
         dialog.wait_for(state="detached")
-        row = page.locator("tr", has=page.get_by_role("link", name=f"Statement of {name}"))
+        row = page.locator("tr", has=page.get_by_role("link", name=f"statement of {name}"))
         row.get_by_text("40 points every 1d").wait_for()
-        page.get_by_role("link", name=f"Statement of {name}").click()
+        page.get_by_role("link", name=f"statement of {name}").click()
         page.locator("h1").get_by_text(f"Points of {name}", exact=True).wait_for()
         page.get_by_role("button", name="Give points").click()
         dialog.get_by_label("Points").fill("2.5")
@@ -438,7 +438,7 @@ def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: Running)
         assert all("422" in fault for fault in visit.faults)  # of the wrong period
     with Visit(browser) as visit:
         page = enter(visit, live.address, live.token(name), "#/tenants")
-        page.get_by_role("link", name=f"Statement of {name}").click()
+        page.get_by_role("link", name=f"statement of {name}").click()
         page.locator("tbody tr").first.wait_for()
         assert page.get_by_role("button", name="Give points").count() == 0
         assert visit.faults == []

@@ -124,8 +124,8 @@ def _table(runs: Sequence[Run], metrics: Table) -> str:
         for name, texts, best in metrics
     )
     return (
-        '<div class="table metrics"><div class="scroll"><table>'
-        f"<thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody>"
+        '<div class="table metrics"><div class="scroll" tabindex="0"><table>'
+        f"<thead><tr><th>measure</th>{heads}</tr></thead><tbody>{rows}</tbody>"
         "</table></div></div><p class=remark>The best of each row is set apart where one end is "
         "better. Each policy's own page is linked from its name.</p>"
     )
@@ -341,7 +341,7 @@ def _different(runs: Sequence[Run]) -> str | None:
         "than under another, those with the largest difference. Each number leads to the story."
     )
     return (
-        '<div class="table metrics"><div class="scroll"><table>'
+        '<div class="table metrics"><div class="scroll" tabindex="0"><table>'
         f"<thead><tr><th>job</th>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
         f'</div><p class="remark">{remark}</p>'
     )

@@ -57,7 +57,7 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
     ]
     if rows:
         parts.append(f"<h3>Beyond {text(first)}, seed by seed</h3>")
-        parts.append(_table("", others, rows))
+        parts.append(_table("measure", others, rows))
         parts.append(f'<p class="remark">{TESTED}</p>')
     return "".join(parts)
 
@@ -120,6 +120,6 @@ def _table(
         for name, cells in rows
     )
     return (
-        '<div class="table metrics"><div class="scroll"><table>'
+        '<div class="table metrics"><div class="scroll" tabindex="0"><table>'
         f"<thead><tr><th>{text(corner)}</th>{columns}</tr></thead><tbody>{body}</tbody></table></div></div>"
     )

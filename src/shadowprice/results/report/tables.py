@@ -85,8 +85,8 @@ def data_table(
     )
     body = "".join(_row(columns, row) for row in taken[:PAGE])
     static = (
-        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
-        "</div>"
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
     in_all = total if total is not None else len(rows)
     left_out = ""

@@ -27,7 +27,7 @@ export function liveTable(box, columns, rows, { size = 20, page = null, picks = 
   const tools = element("div", { class: "tools" }, filter, count, element("span", { class: "pager" }, sizes, back, where, next));
   tools.hidden = rows.length <= Math.min(size, 10);
   box.classList.add("ready");
-  box.replaceChildren(tools, element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body)));
+  box.replaceChildren(tools, element("div", { class: "scroll", tabindex: "0" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body)));
 
   function cell(one, value, row) {
     const shown = value === null || value === undefined ? "" : one.numeric ? number(value) : String(value);

@@ -142,7 +142,7 @@ class App {
     this.chip = element("span", { class: "chip" });
     this.slot = element("span", { class: "slotclock", title: "the slot that runs, and when the next begins" });
     const who = caller.role === "operator" ? "operator" : caller.tenant;
-    this.banner = element("div", { class: "banners" });
+    this.banner = element("section", { class: "banners", "aria-label": "Notices", hidden: true });
     this.main = element("main", { id: "main", tabindex: "-1" });
     const bar = element("header", { class: "top" }, element("a", { href: to(""), class: "mark", "aria-label": "Shadowprice, cluster" }, element("img", { src: "assets/icon.svg", alt: "", width: "24", height: "24" }), element("span", {}, "Shadowprice")),
       this.nav, element("div", { class: "tools-right" }, this.slot, this.chip, this.themeButton(), element("span", { class: "who", title: `signed in as ${who}` }, who), button("Sign out", () => this.signOut(), { kind: "quiet" })));
@@ -311,6 +311,7 @@ class App {
     if (this.problem && this.connection?.state !== "lost") notes.push(trouble(this.problem));
     if (this.service?.trouble) notes.push(note("bad", element("p", {}, `The service is in trouble: ${this.service.trouble}.`)));
     if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it says what it would decide, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
+    this.banner.hidden = !notes.length;
     swap(this.banner, ...notes);
     document.body.classList.toggle("stale", this.connection?.state === "lost");
   }

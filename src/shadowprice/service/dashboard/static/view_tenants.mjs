@@ -44,7 +44,8 @@ export class TenantsView {
 
   /** Return what a tenant holds, as a link to its statement. */
   held(one) {
-    const link = element("a", { href: to("statement", one.name), "data-focus": `held ${one.name}`, "aria-label": `Statement of ${one.name}` }, one.account ? number(one.account.held) : "statement");
+    const shown = one.account ? number(one.account.held) : "statement";
+    const link = element("a", { href: to("statement", one.name), "data-focus": `held ${one.name}`, "aria-label": `${shown}: statement of ${one.name}` }, shown);
     return one.account ? [bar(one.budget.points ? one.account.held / one.budget.points : 0, `${one.name} holds ${number(one.account.held)} of ${number(one.budget.points)} points`), " ", link] : link;
   }
 
