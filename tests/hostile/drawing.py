@@ -56,9 +56,9 @@ WEIGHTS = {"simulate": 12, "trace": 3, "journal": 4, "policies": 1, "warm": 1, "
 
 PLACES = (
     "new", "new/deep", "new.jsonl", "new.yaml", "new.html", "mine", "mine/notes.txt", "mine.jsonl",
-    "loose", "bent", "empty", ".", "..", "/dev/null", "/dev/full", "/proc", "/", "", "x" * 300,
-    "a\nb", "\x1b[2J", "mine.jsonl/x", "c.yaml", "empty/new.jsonl", "loose/x", "bent/new.yaml",
-    "half\udcff", "half\udcff.jsonl",
+    "loose", "bent", "empty", ".", "..", "/dev/null", "/dev/full", "/proc", "/proc/1", "",
+    "x" * 300, "a\nb", "\x1b[2J", "mine.jsonl/x", "c.yaml", "empty/new.jsonl", "loose/x",
+    "bent/new.yaml", "half\udcff", "half\udcff.jsonl",
 )  # fmt: skip
 
 

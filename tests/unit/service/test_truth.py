@@ -152,16 +152,18 @@ def test_what_a_change_cost_takes_the_place_of_what_was_stated(bench: Bench) -> 
     bench.slot()
     bench.started("moved")
     assert bench.truth.engine.jobs["moved"].job.restart == Fraction(3, 60)
-    change(bench, "moved", 1.0)  # not fully known yet
+    change(bench, "moved", 10.0)  # not fully known yet; as fast as stated
     bench.slot()
     assert bench.truth.engine.jobs["moved"].job.restart == Fraction(3, 60)
     # It was paused before it was started: being away was the schedule's doing, not a cost.
-    change(bench, "moved", 2.0, change_first_step=4.0)
-    change(bench, "moved", 3.0, change_first_step=40.0)  # one generation, one change
+    change(bench, "moved", 15.0, change_first_step=4.0)
+    change(bench, "moved", 20.0, change_first_step=40.0)  # one generation, one change
     bench.slot()
     assert bench.truth.engine.jobs["moved"].job.restart == Fraction(15, 60)
     assert bench.kinds("moved").count("remeasured") == 1
-    bench.slot(2)
+    for minibatches in (30.0, 40.0):
+        change(bench, "moved", minibatches, change_first_step=40.0)
+        bench.slot()
     assert bench.kinds("moved").count("remeasured") == 1
     bench.read()  # what was learnt is in the journal
     assert bench.truth.engine.jobs["moved"].job.restart == Fraction(15, 60)
