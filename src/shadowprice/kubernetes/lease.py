@@ -1,0 +1,149 @@
+"""One of several at a time, by a Lease: a courtesy that saves work, never what anything rests on.
+
+Clocks of others are not believed: a lease is free when nobody renewed it for as long as it says,
+counted here from when it was first seen so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.errors import ApiError
+
+log = logging.getLogger("shadowprice.kubernetes")
+
+DURATION: Final = 15
+"""Seconds that a lease lasts without being renewed."""
+
+RENEW: Final = 4.0
+"""Seconds between renewals."""
+
+LOOK: Final = 0.5
+"""Seconds between looks at a lease that another holds."""
+
+
+class Lease:
+    """Held by one at a time.
+
+    Parameters
+    ----------
+    connection : Connection
+        To the server.
+    namespace, name : str
+        Which lease.
+    identity : str
+        Who asks: another one for every process, whatever its name was.
+
+    Attributes
+    ----------
+    lost : asyncio.Event
+        Set once it was not renewed in time, or another took it.
+    """
+
+    def __init__(self, connection: Connection, namespace: str, name: str, identity: str) -> None:
+        self._connection = connection
+        self._list = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._list}/{name}"
+        self._name = name
+        self._identity = identity
+        self._renewing: asyncio.Task[None] | None = None
+        self._held: dict[str, Any] = {}
+        self.lost = asyncio.Event()
+
+    async def take(self, patience: float = 2.0 * DURATION) -> bool:
+        """Take it; False where another holds it, and renews it or goes on to for that long.
+
+        Raises
+        ------
+        ApiError
+            If the server refuses.
+        """
+        until = time.monotonic() + patience
+        seen, since = "", time.monotonic()
+        while True:
+            found = await self._read()
+            told = found.get("spec", {})
+            holder, renewed = told.get("holderIdentity") or "", str(told.get("renewTime", ""))
+            if renewed != seen:
+                if seen and holder not in {"", self._identity}:
+                    return False  # it is there, and renews
+                seen, since = renewed, time.monotonic()
+            lasts = float(told.get("leaseDurationSeconds") or DURATION)
+            if holder in {"", self._identity} or time.monotonic() - since > lasts:
+                if await self._write(found):
+                    self._renewing = asyncio.create_task(self._renew())
+                    return True
+                seen = ""
+            if time.monotonic() > until:
+                return False
+            await asyncio.sleep(LOOK)
+
+    async def release(self) -> None:
+        """Let it go, so that the next need not wait."""
+        if self._renewing is None:
+            return
+        self._renewing.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._renewing
+        self._renewing = None
+        if not self.lost.is_set():
+            with suppress(ApiError):
+                await self._write(self._held, holder="")
+
+    async def _read(self) -> dict[str, Any]:
+        try:
+            return await self._connection.get(self._path)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return {}
+
+    async def _write(self, before: dict[str, Any], holder: str | None = None) -> bool:
+        """Write it in place of what was read; whether nobody else did."""
+        holder = self._identity if holder is None else holder
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        told = dict(before.get("spec", {}))
+        if told.get("holderIdentity") != holder:
+            told |= {"leaseTransitions": int(told.get("leaseTransitions") or 0) + 1}
+            told["acquireTime"] = now
+        told |= {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": DURATION}
+        meta = before.get("metadata") or {"name": self._name}
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        written = {**body, "metadata": meta, "spec": told}
+        try:
+            if before:
+                self._held = await self._connection.put(self._path, written)
+            else:
+                self._held = await self._connection.post(self._list, written)
+        except ApiError as error:
+            if error.conflict or error.exists or error.not_found:
+                return False
+            raise
+        return True
+
+    async def _renew(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(RENEW)
+            try:
+                if await self._write(self._held):
+                    last = time.monotonic()
+                    continue
+                found = await self._read()
+                if found.get("spec", {}).get("holderIdentity") == self._identity:
+                    self._held = found  # an answer of ours was lost on its way
+                    continue
+                log.warning("another has taken the lease %s", self._name)
+                break
+            except ApiError as error:
+                log.info("the lease %s was not renewed: %s", self._name, error)
+                if time.monotonic() - last > DURATION:
+                    log.warning("the lease %s ran out", self._name)
+                    break
+        self.lost.set()

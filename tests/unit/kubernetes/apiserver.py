@@ -1,0 +1,124 @@
+"""A server that answers as an API server may: late, with faults, with histories that end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from shadowprice.kubernetes.connection import Connection
+
+
+class Scripted:
+    """Objects of one kind, their history, and faults to come."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.history: list[tuple[int, str, dict[str, Any]]] = []
+        self.version = 100
+        self.oldest = 0
+        self.faults: list[web.Response] = []
+        self.asked: list[str] = []
+        self.cut: asyncio.Event = asyncio.Event()
+        self.page = 2
+
+    def put(self, name: str, value: int) -> None:
+        """Create or change an object."""
+        self.version += 1
+        kind = "MODIFIED" if name in self.objects else "ADDED"
+        meta = {"name": name, "namespace": "n", "resourceVersion": str(self.version)}
+        self.objects[name] = {"metadata": meta, "value": value}
+        self.history.append((self.version, kind, self.objects[name]))
+
+    def remove(self, name: str, value: int) -> None:
+        """Delete an object, which had a value in the end."""
+        self.version += 1
+        last = self.objects.pop(name)
+        meta = {**last["metadata"], "resourceVersion": str(self.version)}
+        self.history.append((self.version, "DELETED", {"metadata": meta, "value": value}))
+
+    def forget(self) -> None:
+        """Compact: what was before cannot be gone on from."""
+        self.oldest = self.version + 1
+        self.version += 1
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request for the list, or to follow it."""
+        self.asked.append(f"{request.method} {request.rel_url}")
+        if self.faults:
+            return self.faults.pop(0)
+        if request.query.get("watch"):
+            return await self._follow(request)
+        names = sorted(self.objects)
+        begin = int(request.query.get("continue", 0))
+        page = [self.objects[name] for name in names[begin : begin + self.page]]
+        meta = {"resourceVersion": str(self.version)}
+        if begin + self.page < len(names):
+            meta["continue"] = str(begin + self.page)
+        return web.json_response({"metadata": meta, "items": page})
+
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        at = int(request.query["resourceVersion"])
+
+        async def tell(kind: str, item: dict[str, Any]) -> None:
+            await response.write(json.dumps({"type": kind, "object": item}).encode() + b"\n")
+
+        if at < self.oldest:
+            await tell("ERROR", {"code": 410, "reason": "Expired", "message": "too old"})
+            return response
+        self.cut = asyncio.Event()
+        cut = self.cut
+        while not cut.is_set():
+            for version, kind, item in self.history:
+                if version > at:
+                    at = version
+                    await tell(kind, item)
+            if self.version > at:
+                at = self.version
+                await tell("BOOKMARK", {"metadata": {"resourceVersion": str(at)}})
+            await asyncio.sleep(0.01)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+
+@asynccontextmanager
+async def served(scripted: Scripted, folder: Path) -> AsyncIterator[Connection]:
+    """Serve it, and connect to it by a kubeconfig."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await scripted.answer(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [
+            {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "own"}}
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    connection = await Connection.open(str(path))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+        scripted.cut.set()
+        await runner.cleanup()

@@ -1,0 +1,195 @@
+"""Requests, histories and leases on a server that has every trouble an API server may have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kubernetes_asyncio")
+
+from aiohttp import web
+
+from shadowprice.kubernetes import informer as informers
+from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.errors import ApiError, ConnectError, UnreachableError
+from shadowprice.kubernetes.informer import Informer
+from shadowprice.kubernetes.lease import Lease
+from tests.unit.kubernetes.apiserver import Scripted, served
+
+LIST = "/api/v1/things"
+
+
+def run(folder: Path, scenario: Callable[[Scripted, Connection], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        scripted = Scripted()
+        async with served(scripted, folder) as connection:
+            await scenario(scripted, connection)
+
+    asyncio.run(whole())
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < until
+        await asyncio.sleep(0.01)
+
+
+def test_a_request_that_is_put_off_is_sent_again_when_it_may(tmp_path: Path) -> None:
+    async def scenario(server: Scripted, connection: Connection) -> None:
+        server.faults = [
+            web.Response(status=429, headers={"Retry-After": "1"}),
+            web.Response(status=429, headers={"Retry-After": "0"}),
+        ]
+        began = time.monotonic()
+        assert (await connection.get(LIST))["items"] == []
+        assert time.monotonic() - began >= 1.0
+        assert connection.requests == 3
+        assert connection.namespace == "own"
+
+    run(tmp_path, scenario)
+
+
+def test_what_a_server_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+    async def scenario(server: Scripted, connection: Connection) -> None:
+        told = {"reason": "AlreadyExists", "message": 'pods "a" already exists', "code": 409}
+        server.faults = [web.json_response(told, status=409), web.Response(status=503, text="no")]
+        with pytest.raises(ApiError, match='pods "a" already exists') as caught:
+            await connection.post(LIST, {})
+        assert caught.value.exists
+        assert not caught.value.conflict
+        with pytest.raises(ApiError, match="no") as caught:
+            await connection.get(LIST)
+        assert caught.value.passing
+
+    run(tmp_path, scenario)
+
+
+def test_nobody_there_is_not_known_to_be_done_or_not(tmp_path: Path) -> None:
+    async def scenario(_: Scripted, connection: Connection) -> None:
+        text = (tmp_path / "kubeconfig").read_text().replace(connection.host, "http://127.0.0.1:9")
+        (tmp_path / "nowhere").write_text(text)
+        other = await Connection.open(str(tmp_path / "nowhere"))
+        with pytest.raises(UnreachableError, match="127") as caught:
+            await other.delete(LIST)
+        assert caught.value.passing
+        await other.close()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("content", [None, "{", "a: 1", "apiVersion: v1\ncontexts: []"])
+def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "config"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConnectError, match=r"config.*leads to no cluster") as caught:
+        asyncio.run(Connection.open(str(path)))
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+
+
+def test_an_informer_knows_what_is_there_through_every_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informers, "LONGEST", 0.3)
+
+    async def scenario(server: Scripted, connection: Connection) -> None:
+        told: list[tuple[str, Any, Any]] = []
+        for name in "abcde":
+            server.put(name, 1)
+        informer = Informer[int](
+            connection, LIST, lambda item: item["value"], lambda *change: told.append(change)
+        )
+        await informer.start()
+        assert len(informer.items) == 5
+        assert informer.lists == 3  # pages
+        server.put("a", 2)
+        server.remove("b", 9)
+        server.put("f", 1)
+        await eventually(lambda: "n/f" in informer.items and "n/b" not in informer.items)
+        # What it was in the end is told before that it is gone.
+        assert [one for one in told if one[0] == "n/b"] == [
+            ("n/b", None, 1),
+            ("n/b", 1, 9),
+            ("n/b", 9, None),
+        ]
+        # The connection breaks: it goes on from where it was, and lists nothing.
+        server.cut.set()
+        server.put("a", 3)
+        await eventually(lambda: informer.items["n/a"] == 3)
+        assert informer.lists == 3
+        # The place is forgotten, and servers fail meanwhile: all is listed again.
+        server.cut.set()
+        server.faults = [web.Response(status=500), web.Response(status=429)]
+        server.remove("c", 1)
+        server.put("d", 7)
+        server.forget()
+        await eventually(lambda: informer.items.get("n/d") == 7 and "n/c" not in informer.items)
+        assert informer.lists > 3
+        assert told.count(("n/c", 1, None)) == 1
+        assert informer.items == {
+            "n/a": 3,
+            "n/d": 7,
+            "n/e": 1,
+            "n/f": 1,
+        }
+        await informer.close()
+
+    run(tmp_path, scenario)
+
+
+class Leases:
+    """A server of one lease, which keeps what was written last and refuses what is older."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Any] = {}
+        self.version = 0
+        self.down = False
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if self.down:
+            return web.Response(status=503)
+        if request.method == "GET":
+            return web.json_response(self.held, status=200 if self.held else 404)
+        body = await request.json()
+        if request.method == "POST" and self.held:
+            return web.json_response({"reason": "AlreadyExists"}, status=409)
+        if body["metadata"].get("resourceVersion", "0") != str(self.version):
+            return web.json_response({"reason": "Conflict"}, status=409)
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self.held = body
+        return web.json_response(body)
+
+
+def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.kubernetes.lease.DURATION", 1)
+    monkeypatch.setattr("shadowprice.kubernetes.lease.RENEW", 0.1)
+    monkeypatch.setattr("shadowprice.kubernetes.lease.LOOK", 0.02)
+
+    async def scenario(server: Scripted, connection: Connection) -> None:
+        leases = Leases()
+        server.answer = leases.answer  # type: ignore[method-assign]
+        one, two = (Lease(connection, "n", "lease", name) for name in ("one", "two"))
+        assert await one.take()
+        assert not await two.take()
+        await one.release()
+        assert await two.take()
+        # Whoever holds it ends without a word: it is free after its time.
+        assert two._renewing is not None
+        two._renewing.cancel()
+        assert await one.take(60.0)
+        # It cannot be renewed: who held it knows by itself.
+        leases.down = True
+        await asyncio.wait_for(one.lost.wait(), 60.0)
+        await one.release()
+
+    run(tmp_path, scenario)
