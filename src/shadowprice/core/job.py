@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -330,7 +330,7 @@ def build_job(
     most = min(most, chunks)
     work = epochs * chunks * minibatches
     if isinstance(speed, StepModel):
-        counts = np.arange(fewest, most + 1, dtype=np.int64)
+        counts = _every_count(fewest, most)
         step = speed.step_seconds(worker_bandwidth)
         internal_step = speed.step_seconds(internal_bandwidth or worker_bandwidth)
         if step <= 0:
@@ -468,6 +468,12 @@ def _after_restart(gains: NDArray[np.int64], restart: Fraction) -> NDArray[np.in
         return gains
     kept = 1 - restart
     return _frozen([int(gain) * kept.numerator // kept.denominator for gain in gains])
+
+
+@lru_cache(maxsize=256)
+def _every_count(fewest: int, most: int) -> NDArray[np.int64]:
+    """Return all numbers of workers in a range; jobs of one range share them."""
+    return _frozen(np.arange(fewest, most + 1, dtype=np.int64))
 
 
 def _frozen(values: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from shadowprice.service.budgeting import Renew
 from shadowprice.service.clock import SECOND, SteadyClock, stamp
 from shadowprice.service.events import Hub
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operations import DecideBacklog, Submit
+from shadowprice.service.operations import DecideBacklog
 from shadowprice.service.outcome import Operation, Outcome, Servers
 from shadowprice.service.price_history import Sampler, sweep_prices
 from shadowprice.service.problems import ProblemError
@@ -38,10 +38,6 @@ Result = TypeVar("Result")
 
 BATCH: Final = 256
 """Operations of one transaction, at most."""
-
-APART: Final = 0.02
-"""Seconds between two commits, at least, while there are only submissions to take in: those that
-come meanwhile share an event and a transaction, which cost more than a job in them."""
 
 WAITING: Final = 20_000
 """Operations that may wait; further ones are refused."""
@@ -136,7 +132,6 @@ class Driver:
         self._edge_failed = 0.0
         self._chunk = 16
         self._second = 0.0
-        self._committed = 0.0
         self._swept = time.monotonic()
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
@@ -234,9 +229,13 @@ class Driver:
         self._thread.shutdown(wait=True)
 
     async def _pause(self) -> None:
-        """Wait until there is something to do."""
+        """Wait until there is something to do.
+
+        What is asked while nothing else is done is taken in at once; what comes during a commit
+        shares the next one, so that there is more in it the busier the service is.
+        """
         if self._queue or (self.published.servers.backlog and self.trouble is None):
-            await asyncio.sleep(self._gathering())
+            await asyncio.sleep(0)  # what has arrived by now is in the queue then
             return
         wait = min(1.0, self._until_edge())
         if self.trouble is not None:
@@ -244,15 +243,6 @@ class Driver:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(0.0, wait))
         self._wake.clear()
-
-    def _gathering(self) -> float:
-        """Return how long to wait for more submissions to take in together."""
-        if self.published.servers.backlog or len(self._queue) >= BATCH or self._stopping:
-            return 0.0
-        if not all(isinstance(waiting.operation, Submit) for waiting in self._queue):
-            return 0.0
-        left = self._committed + APART - time.monotonic()
-        return max(0.0, min(left, self._until_edge()))
 
     def _until_edge(self) -> float:
         servers, now = self.published.servers, self.clock.now()
@@ -338,7 +328,7 @@ class Driver:
         if not operations:
             return
         self.metrics.lag.set(time.monotonic() - batch[0].since if batch else 0.0)
-        self._committed = began = time.monotonic()
+        began = time.monotonic()
         outcome = await self._commit(operations, [waiting.answer for waiting in batch], first)
         if outcome is None:
             return

@@ -62,7 +62,7 @@ class Submit:
         truth = batch.truth
         if len(truth.backlog) + len(self.submissions) > BACKLOG:
             raise ProblemError("too-many", f"{len(truth.backlog)} jobs wait to be decided on")
-        answers, fresh = self._take_in(batch)
+        answers, fresh = self._take_in(batch, batch.stored([one.name for one in self.submissions]))
         if self.at_once:
             _arrive_or_forget(batch, fresh)
         else:
@@ -70,11 +70,13 @@ class Submit:
         return answers
 
     def _take_in(
-        self, batch: Batch
+        self, batch: Batch, known: dict[str, tuple[JobView, str]]
     ) -> tuple[list[tuple[str, ProblemError | None]], list[Submission]]:
-        """Note the jobs that are new; return the answer, and those."""
+        """Note the jobs that are new; return the answer, and those.
+
+        ``known`` are jobs by their names, as `Batch.stored` has them; the new ones join them.
+        """
         truth = batch.truth
-        known = batch.stored([one.name for one in self.submissions])
         answers: list[tuple[str, ProblemError | None]] = []
         fresh: list[Submission] = []
         for one in self.submissions:
@@ -89,6 +91,7 @@ class Submit:
                 )  # fmt: skip
                 truth.next_job += 1
                 batch.add(view, one.record, one.content)
+                known[one.name] = view, one.content
                 fresh.append(one)
             answers.append((one.name, problem))
         return answers, fresh
@@ -113,8 +116,9 @@ def submit_together(batch: Batch, submits: Sequence[Submit]) -> list[Any]:
         If they cannot be decided on together; nothing was then taken in.
     """
     answers, fresh = [], []
+    known = batch.stored([one.name for submit in submits for one in submit.submissions])
     for one in submits:
-        answer, new = one._take_in(batch)
+        answer, new = one._take_in(batch, known)
         answers.append(answer)
         fresh += new
     _arrive_or_forget(batch, fresh)

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Connection, Row, Select, bindparam, func, select
 
 from shadowprice.service.clock import stamp
 from shadowprice.service.store import tables
+from shadowprice.service.store.prepared import Prepared
 from shadowprice.service.views import JobView
 
 CHUNK: Final = 500
@@ -18,11 +19,20 @@ CHUNK: Final = 500
 PAGE: Final = 1_000
 """Most entries of a page."""
 
+_JOB_BY_NAME: Final = Prepared(
+    select(tables.jobs.c.name, tables.jobs.c.view, tables.jobs.c.content).where(
+        tables.jobs.c.name == bindparam("named")
+    )
+)
+
 CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 
 def jobs_by_name(connection: Connection, names: Sequence[str]) -> Iterable[Any]:
     """Yield name, view and content of jobs."""
+    if len(names) == 1:
+        yield from _JOB_BY_NAME.rows(connection, {"named": names[0]})
+        return
     table = tables.jobs
     for at in range(0, len(names), CHUNK):
         yield from connection.execute(

@@ -21,6 +21,8 @@ NEVER: Final = int(np.iinfo(np.int64).max) // 16
 """Last useful slot of a job whose utility never ends."""
 
 _DOUBLINGS: Final = NEVER.bit_length() + 1
+_DOUBLED: Final = 1 << np.arange(_DOUBLINGS)
+_SIXTY_FOUR: Final = np.arange(1, 65)
 
 LEAST_WORTH: Final = 1e-3
 """Share of its best utility below which a job counts as worth nothing any more."""
@@ -155,7 +157,7 @@ class Book:
         if best <= 0.0 or low > high:
             return job.arrival - 1
         # Utilities do not rise: a search that looks at some sixty slots at a time.
-        steps = np.minimum(1 << np.arange(_DOUBLINGS), high - low)
+        steps = np.minimum(_DOUBLED, high - low)
         while low < high:
             tried = low + np.unique(np.minimum(steps, high - low))
             now = job.utility.values((tried - job.arrival).astype(np.float64))
@@ -164,7 +166,7 @@ class Book:
                 return high
             high = int(tried[worth]) - 1
             low = int(tried[worth - 1]) if worth else low
-            steps = np.arange(1, 65) * max(1, -(-(high - low) // 64))
+            steps = _SIXTY_FOUR * max(1, -(-(high - low) // 64))
         return low
 
     def _reserve(self, rows: int, width: int) -> None:

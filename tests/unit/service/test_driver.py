@@ -1,0 +1,100 @@
+"""The driver by itself: what is taken in together, and what waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shadowprice.service.clock import SteadyClock
+from shadowprice.service.driver import Driver
+from shadowprice.service.metrics import Metrics
+from shadowprice.service.operations import Submit
+from shadowprice.service.outcome import Operation, Outcome
+from shadowprice.service.recovery import PolicyChoice
+from shadowprice.service.store import Store
+from shadowprice.service.submission import read_submissions
+from shadowprice.service.truth import Truth
+from tests.live_hours import CLUSTER
+from tests.worlds import HandClock
+
+PATIENCE = 60.0
+
+
+class Held(Truth):
+    """A truth whose commits wait until they are let go, and tell what was in them."""
+
+    def prepare(self) -> None:
+        self.batches: list[int] = []
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def commit(self, operations: Sequence[Operation]) -> Outcome:
+        self.batches.append(sum(isinstance(one, Submit) for one in operations))
+        self.begun.release()
+        assert self.go.acquire(timeout=PATIENCE)
+        return super().commit(operations)
+
+
+def _submit(name: str) -> Submit:
+    record: dict[str, Any] = {
+        "name": name,
+        "chunks": 1,
+        "minibatches": 60,
+        "minibatch_time": "6s",
+        "worker": {"gpu": 1},
+        "utility": {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "20 slots"},
+    }
+    return Submit(read_submissions([record], CLUSTER, tenant=None, runs=False), at_once=True)
+
+
+def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = SteadyClock(HandClock())
+    truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    truth.prepare()
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noting(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(seconds)
+
+    async def committing() -> None:
+        assert await asyncio.to_thread(truth.begun.acquire, timeout=PATIENCE)
+
+    async def play() -> None:
+        running = asyncio.create_task(driver.run())
+        for turn in range(5):  # a client that asks one thing after the other
+            asked = asyncio.create_task(driver.do(_submit(f"alone-{turn}")))
+            await committing()
+            truth.go.release()
+            await asked
+        first = asyncio.create_task(driver.do(_submit("first")))
+        await committing()
+        others = [asyncio.create_task(driver.do(_submit(f"other-{at}"))) for at in range(7)]
+        await sleep(0)
+        truth.go.release(100)
+        for told in await asyncio.gather(first, *others):
+            assert told[0][1] is None
+        await driver.stop()
+        await running
+        await driver.finish()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shadowprice.service.driver.asyncio.sleep", noting)
+        # However quick a machine is: to the driver no time passes at all.
+        patch.setattr("shadowprice.service.driver.time", SimpleNamespace(monotonic=lambda: 100.0))
+        asyncio.run(play())
+    store.close()
+    assert [size for size in truth.batches if size] == [1, 1, 1, 1, 1, 1, 7]
+    assert not any(slept)
