@@ -46,7 +46,7 @@ test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which 
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'browser or postgres'
 
 test-train: $(TRAIN_STAMP) ## Run the tests that need torch and Ray, which are large
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'train or ray'
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -rfEs --tb=short --timeout 600 -m 'train or ray'
 
 test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compiler, as `make test` does too
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py

@@ -105,7 +105,8 @@ class Told:
 
     async def end(self) -> None:
         """Wait until the executor is closed."""
-        await asyncio.wait_for(self._task, PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            await self._task
 
     def of(self, kind: type[Value], job: str, generation: int | None = None) -> list[Value]:
         """Return the reports of a kind on a job."""
@@ -276,14 +277,15 @@ class RayHarness(LocalHarness):
             await asyncio.sleep(0.1)
         return executor
 
-    def _part(self, job: str, generation: int) -> Mapping[str, Any]:
+    def part(self, job: str, generation: int) -> Mapping[str, Any]:
+        """Return where worker 0 of a generation is, by its node."""
         plan = Store(self.path).generation(job, generation).plan()
         directory = self.path / "nodes" / "parts" / plan["parts"][0]["actor"]
         return Generation(directory).state()
 
     def kill_agent(self, job: str, generation: int) -> None:
         """Kill the actor of worker 0, without a warning."""
-        os.kill(self._part(job, generation)["agent"], signal.SIGKILL)
+        os.kill(self.part(job, generation)["agent"], signal.SIGKILL)
 
     def lose_server(self, name: str) -> None:
         """Kill a raylet."""

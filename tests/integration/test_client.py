@@ -133,7 +133,8 @@ def test_the_same_awaited(address: Address) -> None:
             assert "async-1" in [one.name async for one in found.jobs("admitted")]
             await found.cancel("async-1")
             assert (await found.wait("async-1")).state == "cancelled"
-            await asyncio.wait_for(following, 20)
+            async with asyncio.timeout(20):
+                await following
             return seen
 
     assert asyncio.run(story()) == ["submitted", "admitted", "cancelled"]

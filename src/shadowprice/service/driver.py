@@ -241,7 +241,8 @@ class Driver:
         if self.trouble is not None:
             wait = 1.0
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(0.0, wait))
+            async with asyncio.timeout(max(0.0, wait)):
+                await self._wake.wait()
         self._wake.clear()
 
     def _until_edge(self) -> float:

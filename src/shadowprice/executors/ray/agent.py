@@ -33,6 +33,9 @@ LOOK = 0.1
 CLAIM = 60.0
 """Seconds that a supervisor has to begin."""
 
+DAMAGED = "damaged"
+"""Where a process is of which nothing whole can be read."""
+
 PORTS = range(20_000, 32_000)
 PIECE = 256 << 10
 _PROGRESS = 65_536
@@ -210,7 +213,7 @@ class Agent:
         try:
             state, stop = self._generation().state(), self._generation().stop()["command"]
         except (OSError, ValueError):
-            return {"version": "damaged", "state": None, "progress": None}
+            return {"version": DAMAGED, "state": None, "progress": None}
         progress, told = _progress(self._path / "progress.json")
         version = f"{state['phase']} {stop} {told}"
         return {"version": version, "state": state, "stop": stop, "progress": progress}
@@ -237,14 +240,20 @@ class Agent:
     def _abandoned(self, found: dict[str, Any]) -> bool:
         """Whether a supervisor is not there any more that did not say how it ended."""
         generation = _parts()
-        if found["state"] is None or found["state"]["phase"] != generation.RUNNING:
+        damaged = found["version"] == DAMAGED
+        if not damaged and (
+            found["state"] is None or found["state"]["phase"] != generation.RUNNING
+        ):
             return False
-        lock = self._generation().take_lock()
-        if lock is None:
-            return False
-        lock.release()
-        phase: str = self._generation().state()["phase"]
-        return phase == "running"  # it may have ended between the two looks
+        with self._lock:  # it is not being begun just now
+            lock = self._generation().take_lock()
+            if lock is None:
+                return False
+            lock.release()
+            again = self.look()  # it may have ended between the two looks
+        if damaged:
+            return bool(again["version"] == DAMAGED)
+        return again["state"] is not None and again["state"]["phase"] == generation.RUNNING
 
     def stop(self, command: int, grace: float) -> None:
         """Order the process to end; SIGKILL follows after the grace."""
@@ -283,6 +292,13 @@ class Agent:
 
     def retire(self) -> None:
         """Remove what is kept of the process, which is over."""
+        until = time.monotonic() + CLAIM
+        while self._path.is_dir() and time.monotonic() < until:
+            lock = self._generation().take_lock()
+            if lock is not None:  # its supervisor, which said how it ended, writes no more
+                lock.release()
+                break
+            time.sleep(0.01)
         shutil.rmtree(self._path, ignore_errors=True)
 
 

@@ -226,8 +226,8 @@ class Bridge:
                 else:
                     if found["version"] != version:
                         self._tell({"event": "news", "name": name, "news": found})
-                    state = found["state"]
-                    if state is not None and state["phase"] not in {"ended", "refused"}:
+                    state = found["state"]  # None: not begun yet, or not to be read
+                    if state is None or state["phase"] not in {"ended", "refused"}:
                         self._following.put((name, found["version"]))
 
 

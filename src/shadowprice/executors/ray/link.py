@@ -111,7 +111,8 @@ class Link:
         try:
             self._process.stdin.write(request.encode() + b"\n")
             await self._process.stdin.drain()
-            return await asyncio.wait_for(future, limit)
+            async with asyncio.timeout(limit):  # not wait_for: it forgets to be cancelled
+                return await future
         except TimeoutError:
             raise BridgeError(f"no answer within {limit:g} s", "Timeout") from None
         except OSError as error:

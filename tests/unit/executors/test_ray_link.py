@@ -1,0 +1,45 @@
+"""What the service asks of the process that speaks to Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.executors.ray.link import Link
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
+    """A bridge that answers with what it was asked: there ``is`` is the answer."""
+    begin = asyncio.create_subprocess_exec
+
+    async def echo(*_: str, **more: Any) -> asyncio.subprocess.Process:
+        more.pop("pass_fds")
+        return await begin("cat", **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", echo)
+    return Link(tmp_path / "log", lambda _: None)
+
+
+def test_one_who_asks_is_cancelled_even_as_the_answer_comes(link: Link) -> None:
+    async def scenario() -> None:
+        await link.open(0)
+
+        async def follow() -> None:
+            await link.ask("nodes", 30.0, **{"is": 1})
+            await asyncio.Event().wait()
+
+        following = asyncio.create_task(follow())
+        while not link._asked:
+            await asyncio.sleep(0)
+        (asked,) = link._asked.values()
+        asked.add_done_callback(lambda _: following.cancel())
+        done, _ = await asyncio.wait([following], timeout=30.0)
+        assert done
+        assert following.cancelled()
+        await link.close()
+
+    asyncio.run(scenario())
