@@ -189,7 +189,8 @@ def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
         assert await one.take(60.0)
         # It cannot be renewed: who held it knows by itself.
         leases.down = True
-        await asyncio.wait_for(one.lost.wait(), 60.0)
+        async with asyncio.timeout(60.0):
+            await one.lost.wait()
         await one.release()
 
     run(tmp_path, scenario)
