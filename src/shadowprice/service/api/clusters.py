@@ -16,7 +16,7 @@ from shadowprice.core.specs import validate
 from shadowprice.core.specs.cluster import ServerSpec
 from shadowprice.core.specs.fields import plain
 from shadowprice.core.wording import closest, shown
-from shadowprice.service.api import documents
+from shadowprice.service.api.documents import clusters as documents
 from shadowprice.service.api.requests import (
     Anyone,
     Asked,

@@ -12,7 +12,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 from shadowprice.service import comparison as comparisons
 from shadowprice.service import timeline as timelines
-from shadowprice.service.api import documents
+from shadowprice.service.api.documents import comparing as documents
 from shadowprice.service.api.requests import (
     Anyone,
     Asked,

@@ -15,7 +15,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import escaped, shown
 from shadowprice.executors.progress import read_progress
 from shadowprice.service import reading
-from shadowprice.service.api import documents
+from shadowprice.service.api.documents import jobs as documents
 from shadowprice.service.api.requests import (
     Anyone,
     Asked,

@@ -14,7 +14,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 from shadowprice.service import reading
 from shadowprice.service import timeline as timelines
-from shadowprice.service.api import documents
+from shadowprice.service.api.documents import looking as documents
 from shadowprice.service.api.jobs import own_job
 from shadowprice.service.api.requests import (
     Anyone,

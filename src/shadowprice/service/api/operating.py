@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 import shadowprice
 from shadowprice.policies.registry import policies
-from shadowprice.service.api import documents
+from shadowprice.service.api.documents import operating as documents
 from shadowprice.service.api.requests import (
     Anyone,
     Asked,

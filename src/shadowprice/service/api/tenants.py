@@ -17,8 +17,8 @@ from shadowprice.core.specs.cluster import TenantSpec
 from shadowprice.core.wording import is_text, shown
 from shadowprice.service import statements
 from shadowprice.service.accounts import NEVER, Kind
-from shadowprice.service.api import documents
 from shadowprice.service.api.clusters import checked_amounts
+from shadowprice.service.api.documents import tenants as documents
 from shadowprice.service.api.requests import (
     Anyone,
     Asked,
