@@ -7,7 +7,7 @@ TRAIN_STAMP := $(VENV)/.installed-train
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
 
-.PHONY: help demo live live-train test test-debian test-train test-nojit smoke lint docs charts fuzz fuzz-api bench clean
+.PHONY: help demo live live-train test test-debian test-train testbed test-kubernetes test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -40,13 +40,20 @@ live-train: $(TRAIN_STAMP) ## The same with torch: an image classifier and a sma
 	@$(BIN)/python tools/live.py --example training --limit 1800
 
 test: $(STAMP) ## Run the tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not browser and not postgres and not train and not ray'
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not browser and not postgres and not train and not ray and not kubernetes'
 
 test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'browser or postgres'
 
 test-train: $(TRAIN_STAMP) ## Run the tests that need torch and Ray, which are large
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -rfEs --tb=short --timeout 600 -m 'train or ray'
+
+testbed: $(STAMP) ## Build Kubernetes from Debian's packages into the cache, once (root on Debian 12; ten minutes or more)
+	@$(BIN)/python -m tools.testbed.build
+
+test-kubernetes: $(STAMP) ## Run the tests on a real Kubernetes on this machine (after make testbed; root)
+	@$(BIN)/python -m tools.testbed.build --check || true
+	@$(BIN)/python -m pytest -n 0 -rs -m kubernetes
 
 test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compiler, as `make test` does too
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py

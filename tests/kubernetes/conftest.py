@@ -1,0 +1,17 @@
+"""Everything here runs on a real API server; without the built testbed it is skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.testbeds import control_plane, testbed
+
+__all__ = ["control_plane", "testbed"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.kubernetes)

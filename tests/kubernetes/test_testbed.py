@@ -1,0 +1,241 @@
+"""The testbed itself: what the other tests here stand on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tools.testbed import BASE, ApiError, Testbed, TestbedError, host_python
+from tools.testbed.audit import Audit
+from tools.testbed.process import eventually
+
+PATIENCE = 120.0
+
+
+def pod(name: str, command: str | list[str], node: str | None = None, **spec: Any) -> dict:
+    words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+    container = {"name": "main", "image": BASE, "imagePullPolicy": "Never", "command": words}
+    container.update(spec.pop("container", {}))
+    where = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": spec.pop("labels", {})},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 5,
+            "containers": [container],
+            **where,
+            **spec,
+        },
+    }
+
+
+class Space:
+    """A namespace of a test's own."""
+
+    def __init__(self, bed: Testbed, name: str) -> None:
+        self.bed, self.path = bed, f"/api/v1/namespaces/{name}"
+        bed.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        self.name = name
+
+    def submit(self, made: dict) -> None:
+        # The account that pods need comes a moment after its namespace.
+        eventually(self.has_account, f"the account of {self.name}")
+        self.bed.ask("POST", f"{self.path}/pods", made)
+
+    def has_account(self) -> bool:
+        return self.finds(f"{self.path}/serviceaccounts/default")
+
+    def finds(self, path: str) -> bool:
+        try:
+            self.bed.ask("GET", path)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def get(self, name: str) -> dict[str, Any]:
+        return dict(self.bed.ask("GET", f"{self.path}/pods/{name}"))
+
+    def wait(self, name: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        until = time.monotonic() + PATIENCE
+        while not condition(found := self.get(name)):
+            assert time.monotonic() < until, json.dumps(found["status"], indent=1)
+            time.sleep(0.1)
+        return found
+
+    def phase(self, name: str, *phases: str) -> dict[str, Any]:
+        return self.wait(name, lambda found: found["status"]["phase"] in phases)
+
+    def gone(self, name: str) -> None:
+        eventually(lambda: not self.finds(f"{self.path}/pods/{name}"), f"pod {name} is gone")
+
+    def logs(self, name: str) -> str:
+        return str(self.bed.ask("GET", f"{self.path}/pods/{name}/log"))
+
+    def delete(self, name: str, grace: int | None = None) -> None:
+        more = "" if grace is None else f"?gracePeriodSeconds={grace}"
+        self.bed.ask("DELETE", f"{self.path}/pods/{name}{more}")
+
+
+@pytest.fixture
+def space(testbed: Testbed, request: pytest.FixtureRequest) -> Iterator[Space]:
+    name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "")[:50].strip("-")
+    space = Space(testbed, name)
+    yield space
+    testbed.ask("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def test_a_pod_runs_where_it_is_told_and_its_end_and_log_are_seen(space: Space) -> None:
+    space.submit(pod("a", "echo hello; hostname; exit 3", "two"))
+    found = space.phase("a", "Failed")
+    (state,) = found["status"]["containerStatuses"]
+    assert state["state"]["terminated"]["exitCode"] == 3
+    assert found["spec"]["nodeName"] == "two"
+    assert space.logs("a") == "hello\na\n"
+
+
+def test_a_pod_that_is_deleted_is_told_first(space: Space) -> None:
+    space.submit(pod("a", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.1; done", "one"))
+    space.phase("a", "Running")
+    space.delete("a")
+    space.gone("a")
+
+
+def test_this_interpreter_runs_inside(space: Space) -> None:
+    import sys
+
+    volumes, mounts = host_python()
+    script = "import sys, shadowprice, numpy; print(sys.version_info[:2])"
+    words = [sys.executable, "-c", script]
+    env = [{"name": "PYTHONPATH", "value": ":".join(one for one in sys.path if "/src" in one)}]
+    container = {"volumeMounts": mounts, "env": env}
+    space.submit(pod("a", words, container=container, volumes=volumes))
+    space.phase("a", "Succeeded", "Failed")
+    assert space.logs("a") == f"{sys.version_info[:2]}\n"
+
+
+def test_pods_of_two_nodes_find_each_other_by_name(space: Space) -> None:
+    ports = [{"port": 7000}]
+    service = {"clusterIP": "None", "selector": {"set": "x"}, "ports": ports}
+    service["publishNotReadyAddresses"] = True
+    path = f"{space.path}/services"
+    space.bed.ask("POST", path, {"metadata": {"name": "peers"}, "spec": service})
+    named = {"subdomain": "peers", "labels": {"set": "x"}}
+    space.submit(pod("a", "echo found | nc -l -p 7000", "one", hostname="first", **named))
+    line = "until nc first.peers 7000; do sleep 0.2; done"
+    space.submit(pod("b", line, "two", hostname="second", **named))
+    space.phase("b", "Succeeded")
+    assert space.logs("b").splitlines()[-1] == "found"
+
+
+def test_memory_beyond_its_limit_kills_a_container(space: Space) -> None:
+    limits = {"resources": {"limits": {"memory": "30Mi"}, "requests": {"memory": "10Mi"}}}
+    script = "tail /dev/zero"
+    space.submit(pod("a", script, "one", container=limits))
+    found = space.phase("a", "Failed")
+    (state,) = found["status"]["containerStatuses"]
+    assert state["state"]["terminated"]["reason"] == "OOMKilled"
+
+
+def test_an_image_that_is_not_there_and_a_node_without_room_are_said(space: Space) -> None:
+    missing = {"image": "shadowprice.test/none:1"}
+    space.submit(pod("a", "true", "one", container=missing))
+    found = space.wait("a", lambda found: bool(_waiting(found)))
+    assert _waiting(found) == "ErrImageNeverPull"
+    gpus = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    space.submit(pod("b", "sleep 60", "one", container=gpus))
+    space.phase("b", "Running")
+    space.submit(pod("c", "sleep 60", "one", container=gpus))
+    found = space.wait("c", lambda found: bool(found["status"].get("conditions")))
+    assert found["status"]["conditions"][0]["reason"] == "Unschedulable"
+    for name in ("b", "c"):
+        space.delete(name, 0)
+
+
+def _waiting(found: dict[str, Any]) -> str:
+    for one in found["status"].get("containerStatuses", ()):
+        return str(one["state"].get("waiting", {}).get("reason", "")).replace(
+            "ContainerCreating", ""
+        )
+    return ""
+
+
+def test_users_and_accounts_may_do_what_they_are_given(testbed: Testbed, space: Space) -> None:
+    with pytest.raises(ApiError, match="403"):
+        testbed.ask("GET", f"{space.path}/pods", user="nobody")
+    testbed.kubectl("create", "serviceaccount", "robot", "-n", space.name)
+    config = str(testbed.account(space.name, "robot"))
+    with pytest.raises(TestbedError, match="forbidden"):
+        testbed.kubectl("--kubeconfig", config, "get", "pods", "-n", space.name)
+    words = ("create", "rolebinding", "robot", "--clusterrole=view", "-n", space.name)
+    testbed.kubectl(*words, f"--serviceaccount={space.name}:robot")
+    assert testbed.kubectl("--kubeconfig", config, "get", "pods", "-n", space.name) == ""
+
+
+def test_a_node_that_is_lost_takes_its_pods_and_comes_back(testbed: Testbed, space: Space) -> None:
+    space.submit(pod("a", "echo ready; sleep 1000", "two"))
+    space.phase("a", "Running")
+    testbed.lose("two")
+    try:
+        space.wait("a", lambda found: "deletionTimestamp" in found["metadata"])
+        assert not testbed.nodes["two"].is_ready()
+    finally:
+        testbed.restore("two")
+    space.gone("a")
+    space.submit(pod("b", "echo again", "two"))
+    space.phase("b", "Succeeded")
+
+
+def test_a_node_that_is_cut_off_goes_on_and_is_told_later(testbed: Testbed, space: Space) -> None:
+    space.submit(pod("a", "sleep 1000", "two"))
+    space.phase("a", "Running")
+    before = testbed.nodes["two"].groups.processes()
+    testbed.cut("two")
+    try:
+        space.wait("a", lambda found: "deletionTimestamp" in found["metadata"])
+        assert before <= testbed.nodes["two"].groups.processes()
+    finally:
+        testbed.join("two")
+    space.gone("a")
+
+
+@pytest.mark.parametrize("name", ["etcd", "kube-apiserver"])
+def test_what_was_told_survives_a_kill(testbed: Testbed, space: Space, name: str) -> None:
+    space.submit(pod("a", "sleep 1000", "one"))
+    space.phase("a", "Running")
+    testbed.kill(name)
+    testbed.restart(name)
+    testbed.component("kube-apiserver").wait()
+    assert space.phase("a", "Running")["spec"]["nodeName"] == "one"
+    space.delete("a", 0)
+
+
+def test_watches_expire(testbed: Testbed, space: Space) -> None:
+    old = testbed.ask("GET", f"{space.path}/pods")["metadata"]["resourceVersion"]
+    testbed.kubectl("create", "configmap", "more", "-n", space.name)
+    testbed.expire_watches()
+    answer = testbed.ask("GET", f"{space.path}/pods?watch=1&timeoutSeconds=5&resourceVersion={old}")
+    assert answer["object"]["code"] == 410
+
+
+def test_the_log_has_the_pods_that_are_there(testbed: Testbed, space: Space) -> None:
+    for name in ("a", "b", "c"):
+        space.submit(pod(name, "sleep 1000", "one"))
+    for name in ("a", "b", "c"):
+        space.phase(name, "Running")
+    space.delete("b", 0)
+    space.delete("c")
+    space.gone("c")
+    listed = testbed.ask("GET", "/api/v1/pods")["items"]
+    audit = Audit.read(testbed.audit)
+    # Other tests' namespaces may be on their way out meanwhile.
+    here = {one["metadata"]["uid"] for one in listed if one["metadata"]["namespace"] == space.name}
+    mine = {uid for uid in audit.present() if audit.pods[uid].namespace == space.name}
+    assert mine == here
+    assert len(here) == 1

@@ -1,0 +1,50 @@
+"""A testbed started by hand: ``python -m tools.testbed --nodes one,two``.
+
+It says how to speak to it, and ends with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+
+from tools.testbed import Testbed, TestbedError
+
+
+def main() -> int:
+    """Start a testbed, wait, and end it."""
+    parser = argparse.ArgumentParser(prog="python -m tools.testbed", description=__doc__)
+    parser.add_argument(
+        "--nodes", default="one,two", help="names of nodes that run pods; empty: none"
+    )
+    parser.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu that each says it has")
+    parser.add_argument("--hollow", type=int, default=0, help="how many nodes that pretend")
+    told = parser.parse_args()
+    names = [name for name in told.nodes.split(",") if name]
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    began = time.monotonic()
+    bed = Testbed(
+        {name: {} for name in names},
+        capacity={name: {"nvidia.com/gpu": told.gpus} for name in names if told.gpus},
+        hollow=told.hollow,
+    )
+    try:
+        with bed:
+            ready = {"seconds": round(time.monotonic() - began, 1), "folder": str(bed.folder)}
+            print(json.dumps(ready), flush=True)
+            print(f"export KUBECONFIG={bed.kubeconfig}", flush=True)
+            over.wait()
+    except TestbedError as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Who may speak to a testbed's API server: certificates, tokens, kubeconfigs, requests."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import secrets
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.testbed.process import run
+
+ADMIN = "admin"
+SCHEDULER = "system:kube-scheduler"
+CONTROLLER = "system:kube-controller-manager"
+
+
+class ApiError(RuntimeError):
+    """The API server answered that it would not; ``status`` is its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"HTTP {status}: {message}")
+        self.status = status
+
+
+def certificates(folder: Path, names: Sequence[str], addresses: Sequence[str]) -> None:
+    """Make an authority (``ca.crt``), a server's certificate of it, and the key of accounts.
+
+    Parameters
+    ----------
+    folder : Path
+        Where ``ca.crt``, ``server.crt``, ``server.key`` and ``accounts.key`` come to be.
+    names, addresses : sequence of str
+        What the server is called.
+    """
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    also = ",".join([*(f"DNS:{one}" for one in names), *(f"IP:{one}" for one in addresses)])
+    ca, ca_key = str(folder / "ca.crt"), str(folder / "ca.key")
+    run(
+        "openssl", "req", "-x509", *key, "-keyout", ca_key, "-out", ca, "-days", "365",
+        "-subj", "/CN=testbed", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+    )  # fmt: skip
+    request, extensions = folder / "server.csr", folder / "server.ext"
+    extensions.write_text(
+        f"subjectAltName={also}\nextendedKeyUsage=serverAuth\nkeyUsage=digitalSignature\n"
+        "basicConstraints=CA:FALSE\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+    )
+    run(
+        "openssl", "req", *key, "-keyout", str(folder / "server.key"), "-out", str(request),
+        "-subj", "/CN=kube-apiserver",
+    )  # fmt: skip
+    run(
+        "openssl", "x509", "-req", "-in", str(request), "-CA", ca, "-CAkey", ca_key, "-days", "365",
+        "-CAcreateserial", "-out", str(folder / "server.crt"), "-extfile", str(extensions),
+    )  # fmt: skip
+    # Go reads an EC key only in the form that says nothing of its parameters beside it.
+    run(
+        "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout",
+        "-out", str(folder / "accounts.key"),
+    )  # fmt: skip
+
+
+class Access:
+    """Users by token, and what lets each of them in.
+
+    Parameters
+    ----------
+    folder : Path
+        Where certificates, ``tokens.csv`` and kubeconfigs are kept.
+    url : str
+        The API server's address.
+    users : mapping of str to sequence of str
+        Groups of each user.
+    """
+
+    def __init__(self, folder: Path, url: str, users: Mapping[str, Sequence[str]]) -> None:
+        self.folder, self.url = folder, url
+        self.tokens = {name: secrets.token_hex(16) for name in users}
+        text = io.StringIO()
+        writer = csv.writer(text)
+        for name, groups in users.items():
+            writer.writerow([self.tokens[name], name, name, ",".join(groups)])
+        self.file = folder / "tokens.csv"
+        self.file.write_text(text.getvalue())
+        self.file.chmod(0o600)
+        self.certificate = folder / "ca.crt"
+        self._context: ssl.SSLContext | None = None
+
+    def kubeconfig(self, user: str) -> Path:
+        """Return the kubeconfig of a user."""
+        path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
+        return path if path.exists() else self.write(path, user, self.tokens[user])
+
+    def write(self, path: Path, user: str, token: str) -> Path:
+        """Write the kubeconfig of whoever has a token."""
+        # JSON is YAML.
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "testbed",
+            "clusters": [
+                {
+                    "name": "testbed",
+                    "cluster": {
+                        "server": self.url,
+                        "certificate-authority": str(self.certificate),
+                    },
+                }
+            ],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
+        }
+        path.touch(0o600)
+        path.write_text(json.dumps(content, indent=1))
+        return path
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        user: str = ADMIN,
+        kind: str = "application/json",
+        timeout: float = 30.0,
+    ) -> Any:
+        """Return what the API server answers, parsed where it is JSON.
+
+        Parameters
+        ----------
+        method, path : str
+            The request; the path begins with a slash.
+        body : object
+            What is sent, as JSON.
+        user : str
+            Who asks.
+        kind : str
+            Content type of the body; patches have their own.
+        timeout : float
+            Seconds.
+
+        Raises
+        ------
+        ApiError
+            If the answer is no success.
+        OSError
+            If nobody answers.
+        """
+        if self._context is None:
+            self._context = ssl.create_default_context(cafile=str(self.certificate))
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.tokens[user]}", "Content-Type": kind}
+        request = urllib.request.Request(self.url + path, content, headers, method=method)
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._context)
+        )
+        try:
+            with opener.open(request, timeout=timeout) as answer:
+                read = answer.read()
+        except urllib.error.HTTPError as error:
+            raise ApiError(error.code, error.read().decode(errors="replace").strip()) from None
+        try:
+            return json.loads(read)
+        except ValueError:
+            return read.decode(errors="replace")

@@ -1,0 +1,279 @@
+"""What the API server's own log says of pods: nothing doubled, nothing left, how much was asked.
+
+The log has a line for every request that was answered, in the order of the answers. A pod counts as
+live from when its making was answered until its removal, or a status that says that it is over, was
+asked for: what overlaps so did overlap, whatever the order of lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+JOB, GENERATION = "shadowprice.io/job", "shadowprice.io/generation"
+"""Labels by which a pod says whose it is."""
+
+_OVER = {"Succeeded", "Failed"}
+_NAMED = re.compile(r"(?:shadowprice-|sp-)(?P<key>[0-9a-f]{16,32})(?:-|$)")
+_NEVER = float("inf")
+
+
+@dataclass
+class Pod:
+    """The life of one pod.
+
+    Parameters
+    ----------
+    namespace, name, uid : str
+        Which it is.
+    job : str
+        The job that its labels name; empty for others' pods.
+    generation : int
+        The generation that they name.
+    made : float
+        When its making was answered, seconds since 1970; where no line tells, the latest that it
+        may have been.
+    over : float
+        When a request came after which it ran no more: its removal, or a status that says so.
+    removed : float
+        When the request for its removal came that removed it.
+    told : tuple of str
+        Who asked for its deletion, with what grace or eviction; in order.
+    logged : bool
+        Whether a line tells of its making: the API server may have been killed in between.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    job: str = ""
+    generation: int = 0
+    made: float = 0.0
+    over: float = _NEVER
+    removed: float = _NEVER
+    told: tuple[str, ...] = ()
+    logged: bool = True
+
+    def __str__(self) -> str:
+        """Return what people call it."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request that was answered.
+
+    Parameters
+    ----------
+    verb, resource : str
+        What was asked; a subresource follows after a slash.
+    user : str
+        Who asked.
+    job : str
+        The first 16 digits of the key of the job that it is about; empty where no name tells.
+    status : int
+        HTTP status of the answer.
+    at : float
+        When it came, seconds since 1970.
+    """
+
+    verb: str
+    resource: str
+    user: str
+    job: str
+    status: int
+    at: float
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def entries(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the lines of a log; one that was cut off at its end is left out."""
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+@dataclass
+class Audit:
+    """A log, read.
+
+    Parameters
+    ----------
+    pods : dict of str to Pod
+        Every pod by uid.
+    calls : list of Call
+        Every request but watches that began, in the order of their answers.
+    """
+
+    pods: dict[str, Pod] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> Audit:
+        """Read a log, as far as it is written."""
+        return cls.of(entries(path))
+
+    @classmethod
+    def of(cls, lines: Iterable[Mapping[str, Any]]) -> Audit:
+        """Read lines that were parsed."""
+        audit = cls()
+        for line in lines:
+            audit._take(line)
+        return audit
+
+    # -------------------------------------------------------------- reading
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if line["stage"] != "ResponseComplete":
+            return
+        about = line.get("objectRef") or {}
+        resource = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
+        status = int((line.get("responseStatus") or {}).get("code", 0))
+        came = _time(line["requestReceivedTimestamp"])
+        if resource:
+            found = _NAMED.match(about.get("name") or self._made_name(line))
+            job = found["key"][:16] if found else ""
+            user = line["user"].get("username", "")
+            self.calls.append(Call(line["verb"], resource, user, job, status, came))
+        if about.get("resource") == "pods" and 200 <= status < 300:
+            self._pods(line, about, came)
+
+    @staticmethod
+    def _made_name(line: Mapping[str, Any]) -> str:
+        made = line.get("requestObject") or {}
+        return str((made.get("metadata") or {}).get("name", ""))
+
+    def _pods(self, line: Mapping[str, Any], about: Mapping[str, Any], came: float) -> None:
+        answer = line.get("responseObject") or {}
+        if line["verb"] == "deletecollection":
+            for one in answer.get("items") or ():
+                self._deleted(line, one, came)
+        elif about.get("subresource") == "eviction":
+            self._evicted(line, about)
+        elif answer.get("metadata", {}).get("uid") and answer.get("kind") == "Pod":
+            pod = self._seen(line, answer)
+            if line["verb"] == "delete":
+                self._deleted(line, answer, came)
+            elif (answer.get("status") or {}).get("phase") in _OVER:
+                pod.over = min(pod.over, came)
+
+    def _seen(self, line: Mapping[str, Any], found: Mapping[str, Any]) -> Pod:
+        meta = found["metadata"]
+        pod = self.pods.get(meta["uid"])
+        labels = meta.get("labels") or {}
+        if pod is None:
+            pod = Pod(meta["namespace"], meta["name"], meta["uid"])
+            pod.logged = line["verb"] == "create"
+            if pod.logged:
+                pod.made = _time(line["stageTimestamp"])
+            else:  # the time of creation is cut off to seconds
+                came = _time(line["requestReceivedTimestamp"])
+                pod.made = min(_time(meta["creationTimestamp"]) + 1.0, came)
+            pod.job = labels.get(JOB, "")
+            pod.generation = int(labels.get(GENERATION, 0))
+            self.pods[pod.uid] = pod
+        return pod
+
+    def _deleted(self, line: Mapping[str, Any], found: Mapping[str, Any], came: float) -> None:
+        meta = found["metadata"]
+        pod = self._seen(line, found)
+        grace = meta.get("deletionGracePeriodSeconds")
+        pod.told += (f"{line['user'].get('username', '')} grace {grace}",)
+        # An answer without a time of deletion, or with no grace left, is that of the removal.
+        if "deletionTimestamp" not in meta or not grace:
+            pod.removed = min(pod.removed, came)
+            pod.over = min(pod.over, came)
+
+    def _evicted(self, line: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        for pod in self.pods.values():
+            same = (pod.namespace, pod.name) == (about["namespace"], about["name"])
+            if same and pod.removed == _NEVER:
+                pod.told += (f"{line['user'].get('username', '')} evicts",)
+
+    # -------------------------------------------------------------- judging
+
+    def of_jobs(self) -> list[Pod]:
+        """Return the pods that jobs' labels are on, in the order in which they were made."""
+        return sorted((pod for pod in self.pods.values() if pod.job), key=lambda pod: pod.made)
+
+    def doubled(self) -> list[str]:
+        """Return every two generations of a job that had live pods at once, a line each."""
+        found = []
+        live: dict[str, list[Pod]] = {}
+        for pod in self.of_jobs():
+            mine = live.setdefault(pod.job, [])
+            mine[:] = [other for other in mine if other.over > pod.made]
+            found += [
+                f"{pod} of generation {pod.generation} was made while {other} of generation"
+                f" {other.generation} was live"
+                for other in mine
+                if other.generation != pod.generation
+            ]
+            mine.append(pod)
+        return found
+
+    def twice(self) -> list[str]:
+        """Return every pod that was made again under its name, a line each.
+
+        A generation begins once, so none of its pods is made twice.
+        """
+        names = Counter((pod.job, pod.generation, str(pod)) for pod in self.of_jobs())
+        return [
+            f"{name} was made {count} times" for (_, _, name), count in names.items() if count > 1
+        ]
+
+    def backwards(self) -> list[str]:
+        """Return every pod of a generation older than one that had pods before, a line each."""
+        found, newest = [], dict[str, int]()
+        for pod in self.of_jobs():
+            if pod.generation < newest.get(pod.job, 0):
+                found.append(f"{pod} of generation {pod.generation} came after {newest[pod.job]}")
+            newest[pod.job] = max(newest.get(pod.job, 0), pod.generation)
+        return found
+
+    def orphaned(self, expected: Collection[tuple[str, int]] = ()) -> list[str]:
+        """Return jobs' pods that were never removed, a line each.
+
+        Parameters
+        ----------
+        expected : collection of (str, int)
+            Jobs' keys and generations whose pods may still be there.
+        """
+        return [
+            f"{pod} of generation {pod.generation} is left"
+            for pod in self.of_jobs()
+            if pod.removed == _NEVER and (pod.job, pod.generation) not in expected
+        ]
+
+    def faults(self, expected: Collection[tuple[str, int]] = ()) -> list[str]:
+        """Return everything that is wrong; see `doubled`, `twice`, `backwards`, `orphaned`."""
+        return [*self.doubled(), *self.twice(), *self.backwards(), *self.orphaned(expected)]
+
+    def present(self) -> set[str]:
+        """Return uids of the pods that are there at the end, as the log has it."""
+        return {pod.uid for pod in self.pods.values() if pod.removed == _NEVER}
+
+    def counts(self, *users: str) -> dict[str, Counter[str]]:
+        """Return how often each verb was asked for every job, by the digits of its key.
+
+        Parameters
+        ----------
+        *users : str
+            Whose requests count; everybody's where none is named. Requests about no one job are
+            counted under an empty key.
+        """
+        counted: dict[str, Counter[str]] = {}
+        for call in self.calls:
+            if not users or call.user in users:
+                counted.setdefault(call.job, Counter())[f"{call.verb} {call.resource}"] += 1
+        return counted

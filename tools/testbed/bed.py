@@ -1,0 +1,354 @@
+"""A whole cluster on this machine, as tests have it."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from tools.testbed import images
+from tools.testbed.access import ApiError
+from tools.testbed.hollow import Hollow
+from tools.testbed.names import Names
+from tools.testbed.network import Forward, Network
+from tools.testbed.nodes import Groups, Node, unmount
+from tools.testbed.places import TestbedError, missing, program
+from tools.testbed.plane import NODE_GRACE, SERVICES, ControlPlane
+from tools.testbed.process import PATIENCE, Component, Ports, eventually
+
+_PREFIX = "testbed-"
+_KERNEL = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
+"""What a kubelet sets of the machine that it takes for its own."""
+
+
+class Testbed:
+    """A cluster on loopback and a bridge, with everything it keeps in one temporary folder.
+
+    Several may run at once. It begins with ``start`` or a ``with`` block, and leaves nothing after
+    ``stop``; what one leaves whose process was killed, the next one that starts removes.
+
+    Parameters
+    ----------
+    nodes : mapping of str to mapping of str to str
+        Labels of each node that runs pods. Nodes take a control plane alone from being every
+        user's to being root's.
+    capacity : mapping of str to mapping of str to int
+        What a node says it has beside this machine's cores and memory, such as
+        ``nvidia.com/gpu``; of ``cpu`` (cores) and ``memory`` (bytes) how much of this machine's.
+    hollow : int
+        How many hollow nodes there are beside, which pretend to run pods: ``hollow-0``, ...
+    users : mapping of str to sequence of str
+        Users by token beside ``admin``, with their groups.
+    node_grace : float
+        Seconds without a sign of life after which a node counts as not ready.
+    apiserver : sequence of str
+        More arguments of the API server.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        capacity: Mapping[str, Mapping[str, int]] | None = None,
+        hollow: int = 0,
+        users: Mapping[str, Sequence[str]] | None = None,
+        node_grace: float = NODE_GRACE,
+        apiserver: Sequence[str] = (),
+    ) -> None:
+        self._wanted = dict(nodes or {})
+        self._capacity = dict(capacity or {})
+        self._hollow = hollow
+        self._users = {name: tuple(groups) for name, groups in (users or {}).items()}
+        self._grace, self._apiserver = node_grace, tuple(apiserver)
+        self._stack = ExitStack()
+        self.nodes: dict[str, Node] = {}
+
+    # -------------------------------------------------------------- its life
+
+    def __enter__(self) -> Testbed:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything and wait until all of it is ready.
+
+        Raises
+        ------
+        TestbedError
+            If it cannot, with what is missing or what a program said last.
+        """
+        reason = missing(nodes=bool(self._wanted))
+        if reason:
+            raise TestbedError(reason)
+        sweep()
+        with ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+
+    def _start(self, stack: ExitStack) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+        stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        stack.enter_context(_claimed(self.folder))
+        ports = Ports()
+        stack.callback(ports.release)
+        services, inside = SERVICES, "10.96.0.1"
+        network = Network(_bridge(self.folder), tuple(self._wanted))
+        if self._wanted:
+            stack.enter_context(_kernel())
+            stack.callback(network.stop)
+            network.start()
+            services, inside = network.services, network.apiserver
+        users = dict(self._users)
+        for name in [*self._wanted, *(f"hollow-{number}" for number in range(self._hollow))]:
+            users[f"system:node:{name}"] = ("system:nodes",)
+        self.plane = ControlPlane(
+            self.folder, ports, users, self._grace, self._apiserver, services, inside
+        )
+        self.access = self.plane.access
+        stack.callback(self.plane.stop)
+        self.plane.start()
+        if self._wanted:
+            forward = Forward(network.apiserver, self.plane.port)
+            stack.callback(forward.close)
+            names = Names(network.gateway, self.access)
+            stack.callback(names.close)
+            self._start_nodes(stack, network, ports)
+        self.hollow = Hollow(self.folder, self.access, self._hollow)
+        stack.callback(self.hollow.stop)
+        self.hollow.start()
+
+    def _start_nodes(self, stack: ExitStack, network: Network, ports: Ports) -> None:
+        archives = images.write(self.folder)
+        group = Groups(f"/{self.folder.name}")
+        stack.callback(group.remove)
+        for name, labels in self._wanted.items():
+            node = Node(
+                name,
+                self.folder / f"n{len(self.nodes)}",
+                self.access,
+                network,
+                ports.free(),
+                f"{group.name}/{name}",
+                archives,
+                labels,
+                self._capacity.get(name, {}),
+            )
+            self.nodes[name] = node
+            stack.callback(node.end)
+        for node in self.nodes.values():
+            node.start()
+        for node in self.nodes.values():
+            node.wait()
+
+    def stop(self) -> None:
+        """End everything, and leave nothing."""
+        self._stack.close()
+        self.nodes.clear()
+
+    # -------------------------------------------------------------- how to use it
+
+    @property
+    def url(self) -> str:
+        """The API server's address."""
+        return self.plane.url
+
+    @property
+    def certificate(self) -> Path:
+        """The authority that its certificate is of."""
+        return self.access.certificate
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig of a user who may do anything."""
+        return self.access.kubeconfig("admin")
+
+    @property
+    def audit(self) -> Path:
+        """The API server's audit log, lines of JSON."""
+        return self.plane.audit
+
+    def kubeconfig_of(self, user: str) -> Path:
+        """Return the kubeconfig of one of ``users``."""
+        return self.access.kubeconfig(user)
+
+    def account(self, namespace: str, name: str) -> Path:
+        """Return the kubeconfig of a service account, which has to be there.
+
+        Raises
+        ------
+        TestbedError
+            If it is not, or has no token in time.
+        """
+        where = f"/api/v1/namespaces/{namespace}"
+        found: list[str] = []
+
+        def has_token() -> bool:
+            with suppress(ApiError):
+                account = self.access.ask("GET", f"{where}/serviceaccounts/{name}")
+                found.extend(one["name"] for one in account.get("secrets") or ())
+            return bool(found)
+
+        eventually(has_token, f"a token of the account {namespace}/{name}", 60.0)
+        secret = self.access.ask("GET", f"{where}/secrets/{found[0]}")
+        token = base64.b64decode(secret["data"]["token"]).decode()
+        path = self.folder / f"account-{namespace}-{name}.kubeconfig"
+        return self.access.write(path, f"{namespace}-{name}", token)
+
+    def ask(self, method: str, path: str, body: object = None, **more: Any) -> Any:
+        """Return what the API server answers; see `access.Access.ask`."""
+        return self.access.ask(method, path, body, **more)
+
+    def kubectl(self, *words: str, given: str | None = None, user: str = "admin") -> str:
+        """Run kubectl and return what it says.
+
+        Raises
+        ------
+        TestbedError
+            If it fails, with what it said.
+        """
+        kubeconfig = str(self.access.kubeconfig(user))
+        done = subprocess.run(
+            [program("kubectl"), "--kubeconfig", kubeconfig, *words],
+            input=given,
+            stdin=subprocess.DEVNULL if given is None else None,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            env={"HOME": str(self.folder), "PATH": "/usr/bin:/bin"},
+        )
+        if done.returncode:
+            raise TestbedError(f"kubectl {' '.join(words)}: {done.stderr.strip()}")
+        return done.stdout
+
+    # -------------------------------------------------------------- faults
+
+    def component(self, name: str) -> Component:
+        """Return a program of the control plane, by its name."""
+        return self.plane.components[name]
+
+    def kill(self, name: str) -> None:
+        """Kill a program of the control plane, without a warning."""
+        self.component(name).kill()
+
+    def restart(self, name: str) -> None:
+        """Start a program of the control plane again, and wait until it does its work."""
+        self.component(name).kill()
+        self.component(name).start()
+        self.component(name).wait()
+
+    def expire_watches(self) -> None:
+        """Have every watch that begins at a revision of before now answered with 410 Gone.
+
+        The API server is killed and begun again, which ends the watches there are, and etcd
+        forgets what was before.
+        """
+        self.kill("kube-apiserver")
+        self.plane.compact()
+        self.restart("kube-apiserver")
+
+    def lose(self, name: str) -> None:
+        """Let a node's machine go down; everything that ran there is gone at once."""
+        self.nodes[name].lose()
+
+    def restore(self, name: str, *, wiped: bool = False) -> None:
+        """Bring a node back.
+
+        Parameters
+        ----------
+        name : str
+            The node.
+        wiped : bool
+            Whether it comes back without its disk, knowing nothing of the pods that it ran.
+        """
+        if wiped:
+            self.nodes[name].wipe()
+        self.nodes[name].start()
+        self.nodes[name].wait()
+
+    def cut(self, name: str) -> None:
+        """Part a node from the API server: its pods go on, and nobody hears of them."""
+        self.nodes[name].freeze()
+
+    def join(self, name: str) -> None:
+        """Have a node that was cut speak to the API server again."""
+        self.nodes[name].thaw()
+        eventually(self.nodes[name].is_ready, f"node {name} is ready again")
+
+
+def _bridge(folder: Path) -> str:
+    return f"tb-{folder.name.removeprefix(_PREFIX)}"[:15]
+
+
+class _claimed:  # noqa: N801  # used as a function is
+    """Holds a folder's lock, by which others see that its testbed lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "lock"
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> None:
+        self._file = self._path.open("w")
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class _kernel:  # noqa: N801  # used as a function is
+    """Puts back what kubelets change of this machine's kernel."""
+
+    def __enter__(self) -> None:
+        self._before = {
+            name: value
+            for name in _KERNEL
+            if (value := _read(Path("/proc/sys") / name)) is not None
+        }
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._before.items():
+            with suppress(OSError):
+                (Path("/proc/sys") / name).write_text(value)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None
+
+
+def sweep() -> None:
+    """Remove what testbeds left whose process was killed."""
+    for folder in Path("/tmp").glob(f"{_PREFIX}*"):
+        try:
+            with (folder / "lock").open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(folder)
+        except OSError:  # another one's, one that lives, or one that is just being made
+            continue
+
+
+def _remove(folder: Path) -> None:
+    Groups(f"/{folder.name}").remove()
+    unmount(folder)
+    Network(_bridge(folder), ()).stop()
+    shutil.rmtree(folder, ignore_errors=True)

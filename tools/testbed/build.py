@@ -1,0 +1,261 @@
+"""Build what the testbed runs: ``make testbed``, once.
+
+Kubernetes comes from Debian's source package and is built with its own ``make``; etcd, containerd,
+runc and the plugins of pods' networks are Debian's packages. Nothing of this machine's settings is
+changed but the packages that are installed: the source is fetched with settings of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.testbed.places import (
+    BUILT,
+    MANIFEST,
+    OWN,
+    VERSION,
+    TestbedError,
+    cache,
+    digest,
+    manifest,
+)
+
+SUITE = "bookworm"
+PACKAGES = (
+    "busybox-static", "containerd", "containernetworking-plugins", "dpkg-dev", "etcd-server", "gcc",
+    "golang-go", "iproute2", "iptables", "jq", "libc6-dev", "make", "mount", "openssl", "rsync",
+    "runc", "util-linux",
+)  # fmt: skip
+HOLLOW = Path(__file__).parent / "hollow_nodes" / "main.go"
+SPACE = 8 << 30
+"""Bytes that building takes on disk; most of it is given back."""
+
+
+def say(text: str) -> None:
+    """Tell the user what happens."""
+    print(f"testbed: {text}", flush=True)
+
+
+def recipe() -> dict[str, object]:
+    """Return what decides what is built, as the manifest keeps it."""
+    return {"version": VERSION, "programs": list(BUILT + OWN), "hollow": digest(HOLLOW)}
+
+
+def faults() -> list[str]:
+    """Return what is wrong with what is cached; empty where it is whole and of this recipe."""
+    found = manifest()
+    if not found:
+        return ["nothing is built"]
+    if found.get("recipe") != recipe():
+        return ["it was built by another recipe"]
+    wrong = []
+    for name, expected in found["digests"].items():
+        path = cache() / name
+        if not path.is_file():
+            wrong.append(f"{name} is missing")
+        elif digest(path) != expected:
+            wrong.append(f"{name} is not what was built")
+    return wrong
+
+
+def _call(words: Sequence[str], log: Path, cwd: Path | None = None, **env: str) -> None:
+    with log.open("ab") as stream:
+        done = subprocess.run(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", **env},
+            check=False,
+        )
+    if done.returncode:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise TestbedError(f"{' '.join(words)} failed, see {log}:\n{tail}")
+
+
+def check() -> None:
+    """See that this machine can build.
+
+    Raises
+    ------
+    TestbedError
+        If it cannot, with why.
+    """
+    if not sys.platform.startswith("linux") or shutil.which("apt-get") is None:
+        raise TestbedError("it is built from Debian's packages, and there is no apt-get here")
+    release = Path("/etc/os-release").read_text(encoding="utf-8")
+    if f"VERSION_CODENAME={SUITE}" not in release:
+        raise TestbedError(f"it is built from the packages of Debian 12 ({SUITE}), this is another")
+    if os.geteuid() != 0:
+        raise TestbedError("installing packages takes root: run make testbed as root")
+    cache().mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(cache()).free
+    if free < SPACE:
+        raise TestbedError(f"{cache()} has {free >> 30} GB free, building takes {SPACE >> 30}")
+
+
+def install(log: Path) -> None:
+    """Install Debian's packages that are not there."""
+    asked = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n", *PACKAGES],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    there = {
+        line.split()[0].partition(":")[0]
+        for line in asked.splitlines()
+        if line.endswith(" installed")
+    }
+    absent = [name for name in PACKAGES if name not in there]
+    if not absent:
+        return
+    say(f"installing {', '.join(absent)}")
+    _call(["apt-get", "-q", "update"], log)
+    _call(["apt-get", "-q", "install", "-y", "--no-install-recommends", *absent], log)
+
+
+def fetch(work: Path, log: Path) -> Path:
+    """Return the folder of the unpacked source package."""
+    found = sorted(work.glob("kubernetes-*/"))
+    if found:
+        return found[0]
+    say("fetching the source package (15 MB)")
+    sites = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
+    uris = sorted({one.split()[0] for one in sites if one.endswith(f" {SUITE} main")})
+    if not uris:
+        raise TestbedError(f"apt-get knows no site of {SUITE} main")
+    # Settings of its own: this machine's sources of packages stay as they are.
+    (work / "sources").mkdir(exist_ok=True)
+    (work / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+    (work / "sources" / "source.sources").write_text(
+        f"Types: deb-src\nURIs: {uris[0]}\nSuites: {SUITE}\nComponents: main\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+    )
+    own = [
+        "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={work}/sources",
+        "-o", f"Dir::State::Lists={work}/lists", "-o", "APT::Sandbox::User=root",
+    ]  # fmt: skip
+    _call(["apt-get", "-q", *own, "update"], log)
+    _call(["apt-get", "-q", *own, "source", "kubernetes"], log, work)
+    found = sorted(work.glob("kubernetes-*/"))
+    if not found or VERSION not in found[0].name:
+        raise TestbedError(f"Debian's source package is not of Kubernetes {VERSION}: {found}")
+    return found[0]
+
+
+def compile_all(source: Path, work: Path, log: Path) -> None:
+    """Build every program, and put each into the cache as soon as it is there."""
+    inside = source / ".go" / "src" / "k8s.io" / "kubernetes"
+    inside.parent.mkdir(parents=True, exist_ok=True)
+    if not inside.is_symlink():
+        inside.symlink_to("../../..")
+    (source / "cmd" / "hollow-nodes").mkdir(exist_ok=True)
+    shutil.copy(HOLLOW, source / "cmd" / "hollow-nodes" / "main.go")
+    version = work / "version"
+    version.write_text(
+        f"KUBE_GIT_COMMIT='debian'\nKUBE_GIT_TREE_STATE='archive'\nKUBE_GIT_VERSION='v{VERSION}'\n"
+        "KUBE_GIT_MAJOR='1'\nKUBE_GIT_MINOR='20'\n"
+    )
+    home = work / "home"
+    home.mkdir(exist_ok=True)
+    for name in (*BUILT, "hollow-nodes"):
+        say(f"building {name}")
+        began = time.monotonic()
+        _call(
+            ["make", f"WHAT=cmd/{name}"],
+            log,
+            inside,
+            GOPATH=str(source / ".go"),
+            CGO_ENABLED="0",
+            GOFLAGS="",
+            HOME=str(home),
+            KUBE_GIT_VERSION_FILE=str(version),
+        )
+        _keep(source / "_output" / "bin" / name)
+        say(f"built {name} in {time.monotonic() - began:.0f} s")
+    pause = work / "pause"
+    _call(["gcc", "-Os", "-static", "-o", str(pause), "build/pause/linux/pause.c"], log, source)
+    _keep(pause)
+
+
+def _keep(built: Path) -> None:
+    part = cache() / f".{built.name}"
+    shutil.copy(built, part)
+    part.chmod(0o755)
+    part.rename(cache() / built.name)
+
+
+def build(*, keep: bool = False) -> None:
+    """Build everything that is not there.
+
+    Parameters
+    ----------
+    keep : bool
+        Whether sources and the compiler's cache stay, to be built from again.
+
+    Raises
+    ------
+    TestbedError
+        If it cannot be built here.
+    """
+    wrong = faults()
+    if not wrong:
+        say(f"Kubernetes {VERSION} is built and whole: {cache()}")
+        return
+    check()
+    say(f"{'; '.join(wrong)}: building Kubernetes {VERSION} in {cache()}, ten to thirty minutes")
+    began = time.monotonic()
+    work = cache() / "work"
+    work.mkdir(exist_ok=True)
+    log = cache() / "build.log"
+    install(log)
+    compile_all(fetch(work, log), work, log)
+    seconds = round(time.monotonic() - began)
+    digests = {name: digest(cache() / name) for name in BUILT + OWN}
+    content = {"recipe": recipe(), "seconds": seconds, "digests": digests}
+    part = cache() / f".{MANIFEST}"
+    part.write_text(json.dumps(content, indent=1) + "\n")
+    part.rename(cache() / MANIFEST)
+    if not keep:
+        # Go makes its caches read-only.
+        subprocess.run(["chmod", "-R", "u+w", str(work)], check=False)
+        shutil.rmtree(work)
+    say(f"built in {seconds // 60} min {seconds % 60} s: {cache()}")
+
+
+def main() -> None:
+    """Build, or say why not."""
+    parser = argparse.ArgumentParser(prog="make testbed", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="keep sources and compiler's cache")
+    parser.add_argument(
+        "--check", action="store_true", help="only say what is wrong; exit 1 if any"
+    )
+    told = parser.parse_args()
+    if told.check:
+        wrong = faults()
+        say("; ".join(wrong) or f"Kubernetes {VERSION} is built and whole: {cache()}")
+        sys.exit(1 if wrong else 0)
+    try:
+        build(keep=told.keep)
+    except (TestbedError, OSError) as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The network of a testbed's pods: a bridge that leads nowhere else.
+
+Every pod has an address on the bridge, so has every node, and this machine is the gateway.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tools.testbed.places import TestbedError
+from tools.testbed.process import run
+
+_RESULTS = Path("/var/lib/cni/results")
+_PODS_A_NODE = 240
+
+
+class Network:
+    """A bridge of a /16 of its own.
+
+    Node number ``n`` has the address ``X.Y.n.1`` and its pods others of that /24; the gateway, this
+    machine, is ``X.Y.0.1``; services have ``X.Y.255.*``, the API server the first of them.
+
+    Parameters
+    ----------
+    name : str
+        The bridge's, at most 15 characters.
+    nodes : tuple of str
+        Names of the nodes.
+    """
+
+    def __init__(self, name: str, nodes: tuple[str, ...]) -> None:
+        if len(nodes) > 250:
+            raise TestbedError("at most 250 nodes run pods")
+        self.name = name
+        self._numbers = {node: number for number, node in enumerate(nodes, 1)}
+        self._prefix = ""
+
+    def start(self) -> None:
+        """Have the bridge."""
+        taken = run("ip", "-4", "route") + run("ip", "-4", "addr")
+        free = [two for two in range(100, 250) if f"10.{two}." not in taken]
+        if not free:
+            raise TestbedError("no free network between 10.100.0.0/16 and 10.249.0.0/16")
+        self._prefix = f"10.{random.choice(free)}"
+        run("ip", "link", "add", self.name, "type", "bridge", "forward_delay", "0")
+        for address in (f"{self.gateway}/16", f"{self.apiserver}/32"):
+            run("ip", "addr", "add", address, "dev", self.name)
+        for node in self._numbers:
+            run("ip", "addr", "add", f"{self.address(node)}/32", "dev", self.name)
+        run("ip", "link", "set", self.name, "up")
+
+    @property
+    def gateway(self) -> str:
+        """Address of this machine on the bridge."""
+        return f"{self._prefix}.0.1"
+
+    @property
+    def services(self) -> str:
+        """Addresses of services."""
+        return f"{self._prefix}.255.0/24"
+
+    @property
+    def apiserver(self) -> str:
+        """The address at which pods find the API server, port 443."""
+        return f"{self._prefix}.255.1"
+
+    def address(self, node: str) -> str:
+        """Return a node's address."""
+        return f"{self._prefix}.{self._numbers[node]}.1"
+
+    def plugins(self, node: str, memory: Path) -> dict[str, Any]:
+        """Return the configuration of the plugins that give a node's pods their network.
+
+        Parameters
+        ----------
+        node : str
+            The node.
+        memory : Path
+            Where its addresses in use are kept.
+        """
+        number = self._numbers[node]
+        pods = {
+            "subnet": f"{self._prefix}.0.0/16",
+            "rangeStart": f"{self._prefix}.{number}.10",
+            "rangeEnd": f"{self._prefix}.{number}.{10 + _PODS_A_NODE}",
+            "gateway": self.gateway,
+        }
+        leases = {
+            "type": "host-local",
+            "dataDir": str(memory),
+            "ranges": [[pods]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        }
+        bridge = {"type": "bridge", "bridge": self.name, "ipMasq": False, "ipam": leases}
+        return {"cniVersion": "0.4.0", "name": self.name, "plugins": [bridge]}
+
+    def stop(self) -> None:
+        """Leave no bridge."""
+        with suppress(TestbedError):
+            run("ip", "link", "del", self.name)
+        for left in _RESULTS.glob(f"{self.name}-*"):
+            left.unlink(missing_ok=True)
+
+
+class Forward:
+    """Connections to one address led on to a port of loopback, so that pods find the API server.
+
+    Parameters
+    ----------
+    host : str
+        Where to listen, port 443.
+    port : int
+        Where they lead.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server((host, 443), backlog=128)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._port), timeout=10)
+            except OSError:
+                caller.close()
+                continue
+            server.settimeout(None)
+            for pair in ((caller, server), (server, caller)):
+                threading.Thread(target=self._copy, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _copy(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := source.recv(1 << 16):
+                target.sendall(piece)
+        for one in (source, target):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        source.close()
+
+    def close(self) -> None:
+        """Listen no more."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()

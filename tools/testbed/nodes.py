@@ -1,0 +1,375 @@
+"""Nodes of a testbed: each a kubelet and a containerd of its own, which run real pods.
+
+One containerd a node, for a kubelet ends every pod that it finds and does not know. All share this
+machine's kernel; each has its own folder, ports, control groups and address.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tools.testbed.access import Access, ApiError
+from tools.testbed.images import PAUSE
+from tools.testbed.names import DOMAIN
+from tools.testbed.network import Network
+from tools.testbed.places import PLUGINS, TestbedError
+from tools.testbed.process import Component, eventually, run
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def hierarchies() -> list[Path]:
+    """Return where control groups are mounted: one folder of version 2, several of version 1."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return [one for one in sorted(CGROUPS.iterdir()) if one.is_dir() and not one.is_symlink()]
+
+
+class Groups:
+    """A control group of the same name in every hierarchy, and what is below.
+
+    Parameters
+    ----------
+    name : str
+        Its path below the root of each.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._roots = [one / name.strip("/") for one in hierarchies()]
+
+    def make(self) -> None:
+        """Have them."""
+        for root in self._roots:
+            root.mkdir(parents=True, exist_ok=True)
+            if root.is_relative_to(CGROUPS / "cpuset"):
+                self._inherit(root)
+
+    @staticmethod
+    def _inherit(root: Path) -> None:
+        """Give groups of cpuset their parent's cores and memory: they begin with none."""
+        for one in [*reversed(root.relative_to(CGROUPS / "cpuset").parents), Path()]:
+            group = CGROUPS / "cpuset" / (one if one != Path() else root)
+            if group == CGROUPS / "cpuset":
+                continue
+            for file in ("cpuset.cpus", "cpuset.mems"):
+                target = group / file
+                if target.exists() and not target.read_text().strip():
+                    target.write_text((group.parent / file).read_text())
+
+    def processes(self) -> set[int]:
+        """Return everything that runs in them."""
+        found: set[int] = set()
+        for root in self._roots:
+            for file in root.rglob("cgroup.procs"):
+                with suppress(OSError):
+                    found.update(int(line) for line in file.read_text().split())
+        return found
+
+    def kill(self, patience: float = 60.0) -> None:
+        """Kill everything in them, until there is nothing."""
+
+        def empty() -> bool:
+            left = self.processes()
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not left
+
+        self._thaw()
+        eventually(empty, f"no process in {self.name}", patience)
+
+    def _thaw(self) -> None:
+        for file in (CGROUPS / "freezer" / self.name.strip("/")).rglob("freezer.state"):
+            with suppress(OSError):
+                file.write_text("THAWED")
+
+    def remove(self) -> None:
+        """Kill everything in them, and remove them."""
+        self.kill()
+        for root in self._roots:
+            if not root.exists():
+                continue
+            for folder in sorted(
+                (one for one in root.rglob("*") if one.is_dir()), key=lambda one: -len(one.parts)
+            ):
+                self._rmdir(folder)
+            self._rmdir(root)
+
+    @staticmethod
+    def _rmdir(folder: Path) -> None:
+        until = time.monotonic() + 20.0  # processes that were killed take a moment to leave
+        while folder.exists():
+            try:
+                folder.rmdir()
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
+
+
+def unmount(folder: Path) -> None:
+    """Unmount everything below a folder."""
+    for _ in range(10):
+        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        below = [one for one in mounts if one.startswith(f"{folder}/")]
+        if not below:
+            return
+        for one in sorted(below, key=len, reverse=True):
+            with suppress(TestbedError):
+                run("umount", "-l", one)
+    raise TestbedError(f"something stays mounted below {folder}")
+
+
+class Node:
+    """A node that runs pods.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    folder : Path
+        Where it keeps everything; short, for sockets are in it.
+    access : Access
+        How its kubelet speaks to the API server, as ``system:node:NAME``.
+    network : Network
+        Where its address, and its pods', come from.
+    port : int
+        Its kubelet's.
+    group : str
+        Its control group.
+    images : sequence of Path
+        Archives of the images that it has.
+    labels : mapping of str to str
+        Labels that it registers with.
+    capacity : mapping of str to int or str
+        Resources that its status says it has beside its own, such as ``nvidia.com/gpu``; of
+        ``cpu`` (cores) and ``memory`` (bytes) it gives pods no more than is said.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        access: Access,
+        network: Network,
+        port: int,
+        group: str,
+        images: Sequence[Path],
+        labels: Mapping[str, str],
+        capacity: Mapping[str, int],
+    ) -> None:
+        self.name, self.folder, self.access = name, folder, access
+        self.labels, self.capacity = dict(labels), dict(capacity)
+        self.groups = Groups(group)
+        self._network, self._port, self._images = network, port, tuple(images)
+        self._socket = folder / "c.sock"
+        folder.mkdir()
+        self._configure_containerd()
+        self._configure_kubelet()
+        self.containerd = Component(
+            "containerd",
+            ["--config", str(folder / "containerd.toml")],
+            folder,
+            self._containerd_ready,
+        )
+        self.kubelet = Component("kubelet", self._kubelet_words(), folder, self.is_ready)
+
+    # -------------------------------------------------------------- what it is told
+
+    def _configure_containerd(self) -> None:
+        folder, cri = self.folder, "plugins.'io.containerd.grpc.v1.cri'"
+        (folder / "cni").mkdir()
+        (folder / "cni" / "10-testbed.conflist").write_text(
+            json.dumps(self._network.plugins(self.name, folder / "ipam"))
+        )
+        (folder / "containerd.toml").write_text(
+            f"""version = 2
+root = '{folder}/root'
+state = '{folder}/state'
+disabled_plugins = ['io.containerd.snapshotter.v1.aufs', 'io.containerd.snapshotter.v1.btrfs',
+  'io.containerd.snapshotter.v1.devmapper', 'io.containerd.snapshotter.v1.zfs',
+  'io.containerd.tracing.processor.v1.otlp', 'io.containerd.internal.v1.tracing']
+[grpc]
+address = '{self._socket}'
+[plugins.'io.containerd.internal.v1.opt']
+path = '{folder}/opt'
+[{cri}]
+sandbox_image = '{PAUSE}'
+restrict_oom_score_adj = true
+stream_server_address = '127.0.0.1'
+netns_mounts_under_state_dir = true
+[{cri}.cni]
+bin_dir = '{PLUGINS}'
+conf_dir = '{folder}/cni'
+[{cri}.containerd]
+snapshotter = 'overlayfs'
+default_runtime_name = 'runc'
+[{cri}.containerd.runtimes.runc]
+runtime_type = 'io.containerd.runc.v2'
+[{cri}.containerd.runtimes.runc.options]
+Root = '{folder}/runc'
+ShimCgroup = '{self.groups.name}/shims'
+"""
+        )
+
+    def _configure_kubelet(self) -> None:
+        resolve = self.folder / "resolv.conf"
+        resolve.write_text(f"nameserver {self._network.gateway}\n")
+        config: dict[str, Any] = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": self._network.address(self.name),
+            "port": self._port,
+            "readOnlyPort": 0,
+            "healthzPort": 0,
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self.groups.name,
+            "cgroupsPerQOS": True,
+            "enforceNodeAllocatable": [],
+            "systemReserved": self._reserved(),
+            "clusterDNS": [self._network.gateway],
+            "clusterDomain": DOMAIN,
+            "resolvConf": str(resolve),
+            "failSwapOn": False,
+            "makeIPTablesUtilChains": False,
+            "hairpinMode": "none",
+            "serializeImagePulls": False,
+            "nodeStatusUpdateFrequency": "1s",
+            "nodeStatusReportFrequency": "30s",
+            "nodeLeaseDurationSeconds": 4,
+            "syncFrequency": "10s",
+            "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%"},
+            "imageGCHighThresholdPercent": 100,
+            "volumeStatsAggPeriod": "0s",
+            "maxPods": 100,
+            "containerLogMaxSize": "200Mi",
+            "kubeAPIQPS": 100,
+            "kubeAPIBurst": 200,
+            "eventRecordQPS": 50,
+        }
+        (self.folder / "kubelet.json").write_text(json.dumps(config, indent=1))
+
+    def _reserved(self) -> dict[str, str]:
+        """Return what pods do not get of this machine, so that the node has what is said."""
+        reserved = {}
+        if "cpu" in self.capacity:
+            left = (os.cpu_count() or 1) - float(self.capacity["cpu"])
+            if left < 0:
+                raise TestbedError(f"node {self.name}: this machine has {os.cpu_count()} cores")
+            reserved["cpu"] = f"{round(1000 * left)}m"
+        if "memory" in self.capacity:
+            has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            # What evictions keep free is taken off as well.
+            left = has - int(self.capacity["memory"]) - (50 << 20)
+            if left < 0:
+                raise TestbedError(f"node {self.name}: this machine has {has} bytes of memory")
+            reserved["memory"] = str(left)
+        return reserved
+
+    def _kubelet_words(self) -> list[str]:
+        folder = self.folder
+        words = [
+            f"--config={folder}/kubelet.json",
+            f"--kubeconfig={self.access.kubeconfig(f'system:node:{self.name}')}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self._network.address(self.name)}",
+            f"--root-dir={folder}/kubelet",
+            f"--cert-dir={folder}/kubelet/pki",
+            f"--volume-plugin-dir={folder}/plugins",
+            "--container-runtime=remote",
+            f"--container-runtime-endpoint=unix://{self._socket}",
+            f"--log-dir={folder}",
+        ]
+        if self.labels:
+            words.append(
+                "--node-labels=" + ",".join(f"{key}={value}" for key, value in self.labels.items())
+            )
+        return words
+
+    # -------------------------------------------------------------- its life
+
+    def _ctr(self, *words: str) -> str:
+        return run("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *words)
+
+    def _containerd_ready(self) -> bool:
+        try:
+            return "runc" in self._ctr("plugins", "list") or True
+        except TestbedError:
+            return False
+
+    def status(self) -> dict[str, Any]:
+        """Return the node as the API server has it; empty where it has none, or none answers."""
+        try:
+            found = self.access.ask("GET", f"/api/v1/nodes/{self.name}")
+        except (ApiError, OSError):
+            return {}
+        return dict(found)
+
+    def is_ready(self) -> bool:
+        """Whether the API server counts it as ready."""
+        conditions = self.status().get("status", {}).get("conditions", ())
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def start(self) -> None:
+        """Start it, without waiting until it is ready."""
+        self.groups.make()
+        self.containerd.start()
+        self.containerd.wait()
+        for image in self._images:
+            self._ctr("images", "import", str(image))
+        self.kubelet.start()
+
+    def wait(self) -> None:
+        """Wait until it is ready and says what it has."""
+        self.kubelet.wait()
+        extended = {
+            name: str(amount)
+            for name, amount in self.capacity.items()
+            if name not in {"cpu", "memory"}
+        }
+        if extended:
+            self.access.ask(
+                "PATCH",
+                f"/api/v1/nodes/{self.name}/status",
+                {"status": {"capacity": extended, "allocatable": extended}},
+                kind="application/strategic-merge-patch+json",
+            )
+
+    def lose(self) -> None:
+        """Let the machine go down: everything on it is gone at once, its disk is kept."""
+        self.kubelet.kill()
+        self.containerd.kill()
+        self.groups.kill()
+        unmount(self.folder)
+        for volatile in ("state", "runc", "ipam"):
+            shutil.rmtree(self.folder / volatile, ignore_errors=True)
+
+    def freeze(self) -> None:
+        """Stop its kubelet where it is: pods go on, and nobody hears of them."""
+        self.kubelet.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let its kubelet go on."""
+        self.kubelet.signal(signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Forget what its disk has of pods and containers, as a machine installed anew does."""
+        for kept in ("root", "kubelet"):
+            shutil.rmtree(self.folder / kept, ignore_errors=True)
+
+    def end(self) -> None:
+        """Leave nothing of it but its logs."""
+        self.thaw()
+        self.lose()
+        self.groups.remove()

@@ -1,0 +1,131 @@
+"""Where the testbed's programs are, and why it cannot run where it cannot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+VERSION = "1.20.2"
+"""The version of Kubernetes that Debian's source package builds."""
+
+BUILT = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kubectl",
+)
+"""What is built of its source with its own ``make``."""
+
+OWN = ("hollow-nodes", "pause")
+"""What is built beside: many hollow nodes in one process, and a pod's first process."""
+
+INSTALLED = {
+    "etcd": "etcd-server",
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "busybox": "busybox-static",
+    "openssl": "openssl",
+    "setpriv": "util-linux",
+    "ip": "iproute2",
+}
+"""Programs that Debian's packages have, by the package."""
+
+PLUGINS = Path("/usr/lib/cni")
+"""Where ``containernetworking-plugins`` puts the plugins of pods' networks."""
+
+MANIFEST = "built.json"
+
+
+class TestbedError(RuntimeError):
+    """The testbed cannot be built, or cannot run; the message says what is missing."""
+
+    __test__ = False
+
+
+def cache() -> Path:
+    """Return the folder of the built programs.
+
+    ``SHADOWPRICE_TESTBED`` names it; else it is ``shadowprice/testbed/VERSION`` below the user's
+    cache directory. It need not exist.
+    """
+    own = os.environ.get("SHADOWPRICE_TESTBED")
+    if own:
+        return Path(own).absolute()
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "shadowprice" / "testbed" / VERSION
+
+
+def digest(path: Path) -> str:
+    """Return a file's SHA-256, in hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def manifest() -> dict[str, Any]:
+    """Return what the build wrote down of itself; empty where there is none."""
+    try:
+        found = json.loads((cache() / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def program(name: str) -> str:
+    """Return the path of a program, built or installed.
+
+    Raises
+    ------
+    TestbedError
+        If it is not there.
+    """
+    if name in BUILT + OWN:
+        path = cache() / name
+        if not os.access(path, os.X_OK):
+            raise TestbedError(f"{name} is not built: make testbed (looked at {path})")
+        return str(path)
+    found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin:" + os.environ.get("PATH", ""))
+    if found is None:
+        raise TestbedError(f"{name} is not installed: Debian's package {INSTALLED[name]} has it")
+    return found
+
+
+def missing(*, nodes: bool = True) -> str:
+    """Return why no testbed can run here; empty where one can.
+
+    Parameters
+    ----------
+    nodes : bool
+        Whether nodes that run pods are asked for, which takes more than a control plane.
+    """
+    if not sys.platform.startswith("linux"):
+        return "the testbed needs Linux"
+    if not manifest():
+        return f"no testbed is built at {cache()}: make testbed (about ten minutes, once)"
+    wanted = [
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kubectl",
+        "etcd",
+        "openssl",
+        "setpriv",
+    ]
+    if nodes:
+        if os.geteuid() != 0:
+            return "nodes of the testbed run containers, which only root may do here"
+        wanted += ["kubelet", "pause", "containerd", "ctr", "runc", "busybox", "ip"]
+        if not (PLUGINS / "bridge").exists():
+            return f"no {PLUGINS}/bridge: Debian's package containernetworking-plugins has it"
+    try:
+        for name in wanted:
+            program(name)
+    except TestbedError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,211 @@
+"""Programs that a testbed runs: started, killed without a warning, started again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tools.testbed.places import TestbedError, program
+
+PATIENCE = 120.0
+"""Seconds that a program may take to be ready on a busy machine."""
+
+
+class Ports:
+    """Ports of loopback that no other testbed takes while this one lives.
+
+    They lie below those that the kernel gives to connections. Each is reserved by a socket bound to
+    the same port of another address of loopback, which other testbeds try as well.
+    """
+
+    RESERVED_AT = "127.77.0.1"
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def free(self) -> int:
+        """Return another free port.
+
+        Raises
+        ------
+        TestbedError
+            If there is none.
+        """
+        for _ in range(1000):
+            port = random.randrange(20000, 32000)
+            holder = socket.socket()
+            try:
+                holder.bind((self.RESERVED_AT, port))
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                holder.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            self._held.append(holder)
+            return port
+        raise TestbedError("no free port on loopback between 20000 and 32000")
+
+    def release(self) -> None:
+        """Give all of them back."""
+        while self._held:
+            self._held.pop().close()
+
+
+class Component:
+    """One program of a testbed.
+
+    It ends with the process that started it, however that ends.
+
+    Parameters
+    ----------
+    name : str
+        The program, as `places.program` knows it.
+    words : sequence of str
+        Its arguments.
+    folder : Path
+        Where its log is kept, ``NAME.log``; appended to by every start.
+    ready : callable
+        Tells whether it does its work.
+    env : mapping of str to str
+        More of its environment.
+    label : str
+        Its name in the log's and in messages; the program's where empty.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        words: Sequence[str],
+        folder: Path,
+        ready: Callable[[], bool],
+        env: Mapping[str, str] | None = None,
+        label: str = "",
+    ) -> None:
+        self.name = name
+        self.words = list(words)
+        self.label = label or name
+        self.log = folder / f"{self.label}.log"
+        self._ready = ready
+        self._env = dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, None where it does not run."""
+        return self._process.pid if self._process is not None and self.running else None
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, without waiting until it is ready; nothing where it runs."""
+        if self.running:
+            return
+        words = [program("setpriv"), "--pdeathsig", "KILL", "--", program(self.name), *self.words]
+        path = "/usr/sbin:/usr/bin:/sbin:/bin"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={"PATH": path, "HOME": str(self.log.parent), **self._env},
+                start_new_session=True,
+            )
+
+    def wait(self, patience: float = PATIENCE) -> None:
+        """Wait until it is ready.
+
+        Raises
+        ------
+        TestbedError
+            If it ended, or is not ready in time; with the last lines of its log.
+        """
+        until = time.monotonic() + patience
+        while not self._ready():
+            if not self.running:
+                raise TestbedError(f"{self.label} ended: {self.tail()}")
+            if time.monotonic() > until:
+                raise TestbedError(f"{self.label} is not ready in {patience:g} s: {self.tail()}")
+            time.sleep(0.05)
+
+    def tail(self, lines: int = 8) -> str:
+        """Return the end of its log."""
+        try:
+            text = self.log.read_text(errors="replace")
+        except OSError:
+            return "it has no log"
+        return "\n".join(text.splitlines()[-lines:])
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; nothing where it does not run."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it without a warning, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End it politely, or after ten seconds not so."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        if self._process is not None:
+            try:
+                self._process.wait(10.0)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def run(name: str, *words: str, given: str | None = None, timeout: float = PATIENCE) -> str:
+    """Run a program to its end and return its output.
+
+    Raises
+    ------
+    TestbedError
+        If it fails; with what it said.
+    """
+    done = subprocess.run(
+        [program(name), *words],
+        input=given,
+        stdin=subprocess.DEVNULL if given is None else None,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()
+        raise TestbedError(f"{name} {' '.join(words)}: exit {done.returncode}: {said}")
+    return done.stdout
+
+
+def eventually(
+    condition: Callable[[], bool], what: str, patience: float = PATIENCE, pause: float = 0.05
+) -> None:
+    """Wait until a condition holds.
+
+    Raises
+    ------
+    TestbedError
+        If it does not in time.
+    """
+    until = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > until:
+            raise TestbedError(f"not in {patience:g} s: {what}")
+        time.sleep(pause)
