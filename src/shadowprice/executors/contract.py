@@ -93,6 +93,8 @@ class GenerationSpec:
     devices : mapping of str to tuple of str
         Devices to use by server, in the order of its processes; a server that is not named leaves
         the choice to the executor.
+    labels : mapping of str to str
+        The job's labels.
     """
 
     command: int
@@ -108,6 +110,7 @@ class GenerationSpec:
     slot_end: float = 0.0
     tenant: str | None = None
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def workers(self) -> int:
@@ -135,6 +138,7 @@ class GenerationSpec:
             "slot_end": self.slot_end,
             "tenant": self.tenant,
             "devices": {server: list(names) for server, names in self.devices.items()},
+            "labels": dict(self.labels),
         }
 
     @classmethod

@@ -256,7 +256,9 @@ class Revise:
         truth = batch.truth
         record = revised_record(truth.specs[self.name], self.changes)
         cluster = batch.engine.cluster
-        [one] = read_submissions([record], cluster, tenant=None, runs=False, single=True)
+        [one] = read_submissions(
+            [record], cluster, tenant=None, runs=False, single=True, owned=True
+        )
         if one.content != _content(batch, self.name):
             known = batch.engine.open_jobs.get(self.name)
             if known is not None:

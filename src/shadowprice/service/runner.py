@@ -317,6 +317,7 @@ class Runner:
             progress_token=progress_token(self._key, order.job, order.generation),
             slot_end=servers.calendar.ends(order.slot) / SECOND,
             tenant=spec.tenant,
+            labels=dict(spec.labels),
         )
 
     def job_spec(self, name: str) -> JobSpec:

@@ -13,6 +13,7 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
+from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.service.clock import SECOND, Calendar
 from shadowprice.service.problems import ProblemError
@@ -64,6 +65,7 @@ def read_submissions(
     tenant: str | None,
     runs: bool,
     single: bool = False,
+    owned: bool = False,
 ) -> list[Submission]:
     """Check what was sent; all of it is taken or nothing.
 
@@ -79,6 +81,8 @@ def read_submissions(
         Whether jobs really run, so that they have to say what.
     single : bool
         Whether one job was sent by itself, which places of faults then do not count.
+    owned : bool
+        Whether the labels that name an owner may be set, which only the service itself does.
 
     Raises
     ------
@@ -104,7 +108,7 @@ def read_submissions(
             faults += wrong
         else:
             assert isinstance(record, Mapping)
-            wrong = _faults(spec, place, runs=runs)
+            wrong = _faults(spec, place, runs=runs, owned=owned)
             if spec.name in seen:
                 wrong.append(Fault(f"{place}.name", f"{spec.name!r} is given twice", "rename one"))
             seen.add(spec.name)
@@ -129,9 +133,15 @@ def _rest(fault: Fault) -> tuple[str, str]:
     return fault.message, fault.mend
 
 
-def _faults(spec: JobSpec, place: str, *, runs: bool) -> list[Fault]:
+def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault]:
     """Return what makes a job of a file none that can be submitted."""
     faults = []
+    if not owned:
+        faults += [
+            Fault(f"{place}.labels.{label}", "is set by the service alone", "leave it out")
+            for label in spec.labels
+            if label.startswith(RESERVED_LABELS)
+        ]
     if spec.arrival.seconds or spec.arrival.slots:
         mend = "leave it out: a job arrives when it is submitted"
         faults.append(Fault(f"{place}.arrival", "is for simulations", mend))
@@ -172,6 +182,8 @@ def revised_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
                 mend = "give the whole `utility`"
                 faults.append(Fault("deadline", "its utility has none", mend))
             revised["utility"] = utility | {"by": value}
+        elif key == "labels":
+            revised["labels"] = _labels(record.get("labels") or {}, value, faults)
         elif key in REVISABLE:
             if value is None:
                 revised.pop(key, None)
@@ -186,6 +198,20 @@ def revised_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
     if faults:
         raise InputError(faults)
     return revised
+
+
+def _labels(before: Mapping[str, str], after: Any, faults: list[Fault]) -> Any:
+    """Return a job's labels as revised; those that name its owner stay."""
+    if after is not None and not isinstance(after, Mapping):
+        return after  # the model says what is wrong with it
+    kept = {key: value for key, value in before.items() if key.startswith(RESERVED_LABELS)}
+    given = dict(after or {})
+    faults += [
+        Fault(f"labels.{key}", "is set by the service alone", "leave it out")
+        for key, value in given.items()
+        if str(key).startswith(RESERVED_LABELS) and kept.get(key) != value
+    ]
+    return {**given, **kept}
 
 
 def resolved(spec: JobSpec, cluster: Cluster, calendar: Calendar, moment: int) -> Job:

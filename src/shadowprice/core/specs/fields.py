@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import (
@@ -50,23 +54,62 @@ def positive(value: Duration) -> Duration:
     return value
 
 
-def at_most(bound: Bound) -> AfterValidator:
-    """Let pydantic refuse what is above a bound, naming it."""
-    return AfterValidator(lifted(bound.checked))
+_LIMITS: Final = {
+    "integer": "maximum",
+    "number": "maximum",
+    "string": "maxLength",
+    "array": "maxItems",
+    "object": "maxProperties",
+}
+"""What JSON Schema calls the largest value, or size, of each type."""
 
 
-def at_most_long(bound: Bound) -> AfterValidator:
-    """Let pydantic refuse a text or list that is longer than a bound, naming it."""
+@dataclass(frozen=True, slots=True)
+class _Limited:
+    """A bound that is checked after everything else, and told in JSON schemas."""
 
+    bound: Bound
+    size: bool
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        check = _checked_size(self.bound) if self.size else lifted(self.bound.checked)
+        return core_schema.no_info_after_validator_function(check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        told = handler.resolve_ref_schema(handler(schema))
+        keyword = _LIMITS.get(str(told.get("type")))
+        return told if keyword is None else {**told, keyword: self.bound.most}
+
+
+def _checked_size(bound: Bound) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         bound.checked(len(value))
         return value
 
-    return AfterValidator(lifted(check))
+    return lifted(check)
 
 
-DurationField = Annotated[Duration, BeforeValidator(lifted(parse_duration))]
-AmountField = Annotated[Amount, BeforeValidator(lifted(parse_amount))]
+def at_most(bound: Bound) -> _Limited:
+    """Let pydantic refuse what is above a bound, naming it."""
+    return _Limited(bound, size=False)
+
+
+def at_most_long(bound: Bound) -> _Limited:
+    """Let pydantic refuse a text or list that is longer than a bound, naming it."""
+    return _Limited(bound, size=True)
+
+
+_LENGTH: Final = {"type": "string", "maxLength": bounds.QUANTITY.most}
+_QUANTITY: Final = {"anyOf": [{"type": "number"}, _LENGTH]}
+
+DurationField = Annotated[
+    Duration, BeforeValidator(lifted(parse_duration)), WithJsonSchema(_LENGTH)
+]
+AmountField = Annotated[Amount, BeforeValidator(lifted(parse_amount)), WithJsonSchema(_QUANTITY)]
 Name = Annotated[str, Field(min_length=1), at_most_long(bounds.NAME)]
 AmountsField = dict[Name, AmountField]
 
@@ -82,7 +125,9 @@ Shape = Annotated[Positive, at_most(bounds.SHAPE)]
 WeibullShape = Annotated[Shape, Field(ge=0.05)]
 Sigma = Annotated[Positive, at_most(bounds.SIGMA)]
 Probability = Annotated[float, Field(ge=1e-12, lt=1)]
-LinkField = Annotated[Amount, BeforeValidator(lifted(_rate_or_unlimited))]
+LinkField = Annotated[
+    Amount, BeforeValidator(lifted(_rate_or_unlimited)), WithJsonSchema(_QUANTITY)
+]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, field_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, WithJsonSchema, field_validator
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
@@ -32,7 +32,11 @@ def _without_null(value: str) -> str:
     return value
 
 
-Word = Annotated[str, BeforeValidator(_as_word)]
+Word = Annotated[
+    str,
+    BeforeValidator(_as_word),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+]
 
 
 class RunSpec(Spec):

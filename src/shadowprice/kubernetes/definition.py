@@ -1,0 +1,188 @@
+"""The definition of `TrainingJob`, made from the models that validate job files everywhere.
+
+``python -m shadowprice.kubernetes.definition [--rules]`` prints it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from shadowprice.core import bounds
+from shadowprice.core.specs import JobSpec
+from shadowprice.kubernetes.conditions import Condition, Reason
+from shadowprice.kubernetes.descriptions import COLUMNS, FIELDS, RESOURCE, STATUS
+from shadowprice.kubernetes.names import DEFINITION, GROUP, KIND, LONGEST_NAME, PLURAL, VERSION
+from shadowprice.kubernetes.structural import Document, structural
+
+ABSENT: Final = frozenset({"name", "tenant", "arrival", "tasks", "deadline", "miss_probability"})
+"""Keys of a job file that a resource lacks: metadata says who, `apply` says when; no bags."""
+
+REQUIRED: Final = ("worker", "utility", "run")
+
+LASTING: Final = ("worker", "ps", "update_time", "gradient", "internal_bandwidth", "family")
+"""Keys whose change the API server refuses itself, where it knows rules. `run` is not among them:
+its command is a text or a list, which rules cannot compare; the controller refuses that."""
+
+RULES: Final[Sequence[Mapping[str, str]]] = (
+    {
+        "rule": "has(self.minibatch_time) != has(self.throughput)",
+        "message": "how fast it trains is said by one of minibatch_time and throughput",
+    },
+    {
+        "rule": (
+            "!has(self.throughput) || !(has(self.update_time) || has(self.gradient) "
+            "|| has(self.internal_bandwidth))"
+        ),
+        "message": "throughput takes the place of update_time, gradient and internal_bandwidth",
+    },
+    {
+        "rule": "!has(self.internal_bandwidth) || 'bandwidth' in self.worker",
+        "message": "internal_bandwidth needs worker.bandwidth to compare with",
+    },
+    {
+        "rule": (
+            "!has(self.workers) || (has(self.workers.min) ? self.workers.min : 1) <= "
+            "(has(self.workers.max) ? self.workers.max : (has(self.chunks) ? self.chunks : 1))"
+        ),
+        "message": "workers.min is above workers.max, or above chunks",
+    },
+    {
+        "rule": (
+            "!has(self.workers) || !has(self.workers.max) "
+            "|| self.workers.max <= (has(self.chunks) ? self.chunks : 1)"
+        ),
+        "message": "workers.max is above chunks; raise chunks",
+    },
+    *(
+        {
+            "rule": f"self.{key} == oldSelf.{key}"
+            if key in REQUIRED
+            else f"has(self.{key}) == has(oldSelf.{key}) "
+            f"&& (!has(self.{key}) || self.{key} == oldSelf.{key})",
+            "message": f"{key} cannot be changed once the job is there; delete it, apply it anew",
+        }
+        for key in LASTING
+    ),
+)
+"""What API servers from 1.25 on check themselves (CEL); all of it is checked here as well."""
+
+
+def definition(*, rules: bool) -> Document:
+    """Return the custom resource definition.
+
+    Parameters
+    ----------
+    rules : bool
+        Whether the API server knows rules (``x-kubernetes-validations``).
+    """
+    spec = structural(JobSpec.model_json_schema(), FIELDS, "", ABSENT)
+    spec["required"] = list(REQUIRED)
+    for key in ("worker", "ps"):
+        spec["properties"][key]["maxProperties"] = bounds.RESOURCES.most
+    if rules:
+        spec["x-kubernetes-validations"] = [dict(rule) for rule in RULES]
+    schema: Document = {
+        "type": "object",
+        "description": RESOURCE,
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": LONGEST_NAME}},
+            },
+            "spec": spec,
+            "status": _status(),
+        },
+    }
+    version: Document = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [dict(column) for column in COLUMNS],
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": DEFINITION},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["tj"],
+            },
+            "versions": [version],
+        },
+    }
+
+
+def _status() -> Document:
+    """Return the schema of what the controller tells of a job."""
+    text, number, moment = {"type": "string"}, {"type": "number"}, {"format": "date-time"}
+    count = {"type": "integer", "format": "int64"}
+    named = ("state", "job", "reason", "explanation", "tenant")
+    counted = ("observedGeneration", "epoch", "generation", "workers", "servers")
+    measured = ("progress", "required", "price", "payoff", "utility")
+    types: Mapping[str, Document] = {
+        **dict.fromkeys(named, text),
+        **dict.fromkeys(("promise", "completion"), text | moment),
+        **dict.fromkeys(counted, count),
+        **dict.fromkeys(measured, number),
+        "nodes": {"type": "array", "items": text},
+        "conditions": {
+            "type": "array",
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+            "items": {
+                "type": "object",
+                "required": ["type", "status", "reason", "lastTransitionTime"],
+                "properties": {
+                    "type": {"type": "string", "enum": [one.value for one in Condition]},
+                    "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+                    "reason": {"type": "string", "enum": [one.value for one in Reason]},
+                    "message": {"type": "string", "maxLength": 32_768},
+                    "lastTransitionTime": {"type": "string", "format": "date-time"},
+                    "observedGeneration": count,
+                },
+            },
+        },
+    }
+    properties = {
+        name: {**types[name], "description": description} for name, description in STATUS.items()
+    }
+    return {"type": "object", "description": "What became of it.", "properties": properties}
+
+
+def knows_rules(schema: Mapping[str, Any]) -> bool:
+    """Whether an API server knows rules, by what it publishes of itself.
+
+    Parameters
+    ----------
+    schema : mapping
+        Its OpenAPI document, version 2 or the part of version 3 about definitions.
+    """
+    definitions = schema.get("definitions")
+    if definitions is None:
+        definitions = schema.get("components", {}).get("schemas", {})
+    name = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
+    return "x-kubernetes-validations" in definitions.get(name, {}).get("properties", {})
+
+
+def written(document: Document) -> str:
+    """Return a document as YAML, keys in their order."""
+    return yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(written(definition(rules="--rules" in sys.argv)))

@@ -1,0 +1,83 @@
+"""What `kubectl explain` says of every field, and what `kubectl get` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+RESOURCE: Final = (
+    "A training job that is admitted at a price, promised a completion, and run by Shadowprice."
+)
+
+FIELDS: Final[Mapping[str, str]] = {
+    "": "A job as in a job file, without its name and tenant; quantities carry their unit (20min, "
+    "241MB, 10Gbps).",
+    "epochs": "Passes over all chunks; by default 1.",
+    "chunks": "Parts of the data, and the most workers at once; by default 1.",
+    "minibatches": "Mini-batches of a chunk; by default 1.",
+    "minibatch_time": "Time of one mini-batch on one worker, such as 1.2s.",
+    "update_time": "Time of a synchronous update on the parameter servers.",
+    "gradient": "Size of what a worker exchanges per mini-batch, such as 241MB.",
+    "worker": "What one worker takes, by resource: {gpu: 1, cpu: 4, memory: 16GiB}.",
+    "ps": "What one parameter server takes; leave it out for all-reduce training.",
+    "internal_bandwidth": "Bandwidth between a worker and a parameter server on its own node.",
+    "utility": "What its completion is worth, by time: never rising.",
+    "utility.kind": "Which function of the time from submission to completion.",
+    "workers": "Fewest and most workers in any slot in which it runs.",
+    "throughput": "Measured mini-batches a second of the whole job by number of workers; takes the "
+    "place of minibatch_time, update_time and gradient.",
+    "family": "A family of models whose measured curve it has.",
+    "labels": "Words of its owner.",
+    "restart": "Time lost whenever its placement changes.",
+    "priority": "For policies that order by priority.",
+    "walltime": "The longest that it may run.",
+    "run": "What every worker and every parameter server runs.",
+    "run.command": "A line for the shell, or a list of words.",
+    "run.env": "Variables to set. Whoever may read the resource reads them: no place for secrets.",
+    "run.workdir": "Absolute path of the directory it runs in.",
+    "run.retries": "Failures that it is allowed.",
+    "run.grace": "Time to save a checkpoint in after SIGTERM, such as 30s.",
+    "run.tolerates": "Whether a worker that dies ends the generation.",
+    "run.user": "The user whose processes they are; not for pods.",
+}
+"""By dotted path from `spec` on."""
+
+STATUS: Final[Mapping[str, str]] = {
+    "observedGeneration": "The metadata.generation that this tells of.",
+    "state": "Where it is: pending, admitted, standby, running, resizing, finished, refused, "
+    "failed, cancelled.",
+    "job": "What the service calls it.",
+    "tenant": "Whose it is.",
+    "promise": "When it is promised to be complete.",
+    "completion": "When it completed, or will by the plan of the moment.",
+    "progress": "Mini-batches done.",
+    "required": "Mini-batches in all.",
+    "generation": "Its newest placement.",
+    "workers": "Workers of it.",
+    "servers": "Parameter servers of it.",
+    "nodes": "Where.",
+    "price": "What its resources were worth to others when it was admitted.",
+    "payoff": "Its utility less its price, when it was admitted.",
+    "utility": "Its utility, as promised or earned.",
+    "reason": "Code of the refusal or the failure.",
+    "explanation": "The same for people.",
+    "conditions": "Admitted, Running, Resizing, Finished, Rejected, Failed, and Edited.",
+    "epoch": "Number of the leader that wrote this; one with a lower number writes no more.",
+}
+
+
+def _column(name: str, path: str, kind: str, text: str, priority: int = 0) -> Mapping[str, Any]:
+    told = {"name": name, "type": kind, "jsonPath": path, "description": text}
+    return told if not priority else {**told, "priority": priority}
+
+
+COLUMNS: Final[Sequence[Mapping[str, Any]]] = (
+    _column("State", ".status.state", "string", STATUS["state"]),
+    _column("Workers", ".status.workers", "integer", STATUS["workers"]),
+    _column("Servers", ".status.servers", "integer", STATUS["servers"]),
+    _column("Price", ".status.price", "number", STATUS["price"]),
+    _column("Promised finish", ".status.promise", "string", STATUS["promise"]),
+    _column("Age", ".metadata.creationTimestamp", "date", "How long it is there."),
+    _column("Nodes", ".status.nodes", "string", STATUS["nodes"], 1),
+    _column("Reason", ".status.explanation", "string", STATUS["explanation"], 1),
+)
