@@ -74,13 +74,15 @@ def bound(
 
     shadowprice simulate -c cluster.yaml -j jobs.yaml --set prices=fixed:prices.json
     """
-    from shadowprice.certificate.certify import certify
     from shadowprice.simulator.interrupt import stop_sign
 
     distance, seconds = _distance(gap), duration("--time", time_)
     if prices is not None:
         check_place(prices)
     scenario = workload.scenario(seed, quiet=quiet)
+    # Loads the compiler, which a wrong file is not to wait for.
+    from shadowprice.certificate.certify import certify
+
     prepare_kernels(["oasis"], quiet)  # whose search over slots proves the payoffs
     with stop_sign() as stop, bound_progress(quiet) as report:
         found = certify(

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from shadowprice.cloning.integer import WholeCopies
 from shadowprice.cloning.problem import CloningProblem
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning.curves import KNOT_STEP, curves
+from shadowprice.kernels.cloning.curves import curves
+from shadowprice.kernels.cloning.kinds import KNOT_STEP
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.columns import Columns
-from shadowprice.kernels.cloning.curves import TABLE, WEIBULL
+from shadowprice.kernels.cloning.kinds import TABLE, WEIBULL
 from shadowprice.laws.distributions import Distribution
 
 Floats = NDArray[np.float64]

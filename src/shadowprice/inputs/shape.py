@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Final
 
 import yaml
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+
+_OPENING: Final = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_CLOSING: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
 def check_shape(path: Path, text: str) -> None:
@@ -31,31 +35,42 @@ def check_shape(path: Path, text: str) -> None:
         If it is no YAML.
     """
     values = depth = 0
+    most, longest = bounds.VALUES.most, bounds.PATH.most
     sizes: dict[str, int] = {}
     opened: list[tuple[str | None, int]] = []
+    event: Any
+    # A document at the bound has 250,000 events: places are told of those that are refused alone.
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        mark = event.start_mark
-        place = str(path) if mark is None else f"{path}: line {mark.line + 1}"
-        if isinstance(event, yaml.AliasEvent):
-            size = sizes.get(str(event.anchor), 1)
-            if size < 0:
-                raise InputError(Fault(place, f"*{event.anchor} stands for itself"))
-            values += size
-        elif isinstance(event, yaml.ScalarEvent):
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
             values += 1
-            bounds.PATH.check(len(event.value), place, "is a quote missing?")
+            if len(event.value) > longest:
+                bounds.PATH.check(len(event.value), _place(path, event), "is a quote missing?")
             if event.anchor:
                 sizes[event.anchor] = 1
-        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+        elif kind in _OPENING:
             depth += 1
-            bounds.NESTING.check(depth, place)
+            if depth > bounds.NESTING.most:
+                bounds.NESTING.check(depth, _place(path, event))
             opened.append((event.anchor, values))
             values += 1
             if event.anchor:
                 sizes[event.anchor] = -1
-        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+        elif kind in _CLOSING:
             depth -= 1
             anchor, before = opened.pop()
             if anchor:
                 sizes[anchor] = values - before
-        bounds.VALUES.check(values, place, "write a job file as JSON Lines (.jsonl)")
+        elif kind is yaml.AliasEvent:
+            size = sizes.get(str(event.anchor), 1)
+            if size < 0:
+                raise InputError(Fault(_place(path, event), f"*{event.anchor} stands for itself"))
+            values += size
+        if values > most:
+            mend = "write a job file as JSON Lines (.jsonl)"
+            bounds.VALUES.check(values, _place(path, event), mend)
+
+
+def _place(path: Path, event: Any) -> str:
+    mark = event.start_mark
+    return str(path) if mark is None else f"{path}: line {mark.line + 1}"

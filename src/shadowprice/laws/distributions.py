@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.cloning.curves import KNOT_STEP, PARETO, TABLE, WEIBULL
+from shadowprice.kernels.cloning.kinds import KNOT_STEP, PARETO, TABLE, WEIBULL
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.cloning.curves import KNOT_STEP, TABLE
+from shadowprice.kernels.cloning.kinds import KNOT_STEP, TABLE
 from shadowprice.laws.distributions import Distribution
 from shadowprice.laws.tail import ParetoTail
 

@@ -118,3 +118,20 @@ def test_help_costs_no_numerics() -> None:
     )
     assert done.stderr.strip() == "[] 0"
     assert "simulate" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare -p fifo", "bound"])
+def test_a_wrong_file_waits_for_no_compiler(tmp_path: Path, command: str) -> None:
+    wrong, cluster = tmp_path / "jobs.yaml", tmp_path / "cluster.yaml"
+    wrong.write_text("jobs: [" + "1," * 1_000_000 + "1]\n")
+    cluster.write_text("slot: 1min\nservers: [{name: s, capacity: {gpu: 8}}]\n")
+    code = (
+        "import sys; from shadowprice.cli.main import main; "
+        f"status = main([*{command.split()}, '-c', {str(cluster)!r}, '-j', {str(wrong)!r}]); "
+        "print('numba' in sys.modules, status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["False", "2"]
+    assert "above the bound of 250,000 values" in done.stderr

@@ -8,20 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.cloning.columns import Columns
+from shadowprice.kernels.cloning.kinds import KNOT_STEP, PARETO, WEIBULL
 from shadowprice.kernels.jit import kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-PARETO = 0
-"""K(r) = r / (shape r - 1)."""
-WEIBULL = 1
-"""K(r) = r ** (1 - 1 / shape); shape 1 is the exponential."""
-TABLE = 2
-"""K between knots of a table, equally spaced in ln r."""
-
-KNOT_STEP = 1.0 / 32.0
-"""Distance of a table's knots in ln r."""
 
 
 @kernel

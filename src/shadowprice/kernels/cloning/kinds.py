@@ -1,0 +1,13 @@
+"""Forms of CSD's cost curve, as kernels know them; apart, so that to name one needs no compiler."""
+
+from typing import Final
+
+PARETO: Final = 0
+"""K(r) = r / (shape r - 1)."""
+WEIBULL: Final = 1
+"""K(r) = r ** (1 - 1 / shape); shape 1 is the exponential."""
+TABLE: Final = 2
+"""K between knots of a table, equally spaced in ln r."""
+
+KNOT_STEP: Final = 1.0 / 32.0
+"""Distance of a table's knots in ln r."""
