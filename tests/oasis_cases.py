@@ -42,7 +42,7 @@ class Market:
     def members(self) -> tuple[Any, Any]:
         return pools(self.on, halved=True)
 
-    def planner(self, *, literal: bool = False) -> ScheduleSearch:
+    def planner(self, *, literal: bool = False, gap: float = 0.0) -> ScheduleSearch:
         """Return a planner that has just looked at the ledger."""
         boards = [
             PriceBoard(
@@ -53,7 +53,7 @@ class Market:
             )
             for members, low, high in zip(self.members, self.low, self.high, strict=True)
         ]
-        planner = ScheduleSearch(*boards, self.on.slot_seconds, literal=literal)
+        planner = ScheduleSearch(*boards, self.on.slot_seconds, literal=literal, gap=gap)
         planner.follow(LedgerView(self.ledger))
         return planner
 

@@ -52,7 +52,7 @@ TRACES: Final = {
 }
 """Pieces of traces, below the folder of traces."""
 
-TOLD: Final = frozenset({"charged"})
+TOLD: Final = frozenset({"charged", "payoff_bound"})
 """Fields of decisions that tell more of them, and came after the first digests."""
 
 SLOW: Final = frozenset({"optimum"})

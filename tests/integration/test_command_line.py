@@ -506,6 +506,20 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     assert {entry.name for entry in tmp_path.iterdir()} == {"c.yaml", "j.jsonl", "run"}
 
 
+def test_explain_says_what_was_proved_of_a_plan(call: Call) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    ran = ["simulate", "-c", str(examples / "cluster.yaml"), "-j", str(examples / "jobs.yaml")]
+    for gap in ("0", "0.5"):
+        assert call(*ran, "-p", "oasis", "--set", f"gap={gap}", "--out", f"gap-{gap}").status == 0
+    told = call("explain", "gap-0", "resnet50").out
+    assert "no plan pays more than this one at these prices" in told
+    told = call("explain", "gap-0.5", "resnet50").out
+    assert re.search(r"no plan pays more than \d+\.\d+, [\d.]+ % above, at these prices", told)
+    record = json.loads(call("explain", "gap-0.5", "resnet50", "-o", "json").out)
+    (admitted,) = (line for line in record["decisions"] if line["outcome"] == "admitted")
+    assert admitted["payoff"] < admitted["payoff_bound"] <= 2 * admitted["payoff"]
+
+
 def test_advice_holds_when_the_file_is_changed(call: Call) -> None:
     call(*SIMULATE, "--out", "run", "-q")
     counsel = json.loads(call("explain", "run", "third", "-o", "json").out)["advice"]

@@ -321,6 +321,8 @@ class Commit:
     charged : float or None
         What it will pay to tenants (`Charge`) over its slots, where that is not its cost: a place
         of its own tenant has a price, and costs nothing.
+    payoff_bound : float or None
+        No schedule had a larger payoff at the prices of that moment; None where that is not known.
     """
 
     job: str
@@ -330,6 +332,7 @@ class Commit:
     cost: float
     copies: tuple[TaskCopies, ...] = ()
     charged: float | None = None
+    payoff_bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

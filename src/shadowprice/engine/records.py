@@ -231,6 +231,8 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Record:
                 record["copies"] = [list(entry) for entry in decision.copies]
             if decision.charged is not None:
                 record["charged"] = decision.charged
+            if decision.payoff_bound is not None:
+                record["payoff_bound"] = decision.payoff_bound
         case Place():
             record["on"] = placement_record(decision.placement, names)
         case Reject() | Drop():
@@ -263,7 +265,8 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
             copies = tuple(TaskCopies(*entry) for entry in record.get("copies", ()))
             plan = schedule_of(record["plan"], index)
             worth = record["payoff"], record["utility"], record["cost"]
-            return Commit(job, plan, *worth, copies, record.get("charged"))
+            told = record.get("charged"), record.get("payoff_bound")
+            return Commit(job, plan, *worth, copies, *told)
         case "Place":
             return Place(job, placement_of(record["on"], index))
         case "Reject":

@@ -307,6 +307,8 @@ def _decision(
             record["cost"] = plain(decision.cost)
             record["completion"] = decision.schedule.completion
             record["promise"] = decision.schedule.completion
+            if decision.payoff_bound is not None:
+                record["payoff_bound"] = plain(decision.payoff_bound)
             if decision.copies:
                 record["copies"] = [list(entry) for entry in decision.copies]
             if plans:

@@ -188,6 +188,9 @@ def _decided(
         value, price, payoff = (decision[key] for key in ("utility", "cost", "payoff"))
         told = f"value {value:.4g} {_relation(payoff)} price {price:.4g}: payoff {payoff:.4g}"
         yield "numbers", told + when
+        bound = decision.get("payoff_bound")
+        if bound is not None:
+            yield "proved", f"no plan pays more {_than(bound, payoff)} at these prices"
     # A planner's promise is the end of its plan; others promise a slot of its own, first and last.
     planned = decision.get("plan") and decision["promise"] == decision["completion"]
     if decision.get("promise") is not None and not planned:
@@ -202,6 +205,14 @@ def _decided(
         yield "copies" if row == 0 else "", f"{each}{_count(tasks, 'task')} of group {group}"
     if decision.get("plan") and most != 0:
         yield from _stays(story, "plan", story.planned(decision), most)
+
+
+def _than(bound: float, payoff: float) -> str:
+    """Return by how much a plan may fall short of the best, 1e-9 of it being rounding."""
+    if bound <= payoff + 1e-9 * abs(payoff):
+        return "than this one"
+    above = f", {100 * (bound - payoff) / payoff:.2g} % above," if payoff > 0 else ""
+    return f"than {bound:.4g}{above}"
 
 
 def _relation(payoff: float) -> str:

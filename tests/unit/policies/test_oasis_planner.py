@@ -102,6 +102,23 @@ def test_looking_near_first_misses_nothing_of_a_long_window() -> None:
     assert 4 < ended_near < 15
 
 
+def test_an_offer_within_a_gap_says_what_no_schedule_exceeds() -> None:
+    short = 0
+    for seed in (*range(4000, 4019), *range(6000, 6060)):
+        market, job, remaining = random_case(seed, **({"horizon": 44} if seed < 5000 else {}))
+        start, end = market.ledger.start, market.ledger.end
+        offer = market.planner(gap=0.5).best(job, start, end, remaining)
+        exact = milp_payoff(job, start, end - start, remaining, *market.sides())
+        assert (offer is None) == (exact is None)
+        if offer is None or exact is None:
+            continue
+        assert offer.bound is not None
+        error = 1e-6 * max(1.0, abs(exact))
+        assert offer.payoff <= exact + error <= offer.bound + 2 * error, seed
+        short += offer.payoff < exact - error
+    assert short  # the gap was used: the bound is not the payoff by another name
+
+
 def test_the_same_question_has_the_same_answer() -> None:
     for seed in range(5000, 5030):
         answers = []

@@ -136,6 +136,7 @@ class ScheduleSearch:
             cost=found.cost,
             payoff=found.payoff,
             choice=choice,
+            bound=found.bound,
         )
 
     def schedule(self, job: Job, now: int, offer: Offer) -> Schedule:

@@ -220,7 +220,15 @@ class PricedAdmission(ABC):
 
 def _commitment(job: Job, quote: Quote, offer: Offer) -> Commit:
     schedule = quote.schedule(offer)
-    return Commit(job.name, schedule, offer.payoff, offer.utility, offer.cost, copies=offer.copies)
+    return Commit(
+        job.name,
+        schedule,
+        offer.payoff,
+        offer.utility,
+        offer.cost,
+        copies=offer.copies,
+        payoff_bound=offer.bound,
+    )
 
 
 def first_constants(

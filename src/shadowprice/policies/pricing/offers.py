@@ -35,6 +35,8 @@ class Offer:
         made the offer knows.
     copies : tuple of TaskCopies
         Copies of the tasks of a bag.
+    bound : float or None
+        No offer has a larger payoff; None where the planner does not prove one.
     """
 
     completion: int
@@ -43,6 +45,7 @@ class Offer:
     payoff: float
     choice: Integers
     copies: tuple[TaskCopies, ...] = ()
+    bound: float | None = None
 
 
 class Scarcity(NamedTuple):
