@@ -88,7 +88,9 @@ class ControlPlane:
         self.url = f"https://127.0.0.1:{port}"
         names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
         certificates(folder, names, ("127.0.0.1", inside))
-        usual = {ADMIN: ("system:masters",), CONTROLLER: (), SCHEDULER: ()}
+        # Controllers here share one user; what each may do apart is Kubernetes's own matter.
+        masters = ("system:masters",)
+        usual = {ADMIN: masters, CONTROLLER: masters, SCHEDULER: ()}
         self.access = Access(folder, self.url, {**usual, **users})
         (folder / "audit-policy.json").write_text(json.dumps(_POLICY))
         self.components = {
