@@ -170,6 +170,7 @@ class Node:
         self.name, self.folder, self.access = name, folder, access
         self.labels, self.capacity = dict(labels), dict(capacity)
         self.groups = Groups(group)
+        self._shims = Groups(f"{group}/shims")
         self._network, self._port, self._images = network, port, tuple(images)
         self._socket = folder / "c.sock"
         folder.mkdir()
@@ -217,7 +218,7 @@ default_runtime_name = 'runc'
 runtime_type = 'io.containerd.runc.v2'
 [{cri}.containerd.runtimes.runc.options]
 Root = '{folder}/runc'
-ShimCgroup = '{self.groups.name}/shims'
+ShimCgroup = '{self._shims.name}'
 """
         )
 
@@ -324,6 +325,7 @@ ShimCgroup = '{self.groups.name}/shims'
     def start(self) -> None:
         """Start it, without waiting until it is ready."""
         self.groups.make()
+        self._shims.make()  # containerd puts nothing into a group that is not there
         self.containerd.start()
         self.containerd.wait()
         for image in self._images:
