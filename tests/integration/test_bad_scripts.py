@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -59,11 +60,16 @@ FULL = START + (
     "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
     "jobs.save(1, b'small')\njobs.save(2, b'x' * 100_000)"
 )
+DISK = START + "jobs.save(1, b'small')\njobs.save(2, os.urandom(500_000))"
+MOUNTED = 'mount -t tmpfs -o size=128k none "$SHADOWPRICE_CHECKPOINT_DIR" && exec "$@"'
+"""Gives a job a disk of its own for its checkpoints, which nobody else sees, and that is small."""
+
 GOOD = START + "for step in range(1, 5):\n jobs.report(step)\n time.sleep(0.2)\nprint('good')"
 
 
 def job(name: str, script: str, **more: Any) -> dict[str, Any]:
-    run = {"command": [sys.executable, "-c", script], **more.pop("run", {})}
+    before = more.pop("before", [])
+    run = {"command": [*before, sys.executable, "-c", script], **more.pop("run", {})}
     run["env"] = {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     return {
         "name": name,
@@ -74,6 +80,18 @@ def job(name: str, script: str, **more: Any) -> dict[str, Any]:
         "run": run,
         **more,
     }
+
+
+def small_disk() -> list[str]:
+    """Return the words that a command has to come after, empty where nothing may be mounted."""
+    words = ["unshare", "--mount", "--", "sh", "-c"]
+    try:
+        tried = subprocess.run(
+            [*words, "mount -t tmpfs -o size=128k none /mnt"], capture_output=True, check=False
+        )
+    except FileNotFoundError:
+        return []
+    return [*words, MOUNTED, "sh"] if tried.returncode == 0 else []
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +110,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                 job("half", HALF, run={"retries": 1}),
                 job("forks", FORKS),
                 job("full", FULL),
+                job("disk", DISK, before=small_disk()),
                 job("good", GOOD),
             ):
                 answer = found.client.post("/v1/jobs", json=one)
@@ -140,6 +159,15 @@ def test_it_fails_and_its_story_says_why_with_the_last_lines(
     assert last in said
 
 
+@pytest.mark.skipif(not small_disk(), reason="no disk may be mounted here")
+def test_a_disk_that_is_really_full_is_a_clear_reason(live: Running) -> None:
+    told = over(live, "disk")
+    assert told["job"]["state"] == "failed", told
+    said = told["job"]["reason"]["message"]
+    assert "worker-0 exited 1" in said
+    assert "No space left on device" in said
+
+
 def test_good_jobs_finish_among_them(live: Running) -> None:
     assert over(live, "good")["job"]["state"] == "finished"
 
@@ -162,7 +190,17 @@ def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
     told = over(live, "silent")
     assert told["job"]["state"] == "failed"
     assert "nothing is left of its utility" in str(told["job"]["reason"])
-    assert "what is a report?" in live.client.get("/v1/jobs/silent/logs").json()["text"]
+    assert "what is a report?" in last_of(live, "silent")
+
+
+def last_of(live: Running, name: str) -> str:
+    """Return what a job's story says of its end, once that was seen."""
+
+    def lines() -> list[str]:
+        return [one for one in story(live, name)["lines"] if "ended" in one]
+
+    until(lambda: bool(lines()), lambda: story(live, name))
+    return lines()[-1]
 
 
 def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: Running) -> None:
@@ -178,3 +216,6 @@ def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: Running) ->
 
     until(lambda: "was killed" in ended(), ended)
     assert "worker-0 was still there after its grace" in ended()
+    said = last_of(live, "deaf")
+    assert "was killed" in said
+    assert "ready" in said

@@ -105,6 +105,12 @@ class TakeReports:
     def _over(self, batch: Batch, report: Refused | Ended) -> None:
         engine, name, generation = batch.engine, report.job, report.generation
         record = engine.open_jobs.get(name)
+        if (
+            isinstance(report, Ended)
+            and report.ending is Ending.STOPPED
+            and (record is None or report.forced)
+        ):
+            self._ended(batch, report)
         if record is None:
             return
         slot = batch.truth.coming
@@ -123,6 +129,25 @@ class TakeReports:
             self._failed(batch, record, report)
 
     @staticmethod
+    def _ended(batch: Batch, report: Ended) -> None:
+        """Tell how the last of a job ended, or one that had to be killed, and what it said last.
+
+        The job itself was closed before, by whoever had it stopped.
+        """
+        table = tables.jobs
+        tenant = batch.connection.execute(
+            select(table.c.tenant).where(table.c.name == report.job)
+        ).scalar()
+        batch.tell(
+            "ended",
+            report.job,
+            tenant=tenant,
+            generation=report.generation,
+            code=report.code,
+            reason=_with_tail(report),
+        )
+
+    @staticmethod
     def _failed(batch: Batch, record: JobRecord, report: Ended) -> None:
         """Let a generation that should run, and does not, be one that failed, or was lost."""
         name = report.job
@@ -136,8 +161,7 @@ class TakeReports:
         else:
             run = batch.truth.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
-        tail = "\n".join(report.tail[-20:])
-        reason = f"{report.reason}\n{tail}" if tail else report.reason
+        reason = _with_tail(report)
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
         batch.take(failed, lost=report.ending is not Ending.FAILED)
         if report.ending is Ending.FAILED:
@@ -148,6 +172,11 @@ class TakeReports:
                 code=report.code,
                 reason=reason,
             )
+
+
+def _with_tail(report: Ended) -> str:
+    """Return why a generation ended, and under it the last lines of its log."""
+    return "\n".join((report.reason, *report.tail[-20:]))
 
 
 @dataclass(frozen=True, slots=True)
