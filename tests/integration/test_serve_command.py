@@ -168,6 +168,27 @@ def test_a_missing_extra(
     assert "pip install 'shadowprice[service]'" in line
 
 
+def test_the_extra_of_an_executor_that_is_missing(
+    capsys: pytest.CaptureFixture[str],
+    cluster: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "ray" else find(name)
+    )
+    line = _refused(capsys, cluster, tmp_path / "d", "--executor", "ray", "--address", "auto")
+    assert "pip install 'shadowprice[ray]'" in line
+
+
+def test_an_address_for_an_executor_that_runs_jobs_here(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    line = _refused(capsys, cluster, tmp_path / "d", "--executor", "local", "--address", "a:1")
+    assert "--address: the executor local runs jobs here; leave it out" in line
+
+
 # ------------------------------------------------------------------ a process of its own
 
 

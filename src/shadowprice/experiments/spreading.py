@@ -202,17 +202,24 @@ class OnRay:
         """
         import ray  # noqa: PLC0415  # the extra, only where it is asked for
 
-        from shadowprice.executors.ray.reach import reached  # noqa: PLC0415
+        from shadowprice.executors.ray.reach import TRIES, by_chance, reached  # noqa: PLC0415
 
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         why = reached(self._address)
         if why:
             raise InputError(Fault("--on", f"no Ray answers at {self._address}", why))
         chosen = {} if self._address == "ray" else {"address": self._address}
-        try:
-            ray.init(log_to_driver=False, logging_level="ERROR", **chosen)
-        except Exception as error:  # whatever Ray raises, for people
-            raise InputError(Fault("--on", f"{self._address}: {_line(error)}")) from error
+        for left in reversed(range(TRIES)):
+            try:
+                ray.init(log_to_driver=False, logging_level="ERROR", **chosen)
+            except Exception as error:  # whatever Ray raises, for people
+                ray.shutdown()  # it may be connected nevertheless
+                if not left or not by_chance(error):
+                    text = _lines(error)
+                    mend = "install what its nodes have" if "ersion mismatch" in text else ""
+                    raise InputError(Fault("--on", f"{self._address}: {text}", mend)) from error
+            else:
+                break
         try:
             self._check()
         except BaseException:
@@ -295,6 +302,11 @@ class _MissingRayError(MissingExtraError):
     """The call is wrong, not the run."""
 
     exit_code = 2
+
+
+def _lines(error: BaseException) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return " ".join(line for line in lines if line)[:300] or type(error).__name__
 
 
 def _line(error: BaseException) -> str:

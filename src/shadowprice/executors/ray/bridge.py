@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 
 import ray
 import ray.cloudpickle
+import ray.util.client
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -82,8 +83,8 @@ class Bridge:
         )
         ray.cloudpickle.register_pickle_by_value(agent)
         self._namespace, self._place = namespace, place
-        threading.Thread(target=self._follow, daemon=True).start()
-        return {"ray": ray.__version__}
+        threading.Thread(target=self._follow_or_end, daemon=True).start()
+        return {"client": ray.util.client.ray.is_connected()}
 
     def do_nodes(self) -> list[dict[str, Any]]:
         """Return the nodes of the cluster, dead ones too."""
@@ -202,6 +203,12 @@ class Bridge:
 
     # ---------------------------------------------------------------- following
 
+    def _follow_or_end(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # a bridge that tells nothing is worse than none
+            end(f"Ray cannot be asked any more: {_said(error)}")
+
     def _follow(self) -> None:
         """Tell what becomes of actors, as long as there are any."""
         waiting: dict[Any, tuple[str, str]] = {}
@@ -235,6 +242,13 @@ def _said(error: BaseException) -> str:
     """Return what an error says, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:6])[:500] or type(error).__name__
+
+
+def end(why: str) -> None:
+    """End this process, whatever its threads do; another is begun in its place."""
+    sys.stderr.write(why + "\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def main() -> None:

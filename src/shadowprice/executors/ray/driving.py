@@ -195,7 +195,7 @@ class Drive:
     async def _attach(self, part: Part) -> None:
         """Find a part's actor again and follow it; where there is none, find out how it ended."""
         try:
-            if part.gone_since is None and await self._ask("find", name=part.actor):
+            if part.gone_since is None and await self._found(part):
                 if self._entry.phase == LAUNCHING:
                     look = await self._ask("call", name=part.actor, method="look", arguments=[])
                     if look["state"] is None:  # never told to go, and never will be
@@ -213,6 +213,17 @@ class Drive:
             part.asking = False
             if part.end is not None or part.attached:
                 self._entry.news_came.set()
+
+    async def _found(self, part: Part) -> bool:
+        """Whether there is an actor of the part's name; asked until Ray knows."""
+        while True:
+            try:
+                return bool(await self._ask("find", name=part.actor))
+            except BridgeError as error:  # says nothing about the actor
+                if error.kind == "Closed":
+                    raise
+                log.warning("looking for %s on %s: %s", part.process, part.server, error)
+                await asyncio.sleep(1.0)
 
     async def _clear(self, part: Part) -> None:
         """Find out how a part ended whose actor is not there."""
@@ -245,7 +256,7 @@ class Drive:
         stop = await asyncio.to_thread(entry.generation.stop)
         if stop["command"]:
             command = int(stop["command"])
-            grace = min(max(0.0, stop["until"] - time.time()), stop["grace"])
+            grace = stop["grace"]  # from when it is told: Ray may be away for a while before
         else:
             ends = [part.end for part in entry.parts.values() if part.end is not None]
             if not is_decided(ends, entry.workers, tolerant=entry.tolerant):

@@ -40,7 +40,7 @@ from shadowprice.executors.ray.entry import RayEntry
 from shadowprice.executors.ray.link import BridgeError, Link
 from shadowprice.executors.ray.nodes import Node, nodes_of
 from shadowprice.executors.ray.planning import plan_of
-from shadowprice.executors.ray.reach import endpoint, reached
+from shadowprice.executors.ray.reach import TRIES, by_chance, endpoint, reached
 from shadowprice.executors.ray.settings import read_settings
 
 log = logging.getLogger("shadowprice.executors")
@@ -96,6 +96,7 @@ class RayExecutor:
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
         self._lock: Lock | None = None
         self.link: Link | None = None
+        self._by_client = False
         self._patrolling: asyncio.Task[None] | None = None
         self.token = ""
         self.litter: dict[str, str] = {}
@@ -159,23 +160,35 @@ class RayExecutor:
         why = await asyncio.to_thread(reached, self._address)
         if why:
             raise UnreachableError(f"no Ray answers at {self._address}: {why}")
+        for left in reversed(range(TRIES)):
+            try:
+                await self._let_in(self._lock.descriptor)
+            except BridgeError as error:
+                if not left or not by_chance(error):
+                    raise UnreachableError(self._why(error)) from error
+            else:
+                return
+
+    async def _let_in(self, keep: int) -> None:
         link = self.link = Link(self.path / "bridge.log", self._happened)
         try:
-            await link.open(self._lock.descriptor)
+            await link.open(keep)
             place = {"root": self.settings.node_dir, "digest": digest(), "bundle": bundle()}
-            await link.ask(
+            found = await link.ask(
                 "connect",
                 CONNECT,
                 address=self._address,
                 namespace=self._namespace,
                 place=place,
             )
-        except BridgeError as error:
+        except BridgeError:
             await link.close()
-            raise UnreachableError(self._why(error, link)) from error
+            raise
+        self._by_client = bool(found["client"])
 
-    def _why(self, error: BridgeError, link: Link) -> str:
-        text = str(error)
+    def _why(self, error: BridgeError) -> str:
+        assert self.link is not None
+        link, text = self.link, str(error)
         if "ersion mismatch" in text or "version" in text.lower():
             return f"{self._address}: {text}; install what its nodes have"
         if error.kind == "Closed" and "No module named" in link.last_words():
@@ -310,6 +323,7 @@ class RayExecutor:
                 self._reports.put_nowait(report)
 
     async def _patrol_forever(self) -> None:
+        trouble = ""
         while True:
             await asyncio.sleep(PATROL)
             try:
@@ -319,9 +333,16 @@ class RayExecutor:
                             part.attached = part.asking = False
                     await self._connect()
                 await self._look_at_nodes()
+                if trouble:
+                    log.warning("Ray can be reached again")
+                trouble = ""
                 await self._tidy()
             except ExecutorError as error:
-                log.warning("Ray cannot be reached: %s", error)
+                if str(error) != trouble:  # said once, and not every second
+                    log.warning("Ray cannot be reached, and is asked again: %s", error)
+                trouble = str(error)
+                if self._by_client and self.link is not None:
+                    await self.link.close()  # a driver ends with its connection, a client may not
             except (OSError, ValueError) as error:
                 log.warning("looking at the nodes of Ray failed: %s", error)
             for entry in self.entries.values():

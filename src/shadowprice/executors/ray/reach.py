@@ -8,6 +8,18 @@ from typing import Final
 PATIENCE: Final = 5.0
 """Seconds that an address has to answer."""
 
+TRIES: Final = 3
+"""How often Ray Client is asked to let a driver in whose server died at its birth."""
+
+
+def by_chance(error: BaseException) -> bool:
+    """Whether Ray Client refused for a reason that the next try may not meet.
+
+    Its door on the head forks a server for each driver while gRPC's threads run there, and one in
+    some dozens of these servers dies of that before it serves anybody.
+    """
+    return "Starting Ray client server failed" in str(error)
+
 
 def endpoint(address: str) -> tuple[str, int] | None:
     """Return host and port of ``HOST:PORT`` or ``ray://HOST:PORT``, None for any other."""

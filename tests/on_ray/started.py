@@ -1,0 +1,111 @@
+"""A Ray cluster begun by ``ray start``, as its users begin one; nothing of it is seen elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+HEAD, OTHER = "127.0.0.6", "127.0.0.7"
+"""Loopback; a node is told from others by its address."""
+
+PATIENCE = 60.0
+
+
+class StartedCluster:
+    """A head of two cores that lets Ray Client in, and a node of one.
+
+    ``ray start`` remembers in a directory which cluster this machine is in; theirs is their own, so
+    that other clusters of this machine are left alone.
+
+    Parameters
+    ----------
+    **environment
+        More that all of Ray's processes are to be told.
+    """
+
+    def __init__(self, **environment: str) -> None:
+        self._more = {**environment, "GRPC_ENABLE_FORK_SUPPORT": "0"}  # the latter: docs/ray.md
+        self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir="/tmp"))  # sockets: a short path
+        with socket.create_server((HEAD, 0)) as free:
+            port = free.getsockname()[1]
+        self.by_client = f"ray://{HEAD}:{port}"
+        self._client_port = port
+        try:
+            self.begin_head("0")
+            self.address = (self.folder / "ray" / "ray_current_cluster").read_text().strip()
+            self.join()
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a program has to be told to be in this cluster and no other."""
+        return {"RAY_TMPDIR": str(self.folder), "RAY_USAGE_STATS_ENABLED": "0"}
+
+    def begin_head(self, port: str) -> None:
+        """Begin the head; 0 is any port."""
+        words = ["--head", "--port", port, "--ray-client-server-port", str(self._client_port)]
+        self._start(HEAD, "head", "2", *words, "--include-dashboard", "false")
+
+    def join(self) -> None:
+        """Begin the node that is not the head."""
+        self._start(OTHER, "other", "1", "--address", self.address)
+
+    def _start(self, ip: str, name: str, cores: str, *more: str) -> None:
+        words = [str(Path(sys.executable).with_name("ray")), "start", *more]
+        words += ["--node-ip-address", ip, "--node-name", name, "--num-cpus", cores]
+        words += ["--object-store-memory", str(80 << 20), "--disable-usage-stats"]
+        for attempt in range(5):
+            told = subprocess.run(
+                words,
+                env={**os.environ, **self.environment, **self._more},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if told.returncode == 0:
+                return
+            # Ray gives its parts 30 s, which a busy machine exceeds.
+            assert attempt < 4, told.stdout + told.stderr
+
+    def _processes(self, *marks: str) -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                around = (entry / "environ").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            ours = f"RAY_TMPDIR={self.folder}" in around and int(entry.name) != os.getpid()
+            if ours and command and all(one in command for one in marks):
+                found.append(int(entry.name))
+        return found
+
+    def count(self, *marks: str) -> int:
+        """Return how many processes of this cluster have all of the marks in their words."""
+        return len(self._processes(*marks))
+
+    def kill(self, *marks: str) -> int:
+        """Kill such processes; say how many."""
+        found = self._processes(*marks)
+        for number in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        return len(found)
+
+    def end(self) -> None:
+        """Kill all of it."""
+        until = time.monotonic() + PATIENCE
+        while self.kill() and time.monotonic() < until:
+            time.sleep(0.1)
+        shutil.rmtree(self.folder, ignore_errors=True)

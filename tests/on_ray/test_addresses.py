@@ -1,0 +1,147 @@
+"""``--address`` and ``--on`` in all their forms, on clusters begun by ``ray start``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    ExecutorOptions,
+    ServerGone,
+    ServerSlice,
+    Share,
+)
+from shadowprice.executors.registry import create
+from shadowprice.experiments.spreading import OnRay
+from tests.contract import harness as contract
+from tests.contract.harness import POLITE, LocalHarness, RayHarness, Told, ready, spec
+from tests.on_ray.started import StartedCluster
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[StartedCluster]:
+    pytest.importorskip("ray")
+    cluster = StartedCluster()
+    yield cluster
+    cluster.end()
+
+
+@pytest.fixture
+def inside(started: StartedCluster, monkeypatch: pytest.MonkeyPatch) -> StartedCluster:
+    """A program that is told where the cluster of its machine is, and no more."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name, value in started.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(contract, "SERVERS", (ServerSlice("head", {"cpu": 2000}),))
+    return started
+
+
+class Addressed(RayHarness):
+    """The executor at an address as it is written."""
+
+    def __init__(self, path: Path, address: str) -> None:
+        super().__init__(path, cluster=None)  # type: ignore[arg-type]  # it is begun elsewhere
+        self.address = address
+
+    def make(self) -> Executor:
+        """Return an executor that was not opened."""
+        own = {"lost_after": "2", "node_dir": str(self.path / "nodes")}
+        return create("ray", ExecutorOptions(str(self.path), "test", self.address, own))
+
+    def end(self) -> None:
+        """See that nothing is left: every scenario stops what it started."""
+        LocalHarness.end(self)
+
+
+async def over_the_whole_life(harness: LocalHarness, executor: Executor, told: Told) -> None:
+    """A job that ends, one that is stopped, one whose actor is killed, one of two nodes."""
+    await executor.start(spec("polite", 1, POLITE, Share("head", 1)))
+    await ready(executor, "polite")
+    await executor.start(spec("short", 1, "echo hi", Share("head", 1)))
+    short = await told.one(Ended, "short")
+    assert (short.ending, short.tail) == (Ending.DONE, ("hi",))
+    await executor.start(spec("killed", 1, POLITE, Share("head", 1)))
+    await ready(executor, "killed")
+    harness.kill_agent("killed", 1)
+    assert (await told.one(Ended, "killed")).ending is Ending.LOST
+    assert (await executor.logs("short", 1)).text == "hi\n"
+    await executor.stop(7, "polite", 1)
+    polite = await told.one(Ended, "polite")
+    assert (polite.ending, polite.code) == (Ending.STOPPED, 143)
+
+
+@pytest.mark.parametrize("written", ["auto", "client"])
+def test_jobs_run_at_an_address(inside: StartedCluster, tmp_path: Path, written: str) -> None:
+    address = inside.by_client if written == "client" else "auto"
+    Addressed(tmp_path / "executor", address).run(over_the_whole_life)
+
+
+def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_path: Path) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("stays", 1, POLITE, Share("head", 1)))
+        await ready(executor, "stays")
+        shares = Share("head", 1), Share("other", 1)  # one of its workers is tolerated to die
+        await executor.start(spec("goes", 1, POLITE, *shares, tolerates_workers=True))
+        await ready(executor, "goes")
+        assert inside.kill("raylet/raylet", "--node_ip_address=127.0.0.7") == 1
+        lost = await told.one(Ended, "goes")
+        assert (lost.ending, lost.reason) == (
+            Ending.LOST,
+            "the node other left the Ray cluster, and worker-1 with it",
+        )
+        # Its place is gone, and is planned anew: the worker that lives was told, and saved.
+        assert "saved" in (await executor.logs("goes", 1)).text
+        assert any(isinstance(one, ServerGone) for one in told.reports)
+        # The process on the head that speaks for this client: another has to be had.
+        assert inside.kill("ray.util.client.server", "--mode=specific-server") >= 1
+        await executor.stop(7, "stays", 1)
+        assert (await told.one(Ended, "stays")).code == 143
+        await executor.start(spec("after", 1, "echo hi", Share("head", 1)))
+        assert (await told.one(Ended, "after")).ending is Ending.DONE
+
+    try:
+        Addressed(tmp_path / "executor", inside.by_client).run(scenario)
+    finally:
+        inside.join()
+
+
+def test_runs_are_spread_by_either_address(inside: StartedCluster) -> None:
+    found: dict[int, int] = {}
+
+    def took(at: int, result: int, _: float) -> None:
+        found[at] = result
+
+    for address in (inside.by_client, "ray"):
+        found.clear()
+        with OnRay(address) as spread:
+            assert spread.cores == 3
+            spread.run(pow, [(3, n) for n in range(4)], lambda _: None, took)
+            assert found == {n: 3**n for n in range(4)}
+            with pytest.raises(ValueError, match="invalid literal"):
+                spread.run(int, [("x",)], lambda _: None, took)
+
+
+def test_commands_take_either_address(
+    inside: StartedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(__file__).parents[2] / "examples"
+    words = ["compare", "-c", str(root / "cluster.yaml"), "-j", str(root / "jobs.yaml"), "-q"]
+    words += ["-p", "fifo,drf", "--out"]
+    assert main([*words, str(tmp_path / "here")]) == 0
+    for name, address in (("client", inside.by_client), ("ray", "ray")):
+        assert main([*words, str(tmp_path / name), "--on", address]) == 0
+        for policy in ("fifo", "drf"):
+            for file in ("jobs.parquet", "allocations.parquet"):
+                here, there = (tmp_path / one / policy / file for one in ("here", name))
+                assert here.read_bytes() == there.read_bytes()
+    assert capsys.readouterr().err == ""
+    assert "RAY_ADDRESS" not in os.environ

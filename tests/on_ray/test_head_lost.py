@@ -1,0 +1,62 @@
+"""The head killed with nothing behind it: all that ran is lost, and goes on once a head answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.on_ray.started import StartedCluster
+from tests.on_ray.test_serve import job, jobs, serving, until
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def forgetful() -> Iterator[StartedCluster]:
+    """A cluster whose raylets give up a head that is gone for 5 s; 60 s is what Ray has."""
+    pytest.importorskip("ray")
+    cluster = StartedCluster(RAY_gcs_rpc_server_reconnect_timeout_s="5")
+    yield cluster
+    cluster.end()
+
+
+def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) -> None:
+    with serving(tmp_path, forgetful) as (client, _):
+        until(lambda: "other" in {s["name"] for s in client.get("/v1/servers").json()["servers"]})
+        assert client.post("/v1/jobs", json=job("only", 1, 1)).is_success
+        until(lambda: jobs(client)["only"]["progress"] > 10, lambda: jobs(client))
+        assert forgetful.kill("gcs_server") == 1
+        # The raylets give up, and what they ran is killed with them: nothing runs unseen.
+        until(lambda: not forgetful.count("raylet/raylet"))
+        until(lambda: not running(tmp_path))
+        before = jobs(client)["only"]
+        assert (before["state"], before["generation"]) == ("running", 1)  # nobody saw its end
+        told = "Ray cannot be reached, and is asked again: no Ray answers at"
+        until(lambda: told in (tmp_path / "log").read_text())
+        forgetful.kill()
+        forgetful.begin_head(forgetful.address.rpartition(":")[2])
+        forgetful.join()
+        until(lambda: jobs(client)["only"]["state"] == "finished", lambda: jobs(client))
+        over = jobs(client)["only"]
+        assert over["generation"] == 2
+        kinds = [one["kind"] for one in client.get("/v1/jobs/only/explain").json()["events"]]
+        assert (kinds.count("lost"), kinds.count("retrying")) == (1, 0)  # no failure of its own
+        text = client.get("/v1/jobs/only/logs").json()["text"]
+        assert "done: loss" in text
+        assert "step 0" not in text  # it went on from its checkpoint
+        assert "Ray can be reached again" in (tmp_path / "log").read_text()
+
+
+def running(folder: Path) -> list[str]:
+    """Return the processes of jobs that are there."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environment = (entry / "environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if "SHADOWPRICE_JOB=" in environment and str(folder) in environment:
+            found.append(entry.name)
+    return found
