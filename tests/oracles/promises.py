@@ -10,12 +10,13 @@ from shadowprice.results.recorder import Segments
 Standing = Mapping[int, tuple[int, int]]
 
 
-def completions(jobs: Sequence[Job], segments: Segments) -> dict[str, int]:
+def completions(jobs: Sequence[Job], segments: Segments, *, first: bool = False) -> dict[str, int]:
     """Return the slot in which each job reached its work, from its allocations alone.
 
     Progress is counted slot by slot as the job model says: the gain of the number of workers, that
     of co-located training where all stands on one server, less the share lost where the placement
-    is another than in the slot before. Jobs that never got there are missing.
+    is another than in the slot before, or nothing stood before where the ``first`` start loses it,
+    too. Jobs that never got there are missing.
     """
     stands: dict[int, dict[int, dict[int, tuple[int, int]]]] = {}
     columns = (
@@ -33,7 +34,7 @@ def completions(jobs: Sequence[Job], segments: Segments) -> dict[str, int]:
         for slot in sorted(slots):
             here = slots[slot]
             workers = sum(count for count, _ in here.values())
-            moved = before is not None and (here != before or slot != last + 1)
+            moved = first if before is None else here != before or slot != last + 1
             made += job.gain(workers, colocated=len(here) == 1, moved=moved)
             before, last = here, slot
             if made >= job.required:

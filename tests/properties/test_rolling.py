@@ -106,15 +106,16 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
 
 
 @settings(deadline=None, derandomize=True, max_examples=120)
-@given(SEEDS, st.booleans(), st.booleans(), st.booleans())
+@given(SEEDS, st.sampled_from(["none", "moves", "starts"]), st.booleans(), st.booleans())
 def test_without_faults_every_promise_is_kept(
-    seed: int, restarts: bool, revision: bool, steady: bool
+    seed: int, restarts: str, revision: bool, steady: bool
 ) -> None:
     on, jobs, _ = world(seed, incidents=False)
-    if restarts:
+    on = replace(on, restart_first=restarts == "starts")
+    if restarts != "none":
         jobs = moving(jobs, seed)
     _, recorder, told = run(on, jobs, revision=revision, steady=steady)
-    done = completions(jobs, recorder.segments())
+    done = completions(jobs, recorder.segments(), first=on.restart_first)
     assert done == recorder.completions
     for _, promise in told:
         assert promise.completion is not None

@@ -78,6 +78,7 @@ class Rounding:
     def __init__(self, cluster: Cluster, relaxation: Relaxation, prices: Floats) -> None:
         self._relaxation, self._prices = relaxation, prices
         self._jobs = relaxation.members
+        self._first = cluster.restart_first
         slots = max(1, relaxation.slots)
         self._ledger = Ledger(cluster, slots, relaxation.start)
         self._view = LedgerView(self._ledger)
@@ -98,7 +99,7 @@ class Rounding:
             found = self._search(at, part, required)
             if found is None:
                 return False
-            made = _progress(job, found.schedule)
+            made = _progress(job, found.schedule, first=self._first)
             if made >= job.required:
                 break
             required += job.required - made
@@ -172,14 +173,15 @@ class Rounding:
         return groups._replace(row_of=groups.row_of[first:])
 
 
-def _progress(job: Job, schedule: Schedule) -> int:
+def _progress(job: Job, schedule: Schedule, *, first: bool) -> int:
     """Return the progress units of a schedule, less what restarts take."""
     workers, _, _ = schedule.totals()
     choices = np.searchsorted(job.worker_counts, workers)
     gains = job.gains[choices]
     if not job.restart:
         return int(gains.sum())
-    return int(np.where(schedule.moved(None, ran=False), job.moved_gains[choices], gains).sum())
+    moved = schedule.moved(None, ran=first)
+    return int(np.where(moved, job.moved_gains[choices], gains).sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ class Cluster:
         Owners of shares, empty where the cluster has none.
     restart_seconds : Fraction
         Time that jobs lose when their placement changes, unless they say otherwise.
+    restart_first : bool
+        Whether a job's first start loses its restart as well; it costs nothing in the papers.
     costs : ndarray of float64, shape (servers,), or None
         Money that each server costs an hour, in the file's currency; None where no price is stated.
     """
@@ -86,6 +88,7 @@ class Cluster:
     capacity: Amounts
     tenants: tuple[Tenant, ...] = ()
     restart_seconds: Fraction = Fraction(0)
+    restart_first: bool = False
     costs: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
@@ -205,6 +208,7 @@ def build_cluster(
     dimensions: Mapping[str, Dimension],
     tenants: Sequence[Tenant] = (),
     restart_seconds: Fraction = Fraction(0),
+    restart_first: bool = False,
     costs: Sequence[float] | None = None,
 ) -> Cluster:
     """Lay out servers given by name as the arrays of a `Cluster`.
@@ -223,6 +227,8 @@ def build_cluster(
         Owners of shares.
     restart_seconds : Fraction
         Time that jobs lose when their placement changes, unless they say otherwise.
+    restart_first : bool
+        Whether a job's first start loses that as well.
     costs : sequence of float, optional
         What each server costs an hour.
 
@@ -247,6 +253,7 @@ def build_cluster(
         capacity=capacity,
         tenants=tuple(tenants),
         restart_seconds=restart_seconds,
+        restart_first=restart_first,
         costs=None if costs is None else np.array(costs, dtype=np.float64),
     )
 

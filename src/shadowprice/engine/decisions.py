@@ -251,7 +251,7 @@ class Decider(Books):
         if not record.job.restart or not self.capabilities.charges_restarts or not len(plan):
             return None
         before = self.running.get(record.job.name) if plan.start == self.slot else None
-        return plan.moved(before, ran=record.started is not None)
+        return plan.moved(before, ran=self.cluster.restart_first or record.started is not None)
 
     def _place(self, record: JobRecord, decision: Place) -> None:
         if len(record.plan):

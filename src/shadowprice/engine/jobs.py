@@ -89,7 +89,14 @@ class JobEvents(ServerEvents):
             record.progress = min(job.required, record.units(record.measured))
         moved = self.capabilities.charges_restarts
         broken = not (
-            revised_plan_holds(record, before, self.slot, self.running.get(job.name), charged=moved)
+            revised_plan_holds(
+                record,
+                before,
+                self.slot,
+                self.running.get(job.name),
+                charged=moved,
+                first=self.cluster.restart_first,
+            )
             if len(record.plan)
             else standing_holds(record, before)
         )

@@ -42,9 +42,12 @@ def falls_short(record: JobRecord, now: int, before: Placement | None, *, charge
 
 
 def revised_plan_holds(
-    record: JobRecord, old: Job, now: int, before: Placement | None, *, charged: bool
+    record: JobRecord, old: Job, now: int, before: Placement | None, *, charged: bool, first: bool
 ) -> bool:
-    """Whether the plan of a job that was revised still runs, and completes it."""
+    """Whether the plan of a job that was revised still runs, and completes it.
+
+    Restarts are taken off where they are ``charged``, that of the first start if it is one as well.
+    """
     job, ahead = record.job, record.plan.from_slot(now)
     if not _same_demand(job, old):
         return False
@@ -55,7 +58,7 @@ def revised_plan_holds(
         return False
     if (ps < job.ps_counts[at]).any():
         return False
-    ran = record.started is not None
+    ran = first or record.started is not None
     return potential(job, ahead, before, charged=charged and ran) >= record.remaining
 
 

@@ -54,6 +54,7 @@ def cluster_record(cluster: Cluster) -> Record:
         "slot_seconds": str(cluster.slot_seconds),
         "horizon": cluster.horizon,
         "restart_seconds": str(cluster.restart_seconds),
+        **({"restart_first": True} if cluster.restart_first else {}),
         "resources": [
             [name, dimension.value]
             for name, dimension in zip(cluster.resources, cluster.dimensions, strict=True)
@@ -83,6 +84,7 @@ def cluster_of(record: Mapping[str, Any]) -> Cluster:
         capacity=capacity.reshape(len(servers), len(resources)),
         tenants=tuple(Tenant(name, share) for name, share in record["tenants"]),
         restart_seconds=Fraction(record["restart_seconds"]),
+        restart_first=bool(record.get("restart_first", False)),
         costs=None if record["costs"] is None else np.array(record["costs"], dtype=np.float64),
     )
 

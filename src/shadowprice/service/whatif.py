@@ -205,6 +205,8 @@ def described(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
     }
     if cluster.restart_seconds:
         told["restart"] = _seconds(cluster.restart_seconds)
+    if cluster.restart_first:
+        told["restart_first"] = True
     return told
 
 

@@ -102,7 +102,7 @@ class Simulation:
         collectors = [observer for observer in observers if observer.collects]
         awaited = self._awaited
         agenda = _agenda(self.jobs, self.incidents)
-        machines = Machines(self.execution, self.seed)
+        machines = Machines(self.execution, self.seed, restart_first=self.cluster.restart_first)
         arrived = slot = still = simulated = 0
         upcoming = next(agenda, None)
         while upcoming is not None or not machines.idle or (wakes and machines.waiting):

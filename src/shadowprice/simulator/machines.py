@@ -35,7 +35,7 @@ class _Running:
     job: Job
     order: Start | Resize
     restarts: bool
-    """Whether it is not the job's first, and has not run through a slot yet."""
+    """Whether its start loses time, and it has not run through a slot yet."""
 
 
 class Machines:
@@ -47,9 +47,14 @@ class Machines:
         How fast placed jobs run.
     seed : int
         Seed of the durations of tasks.
+    restart_first : bool
+        Whether a job's first start loses its restart as well.
     """
 
-    def __init__(self, execution: ExecutionModel, seed: int) -> None:
+    def __init__(
+        self, execution: ExecutionModel, seed: int, *, restart_first: bool = False
+    ) -> None:
+        self._restart_first = restart_first
         self._execution = execution
         self._steady = getattr(execution, "steady", False)
         self._bags = BagExecution(seed)
@@ -88,7 +93,7 @@ class Machines:
             if kind is Decided:
                 self._heed(command.decision)
             elif kind is Start:
-                self._begin(command, restarts=command.generation > 1)
+                self._begin(command, restarts=self._restart_first or command.generation > 1)
             elif kind is Stop:
                 name = command.job
                 del self._running[name], self._gains[name]

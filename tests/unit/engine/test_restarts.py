@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import Commit, Decision, JobsArrived, JobsDisplaced, PolicyEvent
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine import Engine
+from shadowprice.engine.records import cluster_of, cluster_record
 from shadowprice.simulator.driver import Simulation
 from tests.workloads import cluster, job
 
@@ -94,3 +97,35 @@ def test_a_plan_that_does_not_charge_falls_short_and_is_planned_again() -> None:
     assert record.completion == 6
     # The second plan goes on where the first one stood: no second restart.
     assert record.progress == (7 * 600 - 60) * 10**6
+
+
+STARTING = replace(ON, restart_first=True)
+
+
+def test_a_first_start_costs_nothing_unless_the_cluster_says_so() -> None:
+    asked = hour_job(60)
+    with pytest.raises(PolicyError, match=r"the schedule makes .* lost to 1 restarts"):
+        Engine(STARTING, Scripted(STAYING)).handle(JobsArrived(0, (asked,)))
+    with pytest.raises(PolicyError, match=r"the schedule makes .* lost to 2 restarts"):
+        Engine(STARTING, Scripted(MOVING)).handle(JobsArrived(0, (asked,)))
+    Engine(STARTING, Scripted(STAYING)).handle(JobsArrived(0, (hour_job(0),)))
+
+
+@pytest.mark.parametrize(("on", "lost"), [(ON, 60), (STARTING, 120)])
+def test_the_simulator_yields_what_is_left_of_a_first_start(on: Cluster, lost: int) -> None:
+    engine = Simulation(on, [hour_job(60)], Scripted(LONGER)).run()
+    assert engine.jobs["job"].progress == (7 * 600 - lost) * 10**6
+
+
+def test_a_plan_that_forgets_the_first_start_is_made_again() -> None:
+    later = rows(*((slot, 0) for slot in range(1, 7)))
+    engine = Simulation(STARTING, [hour_job(60)], Scripted(STAYING, later, charges=False)).run()
+    record = engine.jobs["job"]
+    assert (record.plans, record.completion) == (2, 6)
+    assert record.progress == (7 * 600 - 60) * 10**6
+
+
+def test_a_cluster_is_kept_with_what_a_first_start_costs() -> None:
+    for on in (ON, STARTING):
+        assert cluster_of(cluster_record(on)).restart_first is on.restart_first
+    assert "restart_first" not in cluster_record(ON)  # as it was written before there was one

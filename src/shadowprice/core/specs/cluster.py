@@ -121,6 +121,7 @@ class ClusterSpec(Spec):
     servers: Annotated[list[ServerSpec], Field(min_length=1), at_most_long(bounds.SERVERS)]
     tenants: Annotated[list[TenantSpec], at_most_long(bounds.TENANTS)] = Field(default_factory=list)
     restart: DurationField | None = None
+    restart_first: bool = False
 
     def resolve(self, place: str = "cluster") -> Cluster:
         """Return the cluster that the file describes.
@@ -174,6 +175,7 @@ class ClusterSpec(Spec):
             dimensions=dimensions,
             tenants=[tenant.resolve() for tenant in self.tenants],
             restart_seconds=restart,
+            restart_first=self.restart_first,
             costs=self._costs(),
         )
 

@@ -264,8 +264,9 @@ class Rolling(Reactive[RollingParameters]):
             return
         book = self._book
         _, value = densities(book.jobs, rows, slot, weight)
+        loss = book.loss if self._cluster.restart_first else book.loss * book.started
         fill(
-            line, book.jobs, rows, value, weight, book.loss * book.started, book.standing,
+            line, book.jobs, rows, value, weight, loss, book.standing,
             self._planner.layout.log,
         )  # fmt: skip
 
