@@ -323,6 +323,9 @@ class Commit:
         of its own tenant has a price, and costs nothing.
     payoff_bound : float or None
         No schedule had a larger payoff at the prices of that moment; None where that is not known.
+    slot_costs : tuple of float
+        What each active slot of the schedule costs, where the policy was asked to say so
+        (`PolicyContext.itemised`) and admits the job; they make up the cost.
     """
 
     job: str
@@ -333,6 +336,7 @@ class Commit:
     copies: tuple[TaskCopies, ...] = ()
     charged: float | None = None
     payoff_bound: float | None = None
+    slot_costs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

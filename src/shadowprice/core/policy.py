@@ -281,9 +281,12 @@ class PolicyContext:
         End of the timespan T.
     seed : int
         Seed of any randomness it draws.
+    itemised : bool
+        Whether commitments are to say what each of their slots costs.
     """
 
     cluster: Cluster
     known_jobs: Sequence[Job] | None = None
     until: int | None = None
     seed: int = 0
+    itemised: bool = False

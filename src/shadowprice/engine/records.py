@@ -235,6 +235,8 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Record:
                 record["charged"] = decision.charged
             if decision.payoff_bound is not None:
                 record["payoff_bound"] = decision.payoff_bound
+            if decision.slot_costs:
+                record["slot_costs"] = list(decision.slot_costs)
         case Place():
             record["on"] = placement_record(decision.placement, names)
         case Reject() | Drop():
@@ -268,7 +270,8 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
             plan = schedule_of(record["plan"], index)
             worth = record["payoff"], record["utility"], record["cost"]
             told = record.get("charged"), record.get("payoff_bound")
-            return Commit(job, plan, *worth, copies, *told)
+            costs = tuple(float(cost) for cost in record.get("slot_costs", ()))
+            return Commit(job, plan, *worth, copies, *told, slot_costs=costs)
         case "Place":
             return Place(job, placement_of(record["on"], index))
         case "Reject":

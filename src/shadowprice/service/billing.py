@@ -31,6 +31,14 @@ from shadowprice.core.job import Job
 from shadowprice.service import accounts
 from shadowprice.service.accounts import MOST, Account, Accounts, Changed, Entry, Kind
 from shadowprice.service.clock import stamp
+from shadowprice.service.paid import (
+    Standing,
+    after_standing,
+    least_places,
+    paid_slots,
+    price_of_unused,
+    with_more,
+)
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
 from shadowprice.service.store.prepared import Prepared
@@ -67,25 +75,6 @@ def price_of(cost: float) -> int:
     if not cost * POINT <= MOST:
         return MOST + 1
     return max(0, round(cost * POINT))
-
-
-def least_places(job: Job) -> int:
-    """Return the fewest places times slots with which the work of a job can be done."""
-    choices = zip(
-        job.worker_counts.tolist(),
-        job.ps_counts.tolist(),
-        job.gains.tolist(),
-        job.internal_gains.tolist(),
-        strict=True,
-    )
-    return min(
-        (
-            -(-job.required * (workers + ps) // max(gain, inner))
-            for workers, ps, gain, inner in choices
-            if max(gain, inner)
-        ),
-        default=1,
-    )
 
 
 def reason_of(account: Account, price: int) -> dict[str, Any]:
@@ -219,14 +208,16 @@ class Billing:
         if cost is None:
             return
         price, engine = price_of(cost), self._batch.engine
-        planned = 0
+        planned, unused = 0, None
         if not engine.capabilities.charges:
             if isinstance(decision, Commit):
                 plan = decision.schedule
                 planned = int(plan.workers.sum() + plan.ps.sum())
+                unused = paid_slots(price, plan, decision.slot_costs)
             else:
                 planned = least_places(engine.jobs[view.name].job)
-        self._batch.change(view.name, price=price, paid_at=self._batch.now, planned=planned)
+        paid = {"price": price, "planned": planned, "unused": unused}
+        self._batch.change(view.name, paid_at=self._batch.now, **paid)
         self._debit(account, price, view.name)
 
     def more_work(self, view: JobView, before: Job, after: Job) -> int:
@@ -255,7 +246,11 @@ class Billing:
         # What the revision itself let others be promised was paid meanwhile.
         extra = min(extra, account.balance)
         planned = -(-view.planned * (view.price + extra) // view.price)
-        self._batch.change(name, price=view.price + extra, planned=planned)
+        unused = view.unused
+        if unused is not None and extra:
+            unused = with_more(unused, planned - view.planned, extra)
+        price = view.price + extra
+        self._batch.change(name, price=price, planned=planned, unused=unused)
         self._debit(account, extra, name, "revised")
 
     def _debit(self, account: Account, points: int, job: str, note: str = "") -> None:
@@ -277,15 +272,15 @@ class Billing:
 
     # ---------------------------------------------------------------- what jobs use
 
-    def standing(self, event: DriverEvent, *, lost: bool) -> dict[str, int]:
-        """Return the places of jobs for which an event makes the running slot count.
+    def standing(self, event: DriverEvent, *, lost: bool) -> Standing:
+        """Return the jobs for which an event makes the running slot count, and what they hold.
 
         To be asked before the event: a slot's end counts for all that stand, a job's own end in the
         slot for that job, and what it lost through no fault of its own does not.
         """
         engine, views = self._batch.engine, self._batch.truth.views
         if engine.slot_running is None or not self.accounts or lost:
-            return {}
+            return Standing(0, {})
         names: Iterable[str] = ()
         if isinstance(event, SlotEnded):
             names = engine.running
@@ -297,15 +292,20 @@ class Billing:
             if view is not None and view.planned:
                 placement = engine.running[name]
                 found[name] = placement.total_workers + placement.total_ps
-        return found
+        return Standing(engine.slot_running, found)
 
-    def stood(self, places: Mapping[str, int]) -> None:
+    def stood(self, standing: Standing) -> None:
         """Note that jobs held places for a slot, and what of their price that uses."""
-        for name, count in places.items():
+        for name, count in standing.places.items():
             view = self._batch.truth.views[name]
-            held = view.held + count
-            used = -(-(view.price or 0) * min(held, view.planned) // view.planned)
-            self._batch.change(name, held=held, used=used)
+            price, held = view.price or 0, view.held + count
+            if view.unused is None:
+                used = -(-price * min(held, view.planned) // view.planned)
+                self._batch.change(name, held=held, used=used)
+            else:
+                unused = after_standing(view.unused, standing.slot, count)
+                used = price - price_of_unused(unused)
+                self._batch.change(name, held=held, used=used, unused=unused)
 
     def settle(self, name: str) -> None:
         """Give back what a job that is over did not use."""

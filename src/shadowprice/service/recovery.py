@@ -69,7 +69,8 @@ class PolicyChoice:
         InputError
             If there is no such policy or parameter, or it cannot run live.
         """
-        return make_policy(self.name, PolicyContext(cluster=cluster), dict(self.settings))
+        context = PolicyContext(cluster=cluster, itemised=True)
+        return make_policy(self.name, context, dict(self.settings))
 
 
 @dataclass(slots=True)

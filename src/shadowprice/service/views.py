@@ -113,6 +113,9 @@ class JobView:
         tenants are paid instead.
     used : int
         What it used of the price so far.
+    unused : tuple of (int, int, int) or None
+        What it paid for and did not use yet: slot, places, price (`service.paid`); None where its
+        price is that of all its places alike.
     refund : int or None
         What was given back when it was over.
     decided : int or None
@@ -154,6 +157,7 @@ class JobView:
     price: int | None = None
     paid_at: int | None = None
     planned: int = 0
+    unused: tuple[tuple[int, int, int], ...] | None = None
     held: int = 0
     used: int = 0
     refund: int | None = None
@@ -172,6 +176,8 @@ class JobView:
         known["state"] = State(known["state"])
         known["servers"] = tuple(known["servers"])
         known["measured"] = tuple(known.get("measured", ()))
+        if known.get("unused") is not None:
+            known["unused"] = tuple(tuple(one) for one in known["unused"])
         return cls(**known)
 
     def record(self) -> dict[str, Any]:

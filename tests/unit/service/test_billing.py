@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -172,6 +173,69 @@ def test_what_was_held_is_paid_at_the_mean_price(tmp_path: Path) -> None:
     assert (after.used, after.refund) == (used, (view.price or 0) - used)
     till.check()
     till.store.close()
+
+
+def test_what_was_not_used_comes_back_at_what_its_slots_cost(tmp_path: Path) -> None:
+    till = Till(tmp_path / "data", "oasis")
+    till.give("vision", 1_000)
+    # The first slots are fuller than the later ones, and dearer; the last job needs one of them.
+    for at in range(2):
+        till.submit(f"early-{at}", chunks=3, minibatches=30, tenant="speech")
+    soon = {"kind": "deadline", "value": 50, "by": "7 slots"}
+    for at in range(4):
+        till.submit(f"job-{at}", tenant="vision", chunks=2, minibatches=40, utility=soon)
+    view = till.view("job-3")
+    plan, promised = till.truth.engine.jobs["job-3"].plan, view.unused
+    assert promised is not None
+    (first, places, dear), *later = promised
+    assert sum(price for _, _, price in promised) == view.price
+    assert [slot for slot, _, _ in promised] == plan.active_slots.tolist()
+    assert later
+    assert all(dear > 100 * price for _, _, price in later)
+    till.slot()
+    assert till.truth.engine.slot_running == first
+    till.started("job-3")
+    till.clock.advance(SLOT / 2)
+    till.do(Cancel("job-3"))
+    after = till.view("job-3")
+    assert (after.held, after.used) == (places, dear)
+    assert after.refund == sum(price for _, _, price in later)
+    till.check()
+    till.store.close()
+
+
+@pytest.mark.parametrize("policy", ["oasis", "pdors"])
+def test_commitments_tell_slots_whose_costs_make_up_the_whole(tmp_path: Path, policy: str) -> None:
+    till = Till(tmp_path / "data", policy)
+    till.give("vision", 1_000)
+    late = {"kind": "deadline", "value": 50, "by": "30 slots"}
+    for at in range(8):
+        servers = {"ps": {"cpu": 2}} if at % 2 else {}
+        till.submit(f"job-{at}", tenant="vision", chunks=3, minibatches=90, utility=late, **servers)
+        till.slot()
+    with till.store.reading() as connection:
+        entries = connection.execute(select(tables.journal.c.entry)).scalars().all()
+    commits = [one for entry in entries for one in _commits(json.loads(entry))]
+    itemised = [one for one in commits if "slot_costs" in one]
+    assert len(itemised) >= 3
+    assert any(one["cost"] > 0 for one in itemised)
+    for one in itemised:
+        assert sum(one["slot_costs"]) == pytest.approx(one["cost"], rel=1e-9, abs=1e-12)
+        assert min(one["slot_costs"]) >= 0
+    digest = till.truth.engine.state_digest()
+    till.read()  # the journal tells them, too
+    assert till.truth.engine.state_digest() == digest
+    till.check()
+    till.store.close()
+
+
+def _commits(record: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(record, dict):
+        if record.get("decide") == "Commit":
+            yield record
+        record = list(record.values())
+    for part in record if isinstance(record, list) else ():
+        yield from _commits(part)
 
 
 def test_a_job_that_holds_more_than_planned_pays_no_more(till: Till) -> None:

@@ -109,6 +109,11 @@ class BagQuote:
         column = int(np.argmax(total))
         return f"{self.view.cluster.resources[column]} of worker servers", float(total[column])
 
+    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+        """Return what a schedule costs in each of its active slots."""
+        ledger, job = self.view.ledger, self.job
+        return self.board.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
+
     def hopeless(self) -> Refusal:
         """Return why no plan keeps the deadline."""
         bag, view, left = self._bag, self.view, sum(self._left)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
@@ -103,3 +104,17 @@ class OasisQuote:
                 resource = self.view.cluster.resources[column]
                 best = (f"{resource} of {kind} servers", float(total[column]))
         return best
+
+    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+        """Return what a schedule costs in each of its active slots."""
+        job, active = self.job, schedule.active_slots
+        if self.planner.posted is not None:
+            first = int(active[0])
+            costs = self.planner.posted.costs(job, first, int(active[-1]) - first + 1)
+            workers = schedule.totals()[0]
+            return costs[active - first, np.searchsorted(job.worker_counts, workers)]
+        ledger = self.view.ledger
+        found = self.planner.workers.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
+        if job.ps is not None:
+            found += self.planner.servers.spent_by_slot(ledger, schedule, schedule.ps, job.ps)
+        return found

@@ -71,7 +71,7 @@ class Pdors(PricedAdmission):
         board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
         planner = PdorsPlanner(board, cluster, parameters, context.seed)
         self._seed = context.seed
-        super().__init__(planner, [learner], parameters, cluster)
+        super().__init__(planner, [learner], parameters, cluster, itemised=context.itemised)
 
     def _follow(self, cluster: Cluster) -> None:
         (learner,), (board,) = self._learners, self._planner.boards

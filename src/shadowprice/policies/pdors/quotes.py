@@ -164,6 +164,14 @@ class PdorsQuote:
         column = int(np.argmax(total))
         return self._view.cluster.resources[column], float(total[column])
 
+    def slot_costs(self, schedule: Schedule) -> Floats:
+        """Return what a schedule costs in each of its active slots."""
+        board, job, ledger = self._planner.board, self._job, self._view.ledger
+        found = board.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
+        if job.ps is not None:
+            found += board.spent_by_slot(ledger, schedule, schedule.ps, job.ps)
+        return found
+
 
 def _room(free: Amounts, hosts: NDArray[np.bool_], demand: Amounts) -> Floats:
     """Return how many of a demand each resource alone has room for in a slot, on average."""

@@ -64,7 +64,10 @@ class PricedAdmission(ABC):
         learners: Sequence[ConstantsLearner],
         parameters: PriceParameters,
         cluster: Cluster,
+        *,
+        itemised: bool = False,
     ) -> None:
+        self._itemised = itemised
         self._planner = planner
         self._learners = tuple(learners)
         self._parameters = parameters
@@ -174,7 +177,7 @@ class PricedAdmission(ABC):
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             return Reject(job.name, explain(quote, view, job, offer, job.required))
         self._earned += offer.utility
-        return _commitment(job, quote, offer)
+        return _commitment(job, quote, offer, itemised=self._itemised)
 
     def _dearest_first(self, view: View, names: Sequence[str]) -> list[str]:
         """Return displaced jobs by what each would still earn, the most first.
@@ -218,8 +221,9 @@ class PricedAdmission(ABC):
                 board.reprice(constants, ledger)
 
 
-def _commitment(job: Job, quote: Quote, offer: Offer) -> Commit:
+def _commitment(job: Job, quote: Quote, offer: Offer, *, itemised: bool = False) -> Commit:
     schedule = quote.schedule(offer)
+    costs = tuple(quote.slot_costs(schedule).tolist()) if itemised else ()
     return Commit(
         job.name,
         schedule,
@@ -228,6 +232,7 @@ def _commitment(job: Job, quote: Quote, offer: Offer) -> Commit:
         offer.cost,
         copies=offer.copies,
         payoff_bound=offer.bound,
+        slot_costs=costs,
     )
 
 

@@ -164,6 +164,28 @@ class PriceBoard:
         -------
         ndarray of float64, shape (resources,)
         """
+        _, paid = self._paid(ledger, schedule, counts, demand)
+        return np.asarray(paid.sum(axis=0), dtype=np.float64)
+
+    def spent_by_slot(
+        self, ledger: LedgerView, schedule: Schedule, counts: Integers, demand: Amounts
+    ) -> Floats:
+        """Return what a schedule costs in each of its slots; parameters as of `spent`.
+
+        Returns
+        -------
+        ndarray of float64, shape (active slots,)
+        """
+        mine, paid = self._paid(ledger, schedule, counts, demand)
+        active = schedule.active_slots
+        at = np.searchsorted(active, schedule.slots[mine])
+        found = np.bincount(at, weights=paid.sum(axis=1), minlength=len(active))
+        return np.asarray(found, dtype=np.float64)
+
+    def _paid(
+        self, ledger: LedgerView, schedule: Schedule, counts: Integers, demand: Amounts
+    ) -> tuple[Integers, Floats]:
+        """Return the entries of a schedule in this pool, and what each costs by resource."""
         share = self.shares(demand)
         self._row(ledger, 0)
         mine = np.flatnonzero((counts > 0) & (self._position[schedule.servers] >= 0))
@@ -173,7 +195,7 @@ class PriceBoard:
         prices = groups.price[rows, :, group]
         # An infinite price of what is not asked for costs nothing.
         paid = np.where(share > 0, prices, 0.0) * share
-        return np.asarray((counts[mine, None] * paid).sum(axis=0), dtype=np.float64)
+        return mine, np.asarray(counts[mine, None] * paid, dtype=np.float64)
 
     def _row(self, ledger: LedgerView, slot: int) -> int:
         """Return the row of a slot, once the board has caught up with the ledger."""

@@ -102,6 +102,10 @@ class Quote(Protocol):
         """Return the resource that makes up most of a schedule's cost, and that cost."""
         ...
 
+    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+        """Return what a schedule costs in each of its active slots."""
+        ...
+
 
 class PricedPlanner(Protocol):
     """Finds the schedule of largest payoff at posted prices."""

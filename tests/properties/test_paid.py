@@ -1,0 +1,102 @@
+"""What comes back of a price is what was paid for the very slots that were not used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.schedule import Schedule
+from shadowprice.service.paid import (
+    ANY_SLOT,
+    Unused,
+    after_standing,
+    paid_slots,
+    price_of_unused,
+    with_more,
+)
+
+MOST = 10**15
+
+
+@st.composite
+def plans(draw: Any) -> tuple[Schedule, list[float], int]:
+    slots = draw(st.lists(st.integers(0, 60), min_size=1, max_size=12, unique=True).map(sorted))
+    count = len(slots)
+    workers = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
+    ps = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    costs = draw(st.lists(st.floats(0, 1e6), min_size=count, max_size=count))
+    servers = np.zeros(count, np.int64)
+    plan = Schedule(np.array(slots), servers, np.array(workers), np.array(ps))
+    return plan, costs, draw(st.integers(1, MOST))
+
+
+def _paid(plan: Schedule, costs: list[float], price: int) -> Unused:
+    found = paid_slots(price, plan, costs)
+    if found is None:  # nothing tells its slots apart
+        assert not sum(costs)
+        return ((0, 1, price),)
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(plans())
+def test_slots_share_a_price_by_their_cost_to_the_last_millionth(
+    plan: tuple[Schedule, list[float], int],
+) -> None:
+    schedule, costs, price = plan
+    found = paid_slots(price, schedule, costs)
+    if found is None:
+        assert not sum(costs)
+        return
+    assert price_of_unused(found) == price
+    assert [slot for slot, _, _ in found] == schedule.active_slots.tolist()
+    for (_, _, paid), cost in zip(found, costs, strict=True):
+        assert paid >= 0
+        assert abs(paid - price * cost / sum(costs)) <= 1 + 1e-9 * price
+
+
+@settings(deadline=None, max_examples=60)
+@given(plans(), st.data())
+def test_who_stands_as_planned_uses_what_those_slots_cost(
+    plan: tuple[Schedule, list[float], int], data: st.DataObject
+) -> None:
+    paid = _paid(*plan)
+    stood = data.draw(st.sets(st.sampled_from([slot for slot, _, _ in paid])))
+    left = paid
+    for slot, places, _ in paid:
+        if slot in stood:
+            left = after_standing(left, slot, places)
+    assert left == tuple(one for one in paid if one[0] not in stood)
+
+
+@settings(deadline=None, max_examples=60)
+@given(plans(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=30))
+def test_places_are_used_one_by_one_in_their_order(
+    plan: tuple[Schedule, list[float], int], stood: list[tuple[int, int]]
+) -> None:
+    left = _paid(*plan)
+    slots = [slot for slot, places, _ in left for _ in range(places)]  # a twin that only counts
+    for slot, places in stood:
+        for _ in range(places):
+            order = [slot, *range(ANY_SLOT, slot), *range(60, slot, -1)]
+            used = next((one for one in order if one in slots), None)
+            if used is not None:
+                slots.remove(used)
+        before, left = left, after_standing(left, slot, places)
+        assert price_of_unused(left) <= price_of_unused(before)
+        assert all(price >= 0 for _, _, price in left)
+    assert [slot for slot, places, _ in left for _ in range(places)] == slots
+
+
+@settings(deadline=None, max_examples=60)
+@given(plans(), st.integers(1, 50), st.integers(1, MOST))
+def test_what_was_paid_later_is_used_before_what_is_to_come(
+    plan: tuple[Schedule, list[float], int], places: int, price: int
+) -> None:
+    paid = _paid(*plan)
+    first, here, _ = paid[0]
+    left = after_standing(with_more(paid, places, price), first, here + places)
+    assert left == paid[1:]
