@@ -104,6 +104,23 @@ def serve(
             metavar="TENANT:USER",
         ),
     ] = None,
+    trainingjobs: Annotated[
+        str | None,
+        typer.Option(
+            "--trainingjobs",
+            help="Let TrainingJob resources of a Kubernetes cluster be jobs: a kubeconfig, "
+            "in-cluster, or none. With --executor kubernetes by default those of its cluster.",
+            metavar="WHERE",
+        ),
+    ] = None,
+    lease: Annotated[
+        str,
+        typer.Option(
+            "--lease",
+            help="Elect one of several instances by this Lease of the same cluster.",
+            metavar="NAMESPACE/NAME",
+        ),
+    ] = "",
     keep: Annotated[
         str, typer.Option("--keep", help="How long closed jobs are kept, such as 365d.")
     ] = "365d",
@@ -135,7 +152,7 @@ def serve(
     check_extra(data)
     from shadowprice.core.amounts import parse_duration
     from shadowprice.service.server import serve as run
-    from shadowprice.service.settings import LIVE, Settings, parse_listen, parse_users
+    from shadowprice.service.settings import LIVE, Settings, parse_lease, parse_listen, parse_users
 
     host, port = parse_listen(listen)
     kept = parse_duration(keep)
@@ -157,6 +174,8 @@ def serve(
         keep_days=float(kept.seconds) / 86_400,
         token_file=token_file,
         users=parse_users(allow_user or []),
+        trainingjobs=_followed(trainingjobs, executor, address, observe=observe),
+        lease=parse_lease(lease),
     )
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,
@@ -175,6 +194,20 @@ def serve(
                 stderr().print(f"the operator's token is in {where}", soft_wrap=True)
 
     run(chosen, told)
+
+
+def _followed(
+    trainingjobs: str | None, executor: str, address: str, *, observe: bool
+) -> str | None:
+    """Return where the API server is whose resources become jobs, None for nowhere."""
+    if trainingjobs is None:
+        return address if executor == "kubernetes" and not observe else None
+    if trainingjobs == "none":
+        return None
+    if observe:
+        mend = "leave it out, or leave --observe out"
+        raise InputError(Fault("--trainingjobs", "what only observes takes no jobs", mend))
+    return trainingjobs
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

@@ -1,7 +1,13 @@
-"""One of several at a time, by a Lease: a courtesy that saves work, never what anything rests on.
+"""One of several at a time, by a Lease, and a number that only grows from one holder to the next.
 
 Clocks of others are not believed: a lease is free when nobody renewed it for as long as it says,
-counted here from when it was first seen so.
+counted here from when it was first seen so. Whoever holds it counts from before each renewal was
+asked for, on a clock that goes on while the machine sleeps, and stops `MARGIN` earlier than anybody
+else may begin.
+
+A holder that was frozen does not know that it holds no more. So nothing rests on the lease alone:
+what is written carries `Lease.epoch`, and where it is kept a lower number is refused after a
+higher one.
 """
 
 from __future__ import annotations
@@ -24,6 +30,9 @@ DURATION: Final = 15
 RENEW: Final = 4.0
 """Seconds between renewals."""
 
+MARGIN: Final = 5.0
+"""Seconds before its end at which a lease that was not renewed is let go."""
+
 LOOK: Final = 0.5
 """Seconds between looks at a lease that another holds."""
 
@@ -44,6 +53,8 @@ class Lease:
     ----------
     lost : asyncio.Event
         Set once it was not renewed in time, or another took it.
+    epoch : int
+        Number of this holding: higher than that of every one before; 0 before it is held.
     """
 
     def __init__(self, connection: Connection, namespace: str, name: str, identity: str) -> None:
@@ -54,7 +65,13 @@ class Lease:
         self._identity = identity
         self._renewing: asyncio.Task[None] | None = None
         self._held: dict[str, Any] = {}
+        self._until = 0.0
         self.lost = asyncio.Event()
+        self.epoch = 0
+
+    def holds(self) -> bool:
+        """Whether nobody else can hold it at this moment, by this machine's clock alone."""
+        return self._renewing is not None and not self.lost.is_set() and _now() < self._until
 
     async def take(self, patience: float = 2.0 * DURATION) -> bool:
         """Take it; False where another holds it, and renews it or goes on to for that long.
@@ -65,7 +82,7 @@ class Lease:
             If the server refuses.
         """
         until = time.monotonic() + patience
-        seen, since = "", time.monotonic()
+        seen, since = "", _now()
         while True:
             found = await self._read()
             told = found.get("spec", {})
@@ -73,10 +90,11 @@ class Lease:
             if renewed != seen:
                 if seen and holder not in {"", self._identity}:
                     return False  # it is there, and renews
-                seen, since = renewed, time.monotonic()
+                seen, since = renewed, _now()
             lasts = float(told.get("leaseDurationSeconds") or DURATION)
-            if holder in {"", self._identity} or time.monotonic() - since > lasts:
-                if await self._write(found):
+            if holder in {"", self._identity} or _now() - since > lasts:
+                if await self._write(found, taking=True):
+                    self.epoch = int(self._held["spec"]["leaseTransitions"])
                     self._renewing = asyncio.create_task(self._renew())
                     return True
                 seen = ""
@@ -88,11 +106,12 @@ class Lease:
         """Let it go, so that the next need not wait."""
         if self._renewing is None:
             return
+        held = not self.lost.is_set()
         self._renewing.cancel()
         with suppress(asyncio.CancelledError):
             await self._renewing
         self._renewing = None
-        if not self.lost.is_set():
+        if held:
             with suppress(ApiError):
                 await self._write(self._held, holder="")
 
@@ -104,12 +123,15 @@ class Lease:
                 raise
             return {}
 
-    async def _write(self, before: dict[str, Any], holder: str | None = None) -> bool:
+    async def _write(
+        self, before: dict[str, Any], holder: str | None = None, *, taking: bool = False
+    ) -> bool:
         """Write it in place of what was read; whether nobody else did."""
         holder = self._identity if holder is None else holder
+        asked = _now()
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         told = dict(before.get("spec", {}))
-        if told.get("holderIdentity") != holder:
+        if taking or told.get("holderIdentity") != holder:
             told |= {"leaseTransitions": int(told.get("leaseTransitions") or 0) + 1}
             told["acquireTime"] = now
         told |= {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": DURATION}
@@ -125,25 +147,36 @@ class Lease:
             if error.conflict or error.exists or error.not_found:
                 return False
             raise
+        self._until = asked + DURATION - MARGIN
         return True
 
     async def _renew(self) -> None:
-        last = time.monotonic()
-        while True:
-            await asyncio.sleep(RENEW)
-            try:
+        try:
+            while await self._renewed():
+                await asyncio.sleep(RENEW if self._until - _now() > RENEW else 1.0)
+        finally:
+            self.lost.set()
+
+    async def _renewed(self) -> bool:
+        """Renew it once; whether it is still held."""
+        try:
+            async with asyncio.timeout(max(0.1, self._until - _now())):
                 if await self._write(self._held):
-                    last = time.monotonic()
-                    continue
+                    return True
                 found = await self._read()
-                if found.get("spec", {}).get("holderIdentity") == self._identity:
-                    self._held = found  # an answer of ours was lost on its way
-                    continue
-                log.warning("another has taken the lease %s", self._name)
-                break
-            except ApiError as error:
-                log.info("the lease %s was not renewed: %s", self._name, error)
-                if time.monotonic() - last > DURATION:
-                    log.warning("the lease %s ran out", self._name)
-                    break
-        self.lost.set()
+            if found.get("spec", {}).get("holderIdentity") == self._identity:
+                self._held = found  # an answer of ours was lost on its way
+                return True
+            log.warning("another has taken the lease %s", self._name)
+            return False
+        except (ApiError, TimeoutError) as error:
+            log.info("the lease %s was not renewed: %s", self._name, error)
+        if _now() < self._until:
+            return True
+        log.warning("the lease %s ran out", self._name)
+        return False
+
+
+def _now() -> float:
+    """Return seconds that go on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -327,6 +327,10 @@ class Runner:
             raise InputError(f"job {name!r} is not open")
         return JobSpec.model_validate(record)
 
+    def holds(self, job: str) -> bool:
+        """Whether anything of a job runs, or ran and its end is not written down."""
+        return bool(self._outbox.held.get(job))
+
     # ---------------------------------------------------------------- afterwards
 
     async def discard(self, jobs: Sequence[str]) -> list[str]:

@@ -43,6 +43,7 @@ from shadowprice.service.modes import check_executor, check_mode, check_users
 from shadowprice.service.observing import Follower
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.recovery import PolicyChoice, file_change
+from shadowprice.service.resident import Resident
 from shadowprice.service.runner import Runner
 from shadowprice.service.settings import NOTHING, Settings
 from shadowprice.service.slots import MoveOrigin
@@ -101,6 +102,9 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         if executor is None and settings.executor != NOTHING:
             self._executor = create(settings.executor, self._executor_options())
+        self._resident: Resident | None = None
+        if settings.trainingjobs is not None or settings.lease is not None:
+            self._resident = Resident(self)
         check_executor(settings, self._executor)
         check_users(settings, self._executor)
 
@@ -129,6 +133,8 @@ class Service:
         """
         self._check_token_file()
         rehearse(self.cluster, self.choice)
+        if self.settings.lease is not None:
+            return False  # who writes is decided by the lease first
         return self.store.open()
 
     async def start(self) -> None:
@@ -169,6 +175,8 @@ class Service:
         if self.follower is not None:
             self.follower.begin()
         self.metrics.writer.set(1)
+        if self._resident is not None:
+            await self._resident.begin()
 
     async def _own(self, driver: Driver) -> None:
         try:
@@ -176,9 +184,10 @@ class Service:
         except Exception:
             log.exception("the service cannot go on")
             self.metrics.failures.labels("driver").inc()
-            self._fail()
+            self.fail()
 
-    def _fail(self) -> None:
+    def fail(self) -> None:
+        """End, and say that it had to."""
         self.failed = True
         self.end()
 
@@ -188,7 +197,10 @@ class Service:
         self.metrics.writer.set(0)
         while not self.stopping:
             try:
-                if await loop.run_in_executor(self._readers, self.store.open):
+                epoch = 0 if self._resident is None else await self._resident.elected()
+                if epoch is not None and await loop.run_in_executor(
+                    self._readers, self.store.open, epoch
+                ):
                     await self.start()
                     log.warning("this instance writes from now on")
                     return
@@ -196,7 +208,7 @@ class Service:
                 log.warning("standing by: %s", error)
             except ShadowpriceError:
                 log.exception("taking over failed")
-                self._fail()
+                self.fail()
                 return
             await asyncio.sleep(POLL)
 
@@ -208,6 +220,8 @@ class Service:
         """End in order: nothing new, what waits is written, what runs goes on."""
         self.stopping = True
         await self.whatifs.close()
+        if self._resident is not None:
+            await self._resident.close()
         if self.runner is not None:
             await self.runner.close()
         if self.follower is not None:
@@ -224,6 +238,8 @@ class Service:
             await self.driver.finish()
         self._readers.shutdown(wait=True)
         self.store.close()
+        if self._resident is not None:
+            await self._resident.leave()
 
     # ---------------------------------------------------------------- steps of the start
 

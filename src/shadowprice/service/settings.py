@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,12 @@ class Settings:
     users : mapping of str to tuple of str
         Users as whom each tenant's jobs may run; ``*`` for all tenants and jobs of none. Where
         there are any, every job has to name one; else all run as the service's own user.
+    trainingjobs : str or None
+        Where the API server is whose `TrainingJob` resources become jobs: as
+        `kubernetes.connection` reads it; None follows none.
+    lease : tuple of str or None
+        Namespace and name of the Lease by which one of several instances is elected; None elects by
+        the store alone.
     """
 
     cluster: Path
@@ -78,6 +85,13 @@ class Settings:
     keep_days: float = 365.0
     token_file: Path | None = None
     users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    trainingjobs: str | None = None
+    lease: tuple[str, str] | None = None
+
+    @property
+    def cluster_address(self) -> str:
+        """Where the API server is, for what is not the executor's."""
+        return self.trainingjobs if self.trainingjobs is not None else self.address
 
     def users_of(self, tenant: str | None) -> tuple[str, ...]:
         """Return the users as whom jobs of a tenant may run."""
@@ -109,6 +123,23 @@ def parse_users(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
             raise InputError(Fault("--allow-user", f"{shown(text)} names no user", mend))
         found[tenant] = (*found.get(tenant, ()), user)
     return found
+
+
+def parse_lease(text: str) -> tuple[str, str] | None:
+    """Return namespace and name of ``NAMESPACE/NAME``, None for nothing.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    if not text:
+        return None
+    namespace, _, name = text.partition("/")
+    label = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+    if not (label.fullmatch(namespace) and label.fullmatch(name)) or len(text) > 127:
+        raise InputError(Fault("--lease", f"{shown(text)} is no lease", "write NAMESPACE/NAME"))
+    return namespace, name
 
 
 def parse_listen(text: str) -> tuple[str, int]:

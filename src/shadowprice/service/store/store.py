@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,18 @@ FILE: Final = "shadowprice.db"
 
 ADVISORY: Final = 0x5AD0_9A1C
 """Number of PostgreSQL's advisory lock; its second half is the schema's own."""
+
+EPOCH: Final = "epoch"
+"""Key under which the number of the elected leader is kept."""
+
+TAKE_OVER: Final = 5.0
+"""Seconds that a connection that is ended is given to let go of the lock."""
+
+_END_HOLDER: Final = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted "
+    "AND classid::bigint = :one AND objid::bigint = :two AND pid <> pg_backend_pid() "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -77,6 +90,7 @@ class Store:
         self.fault: Callable[[str], None] = _no_fault
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
+        self._epoch = 0
         if "://" in where:
             self.folder: Path | None = None
             self._url = _postgres_url(where)
@@ -94,24 +108,36 @@ class Store:
 
     # ---------------------------------------------------------------- opening
 
-    def open(self) -> bool:
+    def open(self, epoch: int = 0) -> bool:
         """Become the writer, and bring the tables to this version.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of an elected leader, 0 where nobody is elected. One that was elected later ends
+            the connection of one before it that still holds a database, and keeps its number there:
+            none with a lower one writes any more.
 
         Returns
         -------
         bool
-            Whether it is; False where another instance writes to a shared database.
+            Whether it is; False where another instance writes to a shared database, or was elected
+            later.
         """
+        self._epoch = epoch
         try:
             if self.folder is not None:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 if self._lock is None:
                     self._lock = DirectoryLock(self.folder)
             self._writer = self._engine.connect()
-            if not self.embedded and not self._elected(self._writer):
+            if not self.embedded and not self._elected(self._writer, take_over=epoch > 0):
                 self._drop_writer()
                 return False
             self._migrate(self._writer)
+            if not self._fenced(self._writer):
+                self.close()
+                return False
         except OSError as error:
             raise InputError(
                 Fault(f"--data {self.shown}", f"cannot be used: {error.strerror}")
@@ -145,6 +171,9 @@ class Store:
                 self._drop_writer()
                 self._writer = self._engine.connect()
                 if not self.embedded and not self._elected(self._writer):
+                    self._drop_writer()
+                    return False
+                if not self._fenced(self._writer):
                     self._drop_writer()
                     return False
             with self.transaction() as connection:
@@ -197,17 +226,48 @@ class Store:
             },
         )
 
-    def _elected(self, connection: Connection) -> bool:
-        """Try for the advisory lock; it lasts as long as the connection."""
+    def _fenced(self, connection: Connection) -> bool:
+        """Keep this leader's number, now that nobody else writes; whether none is higher."""
+        if not self._epoch:
+            return True
+        table = tables.meta
+        with connection.begin():
+            found = connection.execute(select(table.c.value).where(table.c.key == EPOCH)).scalar()
+            if found is not None and int(found) > self._epoch:
+                return False
+            self.put(connection, EPOCH, str(self._epoch))
+        return True
+
+    def _elected(self, connection: Connection, *, take_over: bool = False) -> bool:
+        """Try for the advisory lock; it lasts as long as the connection.
+
+        Where an elected leader finds it with an earlier one, that one's connection is ended: a
+        process that is frozen holds it for as long as its machine answers.
+        """
         for setting, value in (("idle", 3), ("interval", 2), ("count", 3)):
             connection.execute(text(f"SET tcp_keepalives_{setting} = {value}"))
         schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
-        taken = connection.execute(
-            text("SELECT pg_try_advisory_lock(:one, :two)"),
-            {"one": ADVISORY, "two": schema},
-        ).scalar_one()
+        number = {"one": ADVISORY, "two": schema}
+        asked = text("SELECT pg_try_advisory_lock(:one, :two)")
+        taken = connection.execute(asked, number).scalar_one()
+        if not taken and take_over and self._later(connection):
+            connection.execute(_END_HOLDER, {"one": ADVISORY, "two": schema % 2**32})
+            until = time.monotonic() + TAKE_OVER
+            while not taken and time.monotonic() < until:
+                connection.commit()
+                time.sleep(0.05)
+                taken = connection.execute(asked, number).scalar_one()
         connection.commit()
         return bool(taken)
+
+    def _later(self, connection: Connection) -> bool:
+        """Whether this leader was elected after the last one that wrote, as far as is known."""
+        there = connection.execute(text("SELECT to_regclass('meta')")).scalar()
+        if there is None:
+            return True
+        table = tables.meta
+        found = connection.execute(select(table.c.value).where(table.c.key == EPOCH)).scalar()
+        return found is None or int(found) < self._epoch
 
     # ---------------------------------------------------------------- versions
 

@@ -1,0 +1,157 @@
+"""What a service does as a resident of a Kubernetes cluster: it is elected, follows resources."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.lease import Lease
+from shadowprice.kubernetes.names import ACTIVE_LABEL
+
+if TYPE_CHECKING:
+    from shadowprice.service.service import Service
+    from shadowprice.service.trainingjobs.controller import Controller
+
+log = logging.getLogger("shadowprice.service")
+
+POD, NAMESPACE = "POD_NAME", "POD_NAMESPACE"
+"""Variables that tell a pod who it is."""
+
+MARKING: Final = 5.0
+"""Seconds between two tries to mark the pod that writes."""
+
+
+class Resident:
+    """A service's ties to a cluster beside what runs its jobs.
+
+    Parameters
+    ----------
+    service : Service
+        The service.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._lease: Lease | None = None
+        self._connection: Connection | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.controller: Controller | None = None
+
+    async def elected(self) -> int | None:
+        """Return the number of this leader, None where another leads; 0 where nobody is elected.
+
+        Raises
+        ------
+        ConnectError
+            If what it was started with leads to no cluster.
+        """
+        settings = self._service.settings
+        if settings.lease is None:
+            return 0
+        if self._lease is not None and self._lease.holds():
+            return self._lease.epoch
+        if self._connection is None:
+            self._connection = await Connection.open(settings.cluster_address)
+            await self._mark(active=False)
+        identity = f"{os.environ.get(POD, 'shadowprice')}_{secrets.token_hex(8)}"
+        lease = Lease(self._connection, *settings.lease, identity)
+        try:
+            if not await lease.take():
+                return None
+        except ApiError as error:
+            log.warning("nobody can be elected: %s", error)
+            return None
+        self._lease = lease
+        self._tasks.append(asyncio.create_task(self._until_lost(lease)))
+        log.info("this instance leads, as number %d", lease.epoch)
+        return lease.epoch
+
+    async def _until_lost(self, lease: Lease) -> None:
+        await lease.lost.wait()
+        if not self._service.stopping:
+            log.error("this instance leads no more; it ends, and another goes on")
+            self._service.fail()
+
+    async def begin(self) -> None:
+        """Follow resources, now that this instance writes.
+
+        Raises
+        ------
+        ConnectError
+            If what it was started with leads to no cluster.
+        """
+        settings, lease = self._service.settings, self._lease
+        if lease is not None:
+            self._tasks.append(asyncio.create_task(self._marked()))
+        if settings.trainingjobs is None:
+            return
+        from shadowprice.service.trainingjobs.controller import (  # noqa: PLC0415  # it needs this service
+            Controller,
+        )
+
+        connection = await Connection.open(settings.trainingjobs)
+        if lease is None:
+            self.controller = Controller(self._service, connection)
+        else:
+            self.controller = Controller(
+                self._service, connection, epoch=lease.epoch, leads=lease.holds
+            )
+        self.controller.begin()
+
+    async def close(self) -> None:
+        """Follow nothing any longer."""
+        if self.controller is not None:
+            await self.controller.close()
+            self.controller = None
+
+    async def leave(self) -> None:
+        """Let another be elected, once this one writes no more."""
+        if self._lease is not None:
+            await self._lease.release()
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._connection is not None:
+            await self._connection.close()
+
+    # ---------------------------------------------------------------- the pod that writes
+
+    async def _marked(self) -> None:
+        """Mark this pod as the one that writes, whatever it takes."""
+        while not await self._mark(active=True):
+            await asyncio.sleep(MARKING)
+
+    async def _mark(self, *, active: bool) -> bool:
+        """Say of this pod whether it writes, and of no other that it does; whether it was said."""
+        pod, namespace = os.environ.get(POD), os.environ.get(NAMESPACE)
+        if not pod or not namespace or self._connection is None:
+            return True
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        try:
+            if active:
+                found = await self._connection.get(pods, labelSelector=f"{ACTIVE_LABEL}=true")
+                for item in found.get("items") or ():
+                    if item["metadata"]["name"] != pod:
+                        await self._label(f"{pods}/{item['metadata']['name']}", active=False)
+            await self._label(f"{pods}/{pod}", active=active)
+        except ShadowpriceError as error:
+            log.warning("the pod could not be marked: %s", error)
+            return False
+        return True
+
+    async def _label(self, path: str, *, active: bool) -> None:
+        assert self._connection is not None
+        body: dict[str, Any] = {"metadata": {"labels": {ACTIVE_LABEL: str(active).lower()}}}
+        try:
+            await self._connection.patch(path, body)
+        except ApiError as error:
+            if not error.not_found:
+                raise

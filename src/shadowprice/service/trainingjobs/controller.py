@@ -1,0 +1,424 @@
+"""Keeps jobs equal to the `TrainingJob` resources of a cluster, and their status to the jobs.
+
+By level, not by edge: whatever is named is compared with what the service knows, and the next step
+towards agreement is made; every step may be made again. A resource gets its finalizer before its
+job is submitted, and loses it after nothing of the job runs, so no job outlives its resource.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.owner import Owner
+from shadowprice.kubernetes.conditions import Reason
+from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.informer import Informer
+from shadowprice.kubernetes.names import DEFINITION, FINALIZER, PLURAL, TENANT_LABEL
+from shadowprice.service import reading
+from shadowprice.service.modes import user_fault
+from shadowprice.service.operations import Cancel, Revise, Submit
+from shadowprice.service.outcome import Outcome
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.service import Service
+from shadowprice.service.submission import read_submissions
+from shadowprice.service.trainingjobs.queue import WorkQueue
+from shadowprice.service.trainingjobs.resource import ROUTE, Resource, edits
+from shadowprice.service.trainingjobs.status import (
+    Refused,
+    Verdict,
+    differs,
+    patch_of,
+    status_of,
+)
+from shadowprice.service.trainingjobs.telling import Teller
+from shadowprice.service.views import JobView
+
+log = logging.getLogger("shadowprice.service")
+
+WORKERS: Final = 16
+"""Resources looked at at the same time."""
+
+AGAIN: Final = 1.0
+"""Seconds before a resource that goes is looked at again, whatever is told meanwhile."""
+
+RETRY: Final = 5.0
+"""Seconds before an API server without the definition is asked again."""
+
+
+class DeposedError(ShadowpriceError):
+    """Another instance leads: nothing more may be written here."""
+
+    code = "standby"
+
+
+class Controller:
+    """The operator's side of a service in Kubernetes.
+
+    Parameters
+    ----------
+    service : Service
+        Whose jobs they become; it writes.
+    connection : Connection
+        To the API server.
+    epoch : int
+        Number of this leader: higher than that of all before it.
+    leads : callable
+        Whether this instance still leads, asked before every write.
+
+    Attributes
+    ----------
+    fault : callable
+        Told the name of every step before it is made, where tests let it fail.
+    trouble : str or None
+        Why resources are not followed.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        connection: Connection,
+        *,
+        epoch: int = 0,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.fault: Callable[[str, str], None] = _no_fault
+        self.trouble: str | None = None
+        self._service = service
+        self._driver = service.writing
+        self._connection = connection
+        self._epoch = epoch
+        self._leads = leads
+        self._queue = WorkQueue()
+        self._resources = Informer(connection, f"{ROUTE}/{PLURAL}", Resource.of, self._changed)
+        self._tenants = Informer(
+            connection, "/api/v1/namespaces", _tenant_of, self._namespace_changed
+        )
+        self._jobs: dict[str, dict[str, Owner]] = {}
+        self._edits: dict[str, tuple[int, Verdict | None]] = {}
+        self._teller = Teller(connection, self._may_write)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---------------------------------------------------------------- life
+
+    def begin(self) -> None:
+        """Follow resources until `close`."""
+        self._tasks = [asyncio.create_task(self._begun())]
+
+    async def _begun(self) -> None:
+        while True:
+            try:
+                await self._tenants.start()
+                await self._resources.start()
+                break
+            except ApiError as error:
+                missing = f"there is no {DEFINITION}; apply deploy/kubernetes/crd.yaml"
+                self.trouble = missing if error.not_found else str(error)
+                log.warning("TrainingJobs are not followed: %s", self.trouble)
+                await self._tenants.close()
+                await asyncio.sleep(RETRY)
+        self.trouble = None
+        for name in list(self._driver.published.jobs):
+            self._know(name)
+        self._driver.listeners.append(self._published)
+        for key in {*self._resources.items, *self._jobs}:
+            self._queue.add(key, 0.0)
+        self._tasks += [asyncio.create_task(self._queue.work(self._look)) for _ in range(WORKERS)]
+        self._tasks.append(asyncio.create_task(self._teller.run()))
+
+    async def close(self) -> None:
+        """Follow them no longer."""
+        if self._published in self._driver.listeners:
+            self._driver.listeners.remove(self._published)
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        await self._resources.close()
+        await self._tenants.close()
+        await self._connection.close()
+
+    # ---------------------------------------------------------------- what is named
+
+    def _changed(self, key: str, old: Resource | None, new: Resource | None) -> None:
+        del old, new
+        self._queue.add(key)
+
+    def _namespace_changed(self, name: str, old: str | None, new: str | None) -> None:
+        del old, new
+        for key in self._resources.items:
+            if key.startswith(f"{name}/"):
+                self._queue.add(key)
+
+    def _published(self, outcome: Outcome) -> None:
+        for name in outcome.views:
+            owner = self._know(name)
+            if owner is not None:
+                self._queue.add(_key(owner))
+        for told in outcome.told:
+            owner = None if told.job is None else self._owner(told.job)
+            if owner is not None:
+                self._teller.tell(owner, told)
+
+    def _owner(self, job: str) -> Owner | None:
+        return self._jobs.get(_key_of_job(job), {}).get(job)
+
+    def _know(self, job: str) -> Owner | None:
+        """Take note of whose an open job is."""
+        known = self._owner(job)
+        if known is not None:
+            return known
+        record = self._driver.specification(job)
+        owner = None if record is None else Owner.of_labels(record.get("labels") or {})
+        if owner is not None and owner.job == job:
+            self._jobs.setdefault(_key(owner), {})[job] = owner
+            return owner
+        return None
+
+    # ---------------------------------------------------------------- one resource
+
+    async def _look(self, key: str) -> None:
+        try:
+            await self._reconcile(key)
+            self._queue.succeeded(key)
+        except DeposedError:
+            self._queue.add(key, AGAIN)
+        except ApiError as error:
+            pause = self._queue.failed(key)
+            if not (error.conflict or error.not_found):
+                log.warning("TrainingJob %s waits for %.1f s: %s", key, pause, error)
+        except ProblemError as error:
+            pause = self._queue.failed(key)
+            log.info("TrainingJob %s waits for %.1f s: %s", key, pause, error)
+        except Exception:
+            self._driver.metrics.failures.labels("trainingjobs").inc()
+            log.exception("TrainingJob %s could not be looked at", key)
+            self._queue.failed(key)
+
+    async def _reconcile(self, key: str) -> None:
+        resource = self._resources.items.get(key)
+        await self._cancel_forsaken(key, resource)
+        if resource is None:
+            return
+        if resource.epoch > self._epoch:
+            raise DeposedError("a newer leader wrote this resource")
+        if resource.deleting:
+            await self._release(key, resource)
+            return
+        if resource.settled and resource.held:
+            return
+        if not resource.held:
+            resource = await self._hold(key, resource)
+        tenant = self._tenants.items.get(resource.owner.namespace) or resource.owner.namespace
+        found, edited = await self._job_for(resource, tenant)
+        await self._write_status(key, resource, found, tenant, edited)
+
+    async def _cancel_forsaken(self, key: str, resource: Resource | None) -> None:
+        """Withdraw jobs whose resource is not there any more, whatever took its finalizer away."""
+        for job, owner in list(self._jobs.get(key, {}).items()):
+            if resource is not None and resource.owner == owner:
+                continue
+            view = self._driver.published.jobs.get(job)
+            if view is not None:
+                self._may_write("cancel", key)
+                with suppress(ProblemError):
+                    await self._driver.do(Cancel(job))
+            self._jobs[key].pop(job, None)
+            self._edits.pop(owner.uid, None)
+        if not self._jobs.get(key, True):
+            del self._jobs[key]
+
+    async def _hold(self, key: str, resource: Resource) -> Resource:
+        """Let a resource not go before its job is over."""
+        return await self._write(
+            key,
+            "hold",
+            resource.path,
+            {
+                "metadata": {
+                    "resourceVersion": resource.version,
+                    "finalizers": [*resource.finalizers, FINALIZER],
+                }
+            },
+        )
+
+    async def _release(self, key: str, resource: Resource) -> None:
+        """Withdraw the job of a resource that was deleted; let it go once nothing of it runs."""
+        if not resource.held:
+            return
+        job = resource.owner.job
+        view = await self._view(job)
+        if view is not None and view.state.open:
+            self._may_write("cancel", key)
+            view = await self._driver.do(Cancel(job))
+        if view is not None and (view.state.open or not self._quiet(job)):
+            tenant = view.tenant or resource.owner.namespace
+            await self._write_status(key, resource, view, tenant, None)
+            self._queue.add(key, AGAIN)
+            return
+        left = [one for one in resource.finalizers if one != FINALIZER]
+        body = {"metadata": {"resourceVersion": resource.version, "finalizers": left or None}}
+        try:
+            await self._write(key, "release", resource.path, body)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+        self._edits.pop(resource.owner.uid, None)
+
+    def _quiet(self, job: str) -> bool:
+        """Whether nothing of a job that is over runs, or is about to."""
+        published, runner = self._driver.published, self._service.runner
+        if job in published.running or (runner is not None and runner.holds(job)):
+            return False
+        return all(order.job != job for order in published.unacknowledged.values())
+
+    # ---------------------------------------------------------------- its job
+
+    async def _view(self, job: str) -> JobView | None:
+        published = self._driver.published
+        view = published.jobs.get(job) or published.recent.get(job)
+        if view is not None:
+            return view
+        found = await self._service.read(lambda connection: reading.job(connection, job))
+        return None if found is None else found[0]
+
+    async def _job_for(
+        self, resource: Resource, tenant: str
+    ) -> tuple[JobView | Refused, Verdict | None]:
+        """Return the job of a resource, submitted or revised where it has to be."""
+        job = resource.owner.job
+        view = await self._view(job)
+        if view is not None:
+            edited = await self._revised(resource, tenant) if view.state.open else None
+            return await self._view(job) or view, edited
+        record = resource.record(tenant)
+        cluster = self._driver.published.servers.cluster
+        try:
+            [one] = read_submissions(
+                [record],
+                cluster,
+                tenant=None,
+                runs=self._service.runner is not None,
+                single=True,
+                owned=True,
+            )
+            fault = user_fault(self._service.settings, one.spec, "spec")
+            if fault is not None:
+                raise InputError(fault)
+        except InputError as error:
+            return Refused(Reason.INVALID, _in_spec(error)), None
+        self._may_write("submit", _key(resource.owner))
+        [(_, problem)] = await self._driver.do(Submit([one], at_once=True))
+        if problem is not None:
+            return Refused(Reason.NAME_TAKEN, str(problem)), None
+        self.fault("submitted", _key(resource.owner))
+        view = await self._view(job)
+        assert view is not None
+        return view, None
+
+    async def _revised(self, resource: Resource, tenant: str) -> Verdict | None:
+        """Let an edited resource change its job, as far as can be; None where all is as it was."""
+        uid, job = resource.owner.uid, resource.owner.job
+        known = self._edits.get(uid)
+        if known is not None and known[0] == resource.generation:
+            return known[1]
+        before = self._driver.specification(job)
+        if before is None:
+            return None
+        changes, fixed = edits(before, resource.record(tenant))
+        verdict: Verdict | None = None
+        if changes:
+            self._may_write("revise", _key(resource.owner))
+            try:
+                await self._driver.do(Revise(job, changes))
+                verdict = (True, Reason.APPLIED, f"{', '.join(changes)} changed")
+            except ShadowpriceError as error:
+                if isinstance(error, ProblemError) and error.status >= 429:
+                    raise  # it is not the edit's fault
+                verdict = (False, Reason.NOT_APPLIED, _in_spec(error))
+        if fixed:
+            message = (
+                f"{', '.join(fixed)} cannot be changed: the job goes on as it was; "
+                "delete the resource and apply it anew"
+            )
+            verdict = (False, Reason.IMMUTABLE, message)
+        if verdict is None and any(
+            one.get("type") == "Edited" and one.get("status") == "False"
+            for one in resource.status.get("conditions") or ()
+        ):
+            verdict = (True, Reason.APPLIED, "it is as the job is")
+        self._edits[uid] = (resource.generation, verdict)
+        return verdict
+
+    # ---------------------------------------------------------------- writing
+
+    async def _write_status(
+        self,
+        key: str,
+        resource: Resource,
+        found: JobView | Refused,
+        tenant: str,
+        edited: Verdict | None,
+    ) -> None:
+        now = self._driver.clock.now()
+        status = status_of(
+            resource, found, tenant=tenant, epoch=self._epoch, now=now, edited=edited
+        )
+        if differs(resource, status):
+            path = f"{resource.path}/status"
+            await self._write(key, "status", path, patch_of(resource, status))
+            if isinstance(found, Refused):
+                self._teller.refused(resource, found)
+
+    def _may_write(self, step: str, key: str) -> None:
+        """Refuse to write where another instance leads.
+
+        Raises
+        ------
+        DeposedError
+            If it does.
+        """
+        self.fault(step, key)
+        if not self._leads():
+            raise DeposedError("this instance leads no more")
+
+    async def _write(self, key: str, step: str, path: str, body: Mapping[str, Any]) -> Resource:
+        """Write something of a resource, if it is as it was seen."""
+        self._may_write(step, key)
+        found = Resource.of(await self._connection.patch(path, body))
+        if key in self._resources.items and self._resources.items[key].owner == found.owner:
+            self._resources.items[key] = found
+        self.fault(f"{step} done", key)
+        return found
+
+
+def _key(owner: Owner) -> str:
+    return f"{owner.namespace}/{owner.name}"
+
+
+def _key_of_job(job: str) -> str:
+    """Return the key that a job's name stands for, were it one of a resource's."""
+    namespace, _, rest = job.partition(".")
+    return f"{namespace}/{rest.rpartition('.')[0]}"
+
+
+def _tenant_of(item: Mapping[str, Any]) -> str:
+    told = item["metadata"]
+    return str((told.get("labels") or {}).get(TENANT_LABEL) or told["name"])
+
+
+def _in_spec(error: ShadowpriceError) -> str:
+    """Return what is wrong with a job, by its place in the resource."""
+    faults = getattr(error, "faults", ())
+    told = "; ".join(str(fault) for fault in faults[:5]) or str(error)
+    return told.replace("job.", "spec.")
+
+
+def _no_fault(step: str, key: str) -> None:
+    del step, key

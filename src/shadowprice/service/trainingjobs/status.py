@@ -1,0 +1,240 @@
+"""The status of a `TrainingJob`, made from what the service knows of its job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shadowprice.kubernetes.conditions import Condition, Reason
+from shadowprice.service.clock import stamp
+from shadowprice.service.trainingjobs.resource import CLOSED, Resource
+from shadowprice.service.views import JobView, State
+
+LONGEST: Final = 1_000
+"""Characters of a message."""
+
+Verdict = tuple[bool, Reason, str]
+"""Whether a condition holds, why, and the same for people."""
+
+REFUSALS: Final[Mapping[str, Reason]] = {
+    "price": Reason.NOT_WORTH_IT,
+    "no-value": Reason.NOT_WORTH_IT,
+    "never-fits": Reason.DOES_NOT_FIT,
+    "too-late": Reason.DOES_NOT_FIT,
+    "no-room": Reason.DOES_NOT_FIT,
+    "deadline": Reason.DOES_NOT_FIT,
+    "server-lost": Reason.DOES_NOT_FIT,
+    "input": Reason.DOES_NOT_FIT,
+    "budget": Reason.NOT_AFFORDABLE,
+}
+"""Reasons of refusals by their code; any other is `Reason.REFUSED`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A resource for which no job could be submitted.
+
+    Parameters
+    ----------
+    reason : Reason
+        Why.
+    message : str
+        The same for people.
+    """
+
+    reason: Reason
+    message: str
+
+
+def status_of(
+    resource: Resource,
+    found: JobView | Refused,
+    *,
+    tenant: str,
+    epoch: int,
+    now: int,
+    edited: Verdict | None = None,
+) -> dict[str, Any]:
+    """Return the status that a resource should have.
+
+    Parameters
+    ----------
+    resource : Resource
+        As last seen; conditions that did not change keep their time.
+    found : JobView or Refused
+        Its job, or why there is none.
+    tenant : str
+        Whose it is.
+    epoch : int
+        Number of the leader that writes.
+    now : int
+        Nanoseconds since 1970.
+    edited : Verdict, optional
+        What became of the last edit; by default what the status says already.
+    """
+    if isinstance(found, Refused):
+        told: dict[str, Any] = {
+            "state": State.REFUSED.value,
+            "reason": found.reason.value,
+            "explanation": found.message[:LONGEST],
+        }
+        verdicts = {
+            Condition.ADMITTED: (False, found.reason, found.message),
+            Condition.REJECTED: (True, found.reason, found.message),
+        }
+    else:
+        told = _told(found)
+        verdicts = verdicts_of(found)
+    if edited is not None:
+        verdicts[Condition.EDITED] = edited
+    before = {one.get("type"): one for one in resource.status.get("conditions") or ()}
+    conditions = []
+    for condition in Condition:
+        known = before.get(condition.value)
+        if condition in verdicts:
+            conditions.append(_condition(condition, verdicts[condition], resource, known, now))
+        elif condition is Condition.EDITED and known is not None:
+            conditions.append(dict(known))
+    return {
+        "observedGeneration": resource.generation,
+        **told,
+        "job": resource.owner.job,
+        "tenant": tenant,
+        "conditions": conditions,
+        "epoch": epoch,
+    }
+
+
+def _told(view: JobView) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "state": view.state.value,
+        "promise": None if view.promise_at is None else _second(view.promise_at),
+        "completion": None if view.completion_at is None else _second(view.completion_at),
+        "progress": round(view.progress, 3),
+        "required": round(view.required, 3),
+        "generation": view.generation,
+        "workers": view.workers,
+        "servers": view.ps,
+        "nodes": list(view.servers) or None,
+        "price": _rounded(view.cost),
+        "payoff": _rounded(view.payoff),
+        "utility": _rounded(view.utility),
+    }
+    if view.reason is not None:
+        told["reason"] = str(view.reason.get("code", ""))
+        told["explanation"] = str(view.reason.get("message", ""))[:LONGEST]
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def verdicts_of(view: JobView) -> dict[Condition, Verdict]:
+    """Return what is true of a job, and what is not."""
+    state = view.state
+    message = "" if view.reason is None else str(view.reason.get("message", ""))
+    code = "" if view.reason is None else str(view.reason.get("code", ""))
+    over = not state.open
+    rejected = state is State.REFUSED
+    refusal = REFUSALS.get(code, Reason.REFUSED)
+    verdicts: dict[Condition, Verdict] = {
+        Condition.ADMITTED: _admitted(view, message, refusal),
+        Condition.RUNNING: _running(view),
+        Condition.RESIZING: (
+            (True, Reason.CHANGING, f"generation {view.generation} follows {view.started}")
+            if state is State.RESIZING
+            else (False, Reason.OVER if over else Reason.STEADY, "")
+        ),
+        Condition.FINISHED: (
+            (True, Reason.COMPLETED, "every worker ended with success")
+            if state is State.FINISHED
+            else (False, Reason.OVER if over else Reason.OPEN, "")
+        ),
+        Condition.REJECTED: (True, refusal, message)
+        if rejected
+        else (False, Reason.OVER if over else Reason.OPEN, ""),
+        Condition.FAILED: _failed(view, code, message),
+    }
+    return verdicts
+
+
+def _admitted(view: JobView, message: str, refusal: Reason) -> Verdict:
+    match view.state:
+        case State.PENDING:
+            return False, Reason.PENDING, "it is not decided on yet"
+        case State.STANDBY:
+            return False, Reason.STANDBY, message
+        case State.REFUSED:
+            return False, refusal, message
+        case _ if view.promise_at is not None:
+            return True, Reason.PROMISED, f"promised by {_second(view.promise_at)}"
+        case State.CANCELLED if view.decided is None:
+            return False, Reason.CANCELLED, message
+        case _:
+            return True, Reason.ADMITTED, ""
+
+
+def _running(view: JobView) -> Verdict:
+    if view.state is State.RUNNING:
+        return True, Reason.PODS_RUNNING, f"generation {view.generation} runs"
+    if not view.state.open:
+        return False, Reason.OVER, ""
+    if view.state is State.RESIZING:
+        return False, Reason.CHANGING, ""
+    if view.state is State.ADMITTED and view.workers:
+        return False, Reason.STARTING, f"generation {view.generation} was ordered"
+    return False, Reason.WAITING, ""
+
+
+def _failed(view: JobView, code: str, message: str) -> Verdict:
+    if view.state is State.CANCELLED:
+        return True, Reason.CANCELLED, message or "it was withdrawn"
+    if view.state is State.FAILED:
+        reason = Reason.RETRIES if code == "failed" else Reason.GIVEN_UP
+        return True, reason, message
+    return False, Reason.OPEN if view.state.open else Reason.OVER, ""
+
+
+def _condition(
+    condition: Condition,
+    verdict: Verdict,
+    resource: Resource,
+    before: Mapping[str, Any] | None,
+    now: int,
+) -> dict[str, Any]:
+    holds, reason, message = verdict
+    status = "True" if holds else "False"
+    same = before is not None and before.get("status") == status
+    since = str(before["lastTransitionTime"]) if same and before is not None else _second(now)
+    return {
+        "type": condition.value,
+        "status": status,
+        "reason": reason.value,
+        "message": message[:LONGEST],
+        "lastTransitionTime": since,
+        "observedGeneration": resource.generation,
+    }
+
+
+def differs(resource: Resource, status: Mapping[str, Any]) -> bool:
+    """Whether a resource's status has to be written.
+
+    A new leader writes its number into every one whose job is open: whoever led before, and does
+    not know yet that it does no more, writes none of them from then on. One whose job is over says
+    nothing that an older leader could contradict.
+    """
+    apart = set() if status.get("state") not in CLOSED else {"epoch"}
+    told = {key: value for key, value in resource.status.items() if key not in apart}
+    return told != {key: value for key, value in status.items() if key not in apart}
+
+
+def patch_of(resource: Resource, status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch that brings a status about, based on what was last seen."""
+    gone = dict.fromkeys(resource.status.keys() - status.keys())
+    return {"metadata": {"resourceVersion": resource.version}, "status": {**gone, **status}}
+
+
+def _second(moment: int) -> str:
+    return f"{stamp(moment)[:19]}Z"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,140 @@
+"""What happens to jobs as events of their resources: what `kubectl describe` shows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from shadowprice.core.owner import Owner
+from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.names import API_VERSION, KIND
+from shadowprice.service.clock import stamp
+from shadowprice.service.outcome import Told
+from shadowprice.service.stories import told_line
+from shadowprice.service.trainingjobs.resource import Resource
+from shadowprice.service.trainingjobs.status import Refused
+
+log = logging.getLogger("shadowprice.service")
+
+WARNINGS: Final = frozenset(
+    {"refused", "given-up", "broken", "failed", "lost", "start-failed", "displaced"}
+)
+"""What an event is a warning of."""
+
+QUIET: Final = frozenset({"submitted", "paid", "debited", "refunded", "placed"})
+"""What nobody has to be told on the spot; the story has it."""
+
+WAITING: Final = 10_000
+"""Events that may wait; the oldest go."""
+
+LONGEST: Final = 1_000
+"""Characters of an event's message; the server takes 1,024."""
+
+MOST_TRIES: Final = 3
+
+
+class Teller:
+    """Writes events, one after the other, and no more of one than it is worth.
+
+    An event has the number of the entry of the service's stream in its name: written again, it is
+    the same one.
+
+    Parameters
+    ----------
+    connection : Connection
+        To the API server.
+    may_write : callable
+        Raises where another instance leads.
+    """
+
+    def __init__(self, connection: Connection, may_write: Callable[[str, str], None]) -> None:
+        self._connection = connection
+        self._may_write = may_write
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=WAITING)
+        self._wake = asyncio.Event()
+
+    def tell(self, owner: Owner, told: Told) -> None:
+        """Take in what happened to a resource's job."""
+        if told.kind in QUIET:
+            return
+        entry = {"kind": told.kind, "data": told.data}
+        kind = "Warning" if told.kind in WARNINGS else "Normal"
+        reason = "".join(word.title() for word in told.kind.split("-"))
+        reference = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": owner.namespace,
+            "name": owner.name,
+            "uid": owner.uid,
+        }
+        self._put(reference, f"{told.id:x}", kind, reason, told_line(entry), told.at)
+
+    def refused(self, resource: Resource, found: Refused) -> None:
+        """Take in that no job could be submitted for a resource."""
+        suffix = f"g{resource.generation}.{found.reason.value.lower()}"
+        now = datetime.now(UTC).timestamp()
+        self._put(
+            resource.reference(),
+            suffix,
+            "Warning",
+            found.reason.value,
+            found.message,
+            int(now * 1e9),
+        )
+
+    def _put(
+        self, reference: dict[str, Any], suffix: str, kind: str, reason: str, text: str, at: int
+    ) -> None:
+        moment = f"{stamp(at)[:19]}Z"
+        short = reference["uid"].replace("-", "")[:12]
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{reference['name']}.{short}.{suffix}",
+                "namespace": reference["namespace"],
+            },
+            "involvedObject": reference,
+            "type": kind,
+            "reason": reason,
+            "message": text[:LONGEST],
+            "source": {"component": "shadowprice"},
+            "reportingComponent": "shadowprice.io/controller",
+            "reportingInstance": "shadowprice",
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
+            "count": 1,
+        }
+        self._waiting.append((f"/api/v1/namespaces/{reference['namespace']}/events", event))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what waits until cancelled."""
+        while True:
+            if not self._waiting:
+                self._wake.clear()
+                await self._wake.wait()
+            path, event = self._waiting.popleft()
+            await self._write(path, event)
+
+    async def _write(self, path: str, event: dict[str, Any]) -> None:
+        for attempt in range(MOST_TRIES):
+            try:
+                self._may_write("event", event["metadata"]["name"])
+                await self._connection.post(path, event)
+                return
+            except ApiError as error:
+                if error.exists or error.not_found or error.status == 403:
+                    return  # told already, or the namespace is going
+                if not error.passing:
+                    log.warning("an event was not taken: %s", error)
+                    return
+                await asyncio.sleep(2.0**attempt)
+            except Exception as error:  # another leads, or a test lets it fail
+                log.debug("an event was dropped: %s", error)
+                return
