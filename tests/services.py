@@ -70,6 +70,8 @@ def running(
     port: int = 0,
     observe: bool | None = None,
     users: Mapping[str, tuple[str, ...]] | None = None,
+    trainingjobs: str | None = None,
+    lease: tuple[str, str] | None = None,
 ) -> Iterator[Running]:
     """Run a service in a thread; without an executor it only observes."""
     path = folder / "cluster.yaml"
@@ -83,6 +85,8 @@ def running(
         observe=executor is None if observe is None else observe,
         token_file=folder / "operator.token" if data else None,
         users=users or {},
+        trainingjobs=trainingjobs,
+        lease=lease,
     )
     service = Service(settings, clock, executor)
     ready = threading.Event()

@@ -1,0 +1,124 @@
+"""A service that follows `TrainingJob` resources of a testbed, and what users do with `kubectl`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from tools.testbed import Testbed
+from tools.testbed.places import TestbedError
+
+from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.executors.local.executor import LocalExecutor
+from tests.services import Running, running
+
+Found = TypeVar("Found")
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
+
+CLUSTER: Mapping[str, Any] = {
+    "slot": "1s",
+    "horizon": 600,
+    "servers": [{"name": "machine", "capacity": {"cpu": 4}}],
+}
+
+PATIENCE = 90.0
+"""Seconds that anything may take on a busy machine."""
+
+
+def manifest(name: str, namespace: str = "default", **spec: Any) -> dict[str, Any]:
+    """A resource for a job that sleeps; ``spec`` changes it."""
+    return {
+        "apiVersion": "shadowprice.io/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "chunks": 2,
+            "minibatches": 5,
+            "minibatch_time": "1s",
+            "worker": {"cpu": 1},
+            "workers": {"max": 1},
+            "utility": {"kind": "constant", "value": 5},
+            "run": {"command": ["sleep", "600"], "grace": "1s"},
+            **spec,
+        },
+    }
+
+
+def eventually(look: Callable[[], Found | None], what: str) -> Found:
+    """Return what a look finds at last."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < until, f"{what} never came"
+        time.sleep(0.1)
+
+
+class User:
+    """Somebody with `kubectl`."""
+
+    def __init__(self, bed: Testbed) -> None:
+        self.bed = bed
+
+    def apply(self, *documents: Mapping[str, Any]) -> str:
+        text = yaml.safe_dump_all([dict(one) for one in documents])
+        return self.bed.kubectl("apply", "-f", "-", given=text)
+
+    def resource(self, name: str, namespace: str = "default") -> dict[str, Any] | None:
+        found = self.bed.kubectl(
+            "get", "tj", "-n", namespace, name, "--ignore-not-found", "-o", "json"
+        )
+        return json.loads(found) if found.strip() else None
+
+    def status(self, name: str, namespace: str = "default") -> dict[str, Any]:
+        found = self.resource(name, namespace)
+        return {} if found is None else found.get("status", {})
+
+    def condition(self, name: str, kind: str, namespace: str = "default") -> dict[str, Any]:
+        conditions = self.status(name, namespace).get("conditions", [])
+        return next((one for one in conditions if one["type"] == kind), {})
+
+    def waits_for(self, name: str, kind: str, status: str = "True") -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            found = self.condition(name, kind)
+            return found if found.get("status") == status else None
+
+        return eventually(look, f"{kind}={status} of {name}")
+
+    def gone(self, name: str) -> None:
+        eventually(lambda: self.resource(name) is None, f"the end of {name}")
+
+    def delete(self, *names: str) -> None:
+        self.bed.kubectl("delete", "tj", "--wait=false", *names)
+
+
+def installed(bed: Testbed) -> User:
+    """Install the definition, and return somebody for whom `kubectl` knows it."""
+    bed.kubectl("apply", "-f", str(DEPLOY / "crd.yaml"))
+
+    def known() -> bool:
+        try:  # its name and what documents are checked by are published one after the other
+            return bool(bed.kubectl("explain", "tj.spec"))
+        except TestbedError:
+            return False
+
+    eventually(known, "the definition")
+    return User(bed)
+
+
+@contextmanager
+def operated(bed: Testbed, folder: Path, **more: Any) -> Iterator[Running]:
+    """Run a service here that follows the testbed's resources."""
+    (folder / "local").mkdir(exist_ok=True)
+    executor = LocalExecutor(ExecutorOptions(directory=str(folder / "local")))
+    with running(
+        folder, cluster=CLUSTER, executor=executor, trainingjobs=str(bed.kubeconfig), **more
+    ) as service:
+        yield service

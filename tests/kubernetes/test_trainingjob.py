@@ -1,0 +1,182 @@
+"""`TrainingJob` resources on a real API server: applied, looked at, edited, deleted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tools.testbed import Testbed
+from tools.testbed.places import TestbedError
+
+from tests.kubernetes.operators import User, eventually, installed, manifest, operated
+from tests.services import Running
+
+
+@pytest.fixture(scope="module")
+def user(control_plane: Testbed) -> User:
+    return installed(control_plane)
+
+
+@pytest.fixture(scope="module")
+def service(user: User, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with operated(user.bed, tmp_path_factory.mktemp("service")) as running:
+        yield running
+
+
+def job_of(service: Running, user: User, name: str) -> dict[str, Any]:
+    found = service.client.get(f"/v1/jobs/{user.status(name)['job']}")
+    assert found.status_code == 200, found.text
+    return dict(found.json())
+
+
+def test_the_definition_is_established_and_explains_itself(user: User) -> None:
+    told = user.bed.kubectl("explain", "tj.spec.utility.kind")
+    assert "from submission to completion" in " ".join(told.split())
+    found = json.loads(user.bed.kubectl("get", "crd", "trainingjobs.shadowprice.io", "-o", "json"))
+    conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
+    assert conditions["Established"] == "True"
+    assert "NonStructuralSchema" not in conditions
+    published = json.loads(user.bed.kubectl("get", "--raw", "/openapi/v2"))
+    from shadowprice.kubernetes.definition import knows_rules
+
+    assert not knows_rules(published)  # this is 1.20
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"utility": {"kind": "sigmoid", "value": 1}}, "spec.utility"),
+        ({"utility": {"kind": "constant", "value": 1, "by": "4h"}}, "spec.utility"),
+        ({"utility": {"kind": "rising", "value": 1}}, "spec.utility.kind"),
+        ({"chunks": 0}, "spec.chunks"),
+        ({"run": {"env": {}}}, "command"),
+        ({"wrokers": {"max": 2}}, "wrokers"),
+    ],
+)
+def test_what_is_no_job_is_refused_at_once(user: User, change: Any, words: str) -> None:
+    document = manifest("wrong", **change)
+    with pytest.raises(TestbedError, match=re.escape(words)):
+        user.apply(document)
+    assert user.resource("wrong") is None
+
+
+def test_it_runs_finishes_and_is_told_of(user: User, service: Running) -> None:
+    user.apply(manifest("short", run={"command": ["sleep", "3"]}))
+    user.waits_for("short", "Running")
+    line = user.bed.kubectl("get", "tj", "short").splitlines()
+    assert re.split(r"\s{2,}", line[0])[:6] == [
+        "NAME", "STATE", "WORKERS", "SERVERS", "PRICE", "PROMISED FINISH",
+    ]  # fmt: skip
+    assert line[1].split()[:3] == ["short", "running", "1"]
+    user.waits_for("short", "Finished")
+    status = user.status("short")
+    conditions = {one["type"]: one for one in status["conditions"]}
+    assert {kind for kind, one in conditions.items() if one["status"] == "True"} == {
+        "Admitted", "Finished",
+    }  # fmt: skip
+    assert {one["observedGeneration"] for one in conditions.values()} == {1}
+    assert status["state"] == "finished"
+    assert status["completion"].endswith("Z")
+
+    def told() -> str | None:
+        text = user.bed.kubectl("describe", "tj", "short")
+        return text if "Finished " in text and "earned" in text else None
+
+    described = eventually(told, "the event of the end")
+    assert "Normal  Started" in described
+    user.delete("short")
+    user.gone("short")
+
+
+def test_deleting_cancels_and_the_name_is_free_again(user: User, service: Running) -> None:
+    user.apply(manifest("again"))
+    user.waits_for("again", "Running")
+    first = user.status("again")["job"]
+    user.delete("again")
+    user.gone("again")
+    assert service.client.get(f"/v1/jobs/{first}").json()["state"] == "cancelled"
+    user.apply(manifest("again"))
+    user.waits_for("again", "Running")
+    second = user.status("again")["job"]
+    assert second != first
+    assert service.client.get(f"/v1/jobs/{second}").json()["state"] == "running"
+    user.delete("again")
+    user.gone("again")
+
+
+def test_edits_revise_or_are_refused(user: User, service: Running) -> None:
+    user.apply(manifest("edited"))
+    user.waits_for("edited", "Running")
+    user.apply(manifest("edited", utility={"kind": "constant", "value": 7}))
+    eventually(
+        lambda: job_of(service, user, "edited")["spec"]["utility"]["value"] == 7, "the revision"
+    )
+    assert user.waits_for("edited", "Edited")["reason"] == "Applied"
+    user.apply(manifest("edited", utility={"kind": "constant", "value": 7}, worker={"cpu": 2}))
+    refused = user.waits_for("edited", "Edited", "False")
+    assert refused["reason"] == "Immutable"
+    assert "worker cannot be changed" in refused["message"]
+    assert refused["observedGeneration"] == 3
+    assert job_of(service, user, "edited")["spec"]["worker"] == {"cpu": 1}
+    user.apply(manifest("edited", utility={"kind": "constant", "value": 7}))
+    user.waits_for("edited", "Edited")
+    user.delete("edited")
+    user.gone("edited")
+
+
+def test_what_the_models_refuse_is_rejected_until_it_is_mended(
+    user: User, service: Running
+) -> None:
+    user.apply(manifest("invalid", workers={"min": 3, "max": 2}))
+    rejected = user.waits_for("invalid", "Rejected")
+    assert rejected["reason"] == "InvalidSpec"
+    assert "workers.min 3 is above" in rejected["message"]
+    assert service.client.get("/v1/jobs").json()["jobs"] is not None
+    user.apply(manifest("invalid", workers={"min": 1, "max": 1}))
+    user.waits_for("invalid", "Running")
+    user.delete("invalid")
+    user.gone("invalid")
+
+
+def test_what_never_fits_is_rejected_with_the_reason(user: User, service: Running) -> None:
+    user.apply(manifest("large", worker={"cpu": 64}))
+    rejected = user.waits_for("large", "Rejected")
+    assert rejected["reason"] == "DoesNotFit"
+    assert rejected["message"]
+    user.delete("large")
+    user.gone("large")
+
+
+def test_whoever_takes_the_finalizer_away_cancels_too(user: User, service: Running) -> None:
+    user.apply(manifest("forced"))
+    user.waits_for("forced", "Running")
+    job = user.status("forced")["job"]
+    user.delete("forced")
+    patch = json.dumps({"metadata": {"finalizers": None}})
+    user.bed.kubectl("patch", "tj", "forced", "--type=merge", "-p", patch)
+    eventually(
+        lambda: service.client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled", "its end"
+    )
+
+
+def test_a_running_job_costs_few_calls(user: User, service: Running) -> None:
+    user.apply(manifest("counted", run={"command": ["sleep", "4"]}))
+    user.waits_for("counted", "Finished")
+    user.delete("counted")
+    user.gone("counted")
+    lines = user.bed.audit.read_text().splitlines()
+    calls: dict[str, int] = {}
+    for entry in map(json.loads, lines):
+        if entry["stage"] != "ResponseComplete" or "shadowprice" not in entry.get("userAgent", ""):
+            continue
+        about = entry.get("objectRef", {})
+        named = about.get("name", "")
+        if named == "counted" or named.startswith("counted."):
+            kind = f"{entry['verb']} {about['resource']}/{about.get('subresource', '')}"
+            calls[kind] = calls.get(kind, 0) + 1
+    assert calls["patch trainingjobs/"] == 2  # the finalizer, there and away
+    slots = 14  # a status a slot at most, while it waits, runs, and ends
+    assert calls["patch trainingjobs/status"] <= slots, calls

@@ -1,0 +1,223 @@
+"""The pure parts of following `TrainingJob` resources: status, edits, the queue."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.errors import InputError
+from shadowprice.core.owner import Owner
+from shadowprice.core.refusal import Reason as Refusal
+from shadowprice.kubernetes.conditions import Condition, Reason
+from shadowprice.kubernetes.definition import ABSENT, definition
+from shadowprice.kubernetes.names import FINALIZER
+from shadowprice.service.submission import REVISABLE, revised_record
+from shadowprice.service.trainingjobs.queue import WorkQueue
+from shadowprice.service.trainingjobs.resource import Resource, edits
+from shadowprice.service.trainingjobs.status import Refused, differs, patch_of, status_of
+from shadowprice.service.views import JobView, State
+from tests.services import job
+
+SCHEMA = definition(rules=False)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
+    "status"
+]
+VALID = jsonschema.Draft4Validator(SCHEMA)
+NOW = 1_763_800_000_000_000_000
+OWNER = Owner("vision", "a", "6f0c1a2b-3c4d-5e6f-7081-92a3b4c5d6e7")
+
+
+def resource(status: Mapping[str, Any] | None = None, generation: int = 1) -> Resource:
+    return Resource(OWNER, "7", generation, False, (FINALIZER,), {}, status or {})
+
+
+MOMENT = st.integers(NOW, NOW + 10**15)
+CODES = [*(one.value for one in Refusal), "standby", "budget", "input", "else"]
+REASON = st.none() | st.fixed_dictionaries(
+    {"code": st.sampled_from(CODES), "message": st.text(max_size=30)}
+)
+VIEWS = st.builds(
+    JobView,
+    id=st.just(1),
+    name=st.just(OWNER.job),
+    tenant=st.just("vision"),
+    state=st.sampled_from(list(State)),
+    submitted=MOMENT,
+    arrived=MOMENT,
+    promise_at=st.none() | MOMENT,
+    completion_at=st.none() | MOMENT,
+    progress=st.floats(0, 1e6),
+    required=st.floats(0, 1e6),
+    generation=st.integers(0, 9),
+    started=st.integers(0, 9),
+    workers=st.integers(0, 9),
+    ps=st.integers(0, 9),
+    servers=st.sampled_from([(), ("one",), ("one", "two")]),
+    payoff=st.none() | st.floats(-1e6, 1e6),
+    utility=st.none() | st.floats(0, 1e6),
+    cost=st.none() | st.floats(0, 1e6),
+    reason=REASON,
+    decided=st.none() | MOMENT,
+)
+FOUND = VIEWS | st.builds(Refused, st.sampled_from(list(Reason)), st.text(max_size=30))
+EDITED = st.none() | st.tuples(
+    st.booleans(), st.sampled_from([Reason.APPLIED, Reason.IMMUTABLE]), st.text(max_size=9)
+)
+
+
+def status(before: Resource, found: Any, now: int = NOW, **more: Any) -> dict[str, Any]:
+    return status_of(before, found, **{"tenant": "vision", "epoch": 1, "now": now, **more})
+
+
+@settings(deadline=None)
+@given(found=FOUND, edited=EDITED)
+def test_every_status_is_what_the_definition_says(found: Any, edited: Any) -> None:
+    told = json.loads(json.dumps(status(resource(), found, edited=edited)))
+    assert told.keys() <= SCHEMA["properties"].keys()  # what is not there is pruned
+    items = SCHEMA["properties"]["conditions"]["items"]["properties"]
+    assert all(one.keys() <= items.keys() for one in told["conditions"])
+    VALID.validate(told)
+
+
+@settings(deadline=None)
+@given(view=VIEWS)
+def test_a_job_is_over_in_one_way_at_most(view: JobView) -> None:
+    told = {one["type"]: one["status"] for one in status(resource(), view)["conditions"]}
+    ends = [told[one] for one in (Condition.FINISHED, Condition.REJECTED, Condition.FAILED)]
+    assert ends.count("True") == (not view.state.open)
+    assert (told[Condition.RUNNING] == "True") == (view.state is State.RUNNING)
+    assert (told[Condition.RESIZING] == "True") == (view.state is State.RESIZING)
+    assert {told[Condition.ADMITTED], told[Condition.REJECTED]} != {"True"}
+
+
+@settings(deadline=None)
+@given(found=FOUND, edited=EDITED, later=FOUND)
+def test_a_status_that_was_written_is_not_written_again(
+    found: Any, edited: Any, later: Any
+) -> None:
+    first = status(resource(), found, edited=edited)
+    assert differs(resource(), first)
+    seen = resource(json.loads(json.dumps(first)))
+    again = status(seen, found, now=NOW + 10**12, edited=edited)
+    assert not differs(seen, again)  # nor do times of conditions move
+    # A merge patch of the next one on the first brings the next one about.
+    following = status(seen, later)
+    merged = {**first, **patch_of(seen, following)["status"]}
+    assert {key: value for key, value in merged.items() if value is not None} == following
+
+
+@settings(deadline=None)
+@given(view=VIEWS)
+def test_a_new_leader_marks_what_is_open_and_leaves_what_is_over(view: JobView) -> None:
+    seen = resource(status(resource(), view, epoch=4))
+    assert differs(seen, status(seen, view, epoch=5)) == view.state.open
+    assert patch_of(seen, {})["metadata"] == {"resourceVersion": "7"}
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_times_move_with_the_status_of_a_condition_alone(state: State) -> None:
+    view = JobView(1, OWNER.job, None, State.PENDING, NOW, NOW)
+    seen = resource(status(resource(), view))
+    before = {one["type"]: one for one in seen.status["conditions"]}
+    for one in status(seen, replace(view, state=state), now=NOW + 10**12)["conditions"]:
+        moved = one["lastTransitionTime"] != before[one["type"]]["lastTransitionTime"]
+        assert moved == (one["status"] != before[one["type"]]["status"])
+
+
+KEYS = sorted(set(REVISABLE) | {"worker", "ps", "run", "gradient", "family", "restart"} - ABSENT)
+RECORDS = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 3)).map(
+    lambda found: {key: value for key, value in found.items() if key != "labels"}
+)
+
+
+@settings(deadline=None)
+@given(before=RECORDS, after=RECORDS)
+def test_edits_lead_from_one_job_to_the_other_but_for_what_lasts(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    changes, fixed = edits(before, after)
+    assert changes.keys() <= set(REVISABLE)
+    assert not set(fixed) & set(REVISABLE)
+    revised = revised_record(before, changes)
+    rest = {key for key in {*revised, *after} if revised.get(key) != after.get(key)}
+    # A speed of its own takes a job out of its family.
+    assert rest - {"family"} == set(fixed) - {"family"}
+    assert edits(before, dict(before)) == ({}, ())
+
+
+def test_labels_of_the_owner_are_no_edit() -> None:
+    one = replace(resource(), spec={**job("x"), "labels": {"mine": "y"}})
+    record = one.record("vision")
+    assert record["name"] == OWNER.job
+    assert Owner.of_labels(record["labels"]) == OWNER
+    assert edits(record, one.record("else")) == ({}, ())
+    with pytest.raises(InputError):
+        revised_record(record, {"labels": {**record["labels"], "shadowprice.io/uid": "other"}})
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "soon", "take", "done", "fail", "wait"]), st.integers(0, 3)
+        ),
+        max_size=60,
+    )
+)
+def test_the_queue_forgets_nothing_and_gives_nothing_to_two(steps: list[tuple[str, int]]) -> None:
+    clock = Clock()
+    queue = WorkQueue(0.5, clock)
+    owed: set[str] = set()
+    busy: list[str] = []
+    for step, number in steps:
+        key = str(number)
+        if step in {"add", "soon"}:
+            queue.add(key, 0.0 if step == "soon" else None)
+            owed.add(key)
+        elif step == "take":
+            found = queue.take()
+            if found is not None:
+                assert found in owed
+                assert found not in busy
+                owed.discard(found)
+                busy.append(found)
+        elif step == "done" and busy:
+            queue.done(busy.pop())
+        elif step == "fail" and busy:
+            again = busy[-1]
+            queue.failed(again)
+            owed.add(again)
+            queue.done(busy.pop())
+        elif step == "wait":
+            clock.now += 0.4
+        assert len(queue) == len(owed)
+    for key in busy:
+        queue.done(key)
+    clock.now += 1_000.0
+    left = set()
+    while (found := queue.take()) is not None:
+        left.add(found)
+    assert left == owed
+
+
+def test_what_fails_waits_longer_each_time() -> None:
+    queue = WorkQueue(0.0, Clock())
+    pauses = [queue.failed("a") for _ in range(12)]
+    assert all(later > 1.2 * sooner for sooner, later in itertools.pairwise(pauses[:9]))
+    assert max(pauses) <= 72.0
+    queue.succeeded("a")
+    assert queue.failed("a") < 0.13
