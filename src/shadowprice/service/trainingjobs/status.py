@@ -77,7 +77,7 @@ def status_of(
         told: dict[str, Any] = {
             "state": State.REFUSED.value,
             "reason": found.reason.value,
-            "explanation": found.message[:LONGEST],
+            "explanation": found.message[:LONGEST] or found.reason.value,
         }
         verdicts = {
             Condition.ADMITTED: (False, found.reason, found.message),
@@ -124,7 +124,7 @@ def _told(view: JobView) -> dict[str, Any]:
     if view.reason is not None:
         told["reason"] = str(view.reason.get("code", ""))
         told["explanation"] = str(view.reason.get("message", ""))[:LONGEST]
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in told.items() if value is not None and value != ""}
 
 
 def verdicts_of(view: JobView) -> dict[Condition, Verdict]:
@@ -204,7 +204,7 @@ def _condition(
     status = "True" if holds else "False"
     same = before is not None and before.get("status") == status
     since = str(before["lastTransitionTime"]) if same and before is not None else _second(now)
-    return {
+    told = {
         "type": condition.value,
         "status": status,
         "reason": reason.value,
@@ -212,6 +212,8 @@ def _condition(
         "lastTransitionTime": since,
         "observedGeneration": resource.generation,
     }
+    # Some API servers take an empty text for null.
+    return {key: value for key, value in told.items() if value != ""}
 
 
 def differs(resource: Resource, status: Mapping[str, Any]) -> bool:
