@@ -166,6 +166,24 @@ def _waiting(found: dict[str, Any]) -> str:
     return ""
 
 
+def test_resources_of_ones_own_are_kept(testbed: Testbed, space: Space) -> None:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": "things", "singular": "thing", "kind": "Thing"}
+    spec = {"group": "test.example", "scope": "Namespaced", "names": names, "versions": [version]}
+    definition = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    definition |= {"metadata": {"name": "things.test.example"}, "spec": spec}
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    testbed.ask("POST", definitions, definition)
+    path = f"/apis/test.example/v1/namespaces/{space.name}/things"
+    eventually(lambda: space.finds(path), "the resource is served")
+    thing = {"apiVersion": "test.example/v1", "kind": "Thing", "metadata": {"name": "a"}}
+    testbed.ask("POST", path, {**thing, "spec": {"words": {"x": "1", "y": [1, 2.5, None]}}})
+    found = testbed.ask("GET", f"{path}/a")
+    assert found["spec"]["words"] == {"x": "1", "y": [1, 2.5, None]}
+    testbed.ask("DELETE", f"{definitions}/things.test.example")
+
+
 def test_users_and_accounts_may_do_what_they_are_given(testbed: Testbed, space: Space) -> None:
     with pytest.raises(ApiError, match="403"):
         testbed.ask("GET", f"{space.path}/pods", user="nobody")

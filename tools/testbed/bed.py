@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from tools.testbed import images
 from tools.testbed.access import ApiError
-from tools.testbed.hollow import Hollow
+from tools.testbed.hollow import LEASE, Hollow
 from tools.testbed.names import Names
 from tools.testbed.network import Forward, Network
 from tools.testbed.nodes import Groups, Node, unmount
@@ -47,7 +47,8 @@ class Testbed:
     users : mapping of str to sequence of str
         Users by token beside ``admin``, with their groups.
     node_grace : float
-        Seconds without a sign of life after which a node counts as not ready.
+        Seconds without a sign of life after which a node counts as not ready; None chooses, longer
+        where nodes are hollow.
     apiserver : sequence of str
         More arguments of the API server.
     """
@@ -61,14 +62,17 @@ class Testbed:
         capacity: Mapping[str, Mapping[str, int]] | None = None,
         hollow: int = 0,
         users: Mapping[str, Sequence[str]] | None = None,
-        node_grace: float = NODE_GRACE,
+        node_grace: float | None = None,
         apiserver: Sequence[str] = (),
     ) -> None:
         self._wanted = dict(nodes or {})
         self._capacity = dict(capacity or {})
         self._hollow = hollow
         self._users = {name: tuple(groups) for name, groups in (users or {}).items()}
-        self._grace, self._apiserver = node_grace, tuple(apiserver)
+        # Hollow nodes give signs of life seldom, or hundreds would do nothing else.
+        usual = NODE_GRACE if not hollow else 2 * LEASE
+        self._grace = usual if node_grace is None else node_grace
+        self._apiserver = tuple(apiserver)
         self._stack = ExitStack()
         self.nodes: dict[str, Node] = {}
 

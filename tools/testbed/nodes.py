@@ -305,9 +305,13 @@ ShimCgroup = '{self._shims.name}'
 
     def _containerd_ready(self) -> bool:
         try:
-            return "runc" in self._ctr("plugins", "list") or True
+            lines = self._ctr("plugins", "list").splitlines()
         except TestbedError:
             return False
+        (runtime,) = (line.split() for line in lines if " cri " in line)
+        if runtime[-1] != "ok":  # it goes on without what runs pods, and only its log says why
+            raise TestbedError(f"containerd cannot run pods: {self.containerd.tail(20)}")
+        return True
 
     def status(self) -> dict[str, Any]:
         """Return the node as the API server has it; empty where it has none, or none answers."""

@@ -77,8 +77,8 @@ class Component:
         Tells whether it does its work.
     env : mapping of str to str
         More of its environment.
-    label : str
-        Its name in the log's and in messages; the program's where empty.
+    before : sequence of str
+        What it is run by, where that is not this process alone.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Component:
         folder: Path,
         ready: Callable[[], bool],
         env: Mapping[str, str] | None = None,
-        label: str = "",
+        before: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.words = list(words)
-        self.label = label or name
-        self.log = folder / f"{self.label}.log"
+        self.log = folder / f"{name}.log"
+        self._before = list(before)
         self._ready = ready
         self._env = dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,6 +113,7 @@ class Component:
         if self.running:
             return
         words = [program("setpriv"), "--pdeathsig", "KILL", "--", program(self.name), *self.words]
+        words = self._before + words
         path = "/usr/sbin:/usr/bin:/sbin:/bin"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -135,18 +136,25 @@ class Component:
         until = time.monotonic() + patience
         while not self._ready():
             if not self.running:
-                raise TestbedError(f"{self.label} ended: {self.tail()}")
+                raise TestbedError(f"{self.name} ended: {self.tail()}")
             if time.monotonic() > until:
-                raise TestbedError(f"{self.label} is not ready in {patience:g} s: {self.tail()}")
+                raise TestbedError(f"{self.name} is not ready in {patience:g} s: {self.tail()}")
             time.sleep(0.05)
 
     def tail(self, lines: int = 8) -> str:
-        """Return the end of its log."""
+        """Return the end of its log, or how it crashed."""
         try:
             text = self.log.read_text(errors="replace")
         except OSError:
             return "it has no log"
-        return "\n".join(text.splitlines()[-lines:])
+        read = text.splitlines()
+        crashes = [
+            place
+            for place, line in enumerate(read)
+            if line.startswith(("panic: ", "fatal error: ", "F1", "F0"))
+        ]
+        start = max(0, crashes[-1] - 2) if crashes else -lines
+        return "\n".join(read[start:][: 3 * lines])
 
     def signal(self, number: int) -> None:
         """Send it a signal; nothing where it does not run."""

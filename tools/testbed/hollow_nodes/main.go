@@ -92,6 +92,8 @@ func start(told settings, name, token string) {
 	kubelet.EnableServer = false
 	kubelet.NodeLeaseDurationSeconds = told.Lease
 	kubelet.FileCheckFrequency.Duration = time.Hour
+	kubelet.MaxOpenFiles = 1 << 20 // of the process, which all of them share
+	kubelet.MakeIPTablesUtilChains = false // it would write rules of this machine
 
 	runtime := fakeremote.NewFakeRemoteRuntime()
 	runtime.RuntimeService.FakeStatus = &runtimeapi.RuntimeStatus{
