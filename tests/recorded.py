@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -153,13 +154,16 @@ def bags(policy: str) -> Iterator[tuple[str, World]]:
         yield f"bags {seed}", World(*bag_cases.world(seed))
 
 
-def pieces(folder: Path) -> Iterator[tuple[str, World]]:
-    """Yield the beginnings of traces, on clusters sized to them."""
+@cache
+def pieces(folder: Path) -> list[tuple[str, World]]:
+    """Return the beginnings of traces, on clusters sized to them."""
     from shadowprice.simulator.source import Source
 
+    found = []
     for name, place in TRACES.items():
         scenario, _ = Source(trace=f"{name}:{folder}/{place}", load=1.5).scenario(3)
-        yield name, World(scenario.cluster, list(scenario.jobs), [], scenario.until)
+        found.append((name, World(scenario.cluster, list(scenario.jobs), [], scenario.until)))
+    return found
 
 
 def digest(policy: str, settings: Mapping[str, Any], world: World) -> str:
@@ -195,7 +199,7 @@ def recorded(policy: str, traces: Path | None = None) -> dict[str, str]:
     found = {}
     for settings in VARIANTS.get(policy, ({},)):
         if traces is not None:
-            there = [] if policy in SLOW | set(policy_worlds.SHARED) else list(pieces(traces))
+            there = [] if policy in SLOW | set(policy_worlds.SHARED) else pieces(traces)
         else:
             there = list(worlds(policy)) + list(bags(policy))
         for name, world in there:
