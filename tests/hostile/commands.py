@@ -18,7 +18,7 @@ QUICK = frozenset({"fifo", "srtf", "las", "backfill", "dorm"})
 COUNTED = frozenset({"trials", "seeds", "delay"})
 """Options that ask for so many runs: few, or more than there may be."""
 
-SIDE_EFFECTS = frozenset({"serve"})
+STAYING = frozenset({"serve"})
 """Commands that do not return by themselves; `events` and `top` do where nobody answers."""
 
 
@@ -72,7 +72,7 @@ def _walk(command: Any, parent: Any, words: tuple[str, ...]) -> Iterator[Command
     if hasattr(command, "list_commands"):
         for name in command.list_commands(context):
             found = command.get_command(context, name)
-            if found is not None and name not in SIDE_EFFECTS:
+            if found is not None:
                 yield from _walk(found, context, (*words, name))
         return
     yield Command(words, tuple(_option(one) for one in command.params if one.name != "help"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.hostile import documents
 from tests.hostile.case import Case, Content
-from tests.hostile.commands import COUNTED, QUICK, Command, Option, commands
+from tests.hostile.commands import COUNTED, QUICK, STAYING, Command, Option, commands
 from tests.hostile.damage import damage, journal_damage
 from tests.hostile.trace_files import OPTIONS, TRACES, trace_files
 
@@ -43,6 +43,9 @@ WORDS: dict[str, Sequence[str]] = {
             "s:1", "old:1,new:1", "gpu:200001", "gpu:1,gpu:1"),
     "slot": ("20min", "1h", "1s", "5"),
     "until": ("5 slots", "50 slots", "2h", "1e9 slots"),
+    "keep": ("365d", "1s", "0s", "-1d", "1e9d", "3 slots", "1e999d"),
+    "allow_user": ("a:nobody", "*:nobody", "a:", ":", "a", "a:b:c", "a:no such"),
+    "executor_set": ("grace=1s", "x=1", "=", "x", "x=1=2", "grace=-1s"),
 }  # fmt: skip
 WORDS |= {
     "remove": WORDS["add"],
@@ -50,6 +53,18 @@ WORDS |= {
     "arrived": ("0..5", "..2h", "5..1", "..", "1..", "1e9..", "3"),
 }
 WORDS |= {"started": WORDS["arrived"], "completed": WORDS["arrived"]}
+
+NAMED: dict[str, Sequence[str]] = {
+    "listen": (*["127.0.0.1:0"] * 20, ":0", "0", "[::1]:0", "127.0.0.1:99999", "127.0.0.1:-1",
+                "127.0.0.1:x", "127.0.0.1:", "127.0.0.1:0:0", "[127.0.0.1:0",
+               "127.0.0.1:\uff10", "127.0.0.256:0", "127.0.0.1:1e3", " 127.0.0.1:0"),
+    "executor": (*["local"] * 9, "none", "loca", "", "Local", "local ", "ray:", "../local"),
+    "address": ("", "", "x", "auto:", "127.0.0.1", "://"),
+}  # fmt: skip
+"""Words of `serve`, which is to listen on this machine alone and to look for nothing beyond it."""
+
+STARTING = {"listen": 1.0, "data": 0.6}
+"""How often options of `serve` are drawn, the others rarely: some calls are to start it."""
 
 WEIGHTS = {"simulate": 12, "trace": 3, "journal": 4, "policies": 1, "warm": 1, "experiment": 1}
 """How often commands are drawn; 2 where nothing is said."""
@@ -113,6 +128,7 @@ class Drawer:
             "second": self._run,
             "path": self._journal_path,
             "job": self._job,
+            "data": self._data,
         }
 
     def draw(self, name: str = "") -> Case:
@@ -126,7 +142,10 @@ class Drawer:
         world = rng.choice(("training", "training", *WORLDS))
         for option in command.options:
             must = option.required or option.name in {"cluster", "jobs", "run", "file", "spec"}
-            if not (rng.random() < (0.97 if must else 0.25)):
+            chance = 0.97 if must else 0.25
+            if words[0] in STAYING:
+                chance = STARTING.get(option.name, 0.97 if must else 0.06)
+            if rng.random() >= chance:
                 continue
             if option.name == "trace" and "--jobs" in words and rng.random() < 0.9:
                 continue
@@ -149,6 +168,8 @@ class Drawer:
     def _value(self, option: Option, files: Files, world: str, words: list[str]) -> str:
         rng = self.rng
         name = option.name.rstrip("_")
+        if words[0] in STAYING and name in NAMED:
+            return rng.choice(NAMED[name])
         if rng.random() < 0.03 and words[0] not in ALONE:
             return str(documents.nasty(rng))
         if option.choices:
@@ -254,6 +275,24 @@ class Drawer:
             files["run"] = {"run": "eventful", "damage": actions}
             return rng.choice(("run", "run/journal.jsonl"))
         return self._run(files, world, words)
+
+    def _data(self, files: Files, world: str, words: list[str]) -> str:
+        """Return where a service keeps what it keeps: mostly a new folder, or one that is none."""
+        rng = self.rng
+        kind = rng.randrange(6)
+        if kind == 0:  # a database that is damaged, or none
+            text = rng.choice(
+                ("", "SQLite format 3\0", "x" * 5000, documents.text_of(documents.CLUSTER))
+            )
+            files["kept/shadowprice.db"] = text
+            return "kept"
+        if kind == 1:
+            files["kept/operator.token"] = rng.choice(("", "x", "\n", "t" * 5000, "\x1b[2J"))
+            return "kept"
+        if kind == 2:
+            urls = ("postgresql+psycopg://127.0.0.1:1/x", "sqlite:///x", "x://", "postgresql://")
+            return rng.choice(urls)
+        return "kept" if kind < 5 else self._place(files, world, words)
 
     def _place(self, files: Files, world: str, words: list[str]) -> str:
         files.setdefault("mine/notes.txt", "mine")

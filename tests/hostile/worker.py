@@ -2,6 +2,7 @@
 
 It reads cases as JSON lines and answers each with a line: exit status, what was printed, seconds of
 CPU, the growth of its peak memory, and what became of the files. The parent kills it on a hang.
+What stays until it is told to end has a process of its own, of which all memory counts.
 """
 
 from __future__ import annotations
@@ -21,18 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile.case import Case, lay_out, snapshot
+from tests.hostile.commands import STAYING
+from tests.hostile.process import resident
+from tests.hostile.serving import serve
 
 MEMORY_LIMIT = 2 << 30
 """Bytes that a call may allocate before the worker dies of it."""
-
-
-def resident(name: str) -> int:
-    """Return a figure of /proc/self/status in bytes (0 where there is none)."""
-    with contextlib.suppress(OSError), Path("/proc/self/status").open(encoding="ascii") as file:
-        for line in file:
-            if line.startswith(name + ":"):
-                return int(line.split()[1]) << 10
-    return 0
 
 
 def answer(case: Case, runs: Path) -> dict[str, Any]:
@@ -45,10 +40,15 @@ def answer(case: Case, runs: Path) -> dict[str, Any]:
         os.chdir(folder)
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        level, began = resident("VmRSS"), time.process_time()
-        status, out, err = _captured(case.words)
-        seconds = time.process_time() - began
-        grown = max(0, resident("VmHWM") - level)
+        if case.words[:1] and case.words[0] in STAYING:
+            told = serve(case.words, folder, MEMORY_LIMIT)
+        else:
+            level, began = resident("VmRSS"), time.process_time()
+            status, out, err = _captured(case.words)
+            seconds = round(time.process_time() - began, 3)
+            grown = max(0, resident("VmHWM") - level) >> 20
+            told = {"status": status, "out": out, "err": err, "seconds": seconds}
+            told["mebibytes"] = grown
         os.fchdir(back)
         after = snapshot(folder)
     finally:
@@ -56,11 +56,7 @@ def answer(case: Case, runs: Path) -> dict[str, Any]:
         os.close(back)
         shutil.rmtree(folder, ignore_errors=True)
     return {
-        "status": status,
-        "out": out,
-        "err": err,
-        "seconds": round(seconds, 3),
-        "mebibytes": grown >> 20,
+        **told,
         "changed": sorted(name for name, what in before.items() if after.get(name) != what),
         "made": sorted(after.keys() - before.keys()),
     }

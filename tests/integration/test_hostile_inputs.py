@@ -6,6 +6,7 @@ import gzip
 import json
 from typing import Any
 
+from tests.hostile import documents
 from tests.hostile.case import Case
 from tests.hostile.make_table import TABLE, gets
 from tests.hostile.pool import Worker, good_runs, judge
@@ -28,3 +29,17 @@ def test_a_thousand_hostile_inputs_get_what_the_table_says() -> None:
             if faults or gets(answer) != record["gets"]:
                 wrong.append((record["words"], record["gets"], gets(answer), faults))
     assert not wrong, f"{len(wrong)} of {len(records)}: {wrong[:5]}"
+
+
+def test_a_service_that_starts_is_ended_and_one_that_does_not_is_told() -> None:
+    words = ("serve", "--cluster", "c.yaml", "--data", "kept", "--listen", "127.0.0.1:0")
+    files: dict[str, Any] = {"c.yaml": documents.text_of(documents.CLUSTER)}
+    with good_runs([]) as runs, Worker(runs) as worker:
+        good = worker.ask(Case((*words, "--executor", "none", "--observe"), files))
+        bad = worker.ask(Case(words, {**files, "kept/shadowprice.db": "x" * 5000}))
+    assert good["status"] == 0, good["err"]
+    assert "listening on" in good["out"]
+    assert "kept/operator.token" in good["made"]
+    assert bad["status"] in {1, 2}
+    assert "error: " in bad["err"]
+    assert not judge(bad, seconds=float("inf"))
