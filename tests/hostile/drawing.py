@@ -149,6 +149,8 @@ class Drawer:
                 continue
             if option.name == "trace" and "--jobs" in words and rng.random() < 0.9:
                 continue
+            if _idle(option, words) and rng.random() < 0.95:  # mostly, it is not the only fault
+                continue
             for _ in range(rng.randrange(1, 4) if option.repeated else 1):
                 if option.switch:
                     words.append(option.flag)
@@ -355,6 +357,15 @@ class Drawer:
 
     def _job(self, files: Files, world: str, words: list[str]) -> str:
         return str(self.rng.choice(("one", "two", "three", "thre", "bag", "t*", *documents.TEXTS)))
+
+
+def _idle(option: Option, words: Sequence[str]) -> bool:
+    """Whether an option does nothing beside the words before it, and is refused for that."""
+    flags = {word.partition("=")[0] for word in words}
+    if option.name in {"slot", "load"} and words[0] not in {"generate", "cloning"}:
+        return "--cluster" in flags or "--jobs" in flags
+    needed = {"advice_time": "--advice", "bound_time": "--bound", "families": "--family"}
+    return option.name in needed and needed[option.name] not in flags
 
 
 def _argument(word: str) -> str:

@@ -93,7 +93,14 @@ def test_the_page_tells_it_beside_the_refusal(call: Callable[..., tuple[int, str
     assert Path("run/report.html").read_text() == written
 
 
-@pytest.mark.parametrize("words", [("--advice",), ("--advice-time", "0s"), ("--advice-time", "5")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--advice",),
+        ("--advice-time", "0s", "--advice", "--out", "run"),
+        ("--advice-time", "5", "--advice", "--out", "run"),
+    ],
+)
 def test_it_needs_a_folder_and_a_time(
     call: Callable[..., tuple[int, str, str]], words: tuple[str, ...]
 ) -> None:

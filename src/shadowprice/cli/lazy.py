@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from shadowprice.cli.idle import tell_idle
 from shadowprice.core import bounds
 from shadowprice.core.wording import closest
 
@@ -90,6 +91,7 @@ def _load(name: str, part: Part) -> Any:
     command = typer.main.get_command(app)
     command.name = name
     bound_numbers(command)
+    tell_idle(command, name)
     return command
 
 

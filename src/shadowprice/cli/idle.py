@@ -1,0 +1,172 @@
+"""Options that would do nothing beside what else a call says: told, instead of ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from shadowprice.core.errors import Fault, InputError
+
+Given = Mapping[str, Any]
+"""Values of a call's parameters by their Python names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When some options of a command do nothing.
+
+    Parameters
+    ----------
+    options : sequence of str
+        Their Python names.
+    idle : callable
+        Whether they do nothing beside the other values of the call.
+    message, mend : str
+        What a user is told.
+    """
+
+    options: Sequence[str]
+    idle: Callable[[Given], bool]
+    message: str
+    mend: str
+
+
+def _without(name: str, flag: str) -> tuple[Callable[[Given], bool], str, str]:
+    """Return the rest of a rule for what only another option makes use of."""
+    return (lambda given: not given[name]), f"does nothing without {flag}", f"add {flag}"
+
+
+def _is_run(what: object) -> bool:
+    return what is not None and ("/" in str(what) or Path(str(what)).exists())
+
+
+_SIZED = Rule(
+    ("slot", "load"),
+    lambda given: given.get("trace") is None or given.get("cluster") is not None,
+    "is of the cluster that --trace brings, which a cluster file takes the place of",
+    "leave it out, or change the cluster file",
+)
+_ADVICE = Rule(("advice_time",), *_without("advice", "--advice"))
+_GRANT = "is of a token that is handed out"
+
+RULES: Final[Mapping[str, Sequence[Rule]]] = {
+    "simulate": (_SIZED, _ADVICE),
+    "compare": (_SIZED, _ADVICE, Rule(("bound_time",), *_without("bound", "--bound"))),
+    "bound": (_SIZED,),
+    "whatif": (_SIZED,),
+    "audit truthfulness": (_SIZED,),
+    "audit sharing": (_SIZED,),
+    "generate": (
+        Rule(
+            ("workers", "parameter_servers"),
+            lambda given: given["preset"] == "testbed",
+            "does nothing with --preset testbed, which has the servers of its paper",
+            "leave it out",
+        ),
+        Rule(
+            ("parameter_servers",),
+            lambda given: given["preset"] == "pdors",
+            "does nothing with --preset pdors, whose servers carry both",
+            "leave it out; --workers says how many",
+        ),
+    ),
+    "trace convert": (Rule(("load", "horizon"), *_without("cluster", "--cluster")),),
+    "explain": (
+        Rule(
+            ("full", "advice"),
+            lambda given: given["job"] is None,
+            "is of a run, and the live service is asked",
+            "leave it out, or name a run and a job",
+        ),
+        Rule(
+            ("server",),
+            lambda given: given["job"] is not None,
+            "is of the live service, and a run is named",
+            "leave it out, or name the job alone",
+        ),
+    ),
+    "statement": (
+        Rule(
+            ("limit",),
+            lambda given: _is_run(given["what"]),
+            "is of the live service, and a run is named",
+            "leave it out",
+        ),
+    ),
+    "budget": (
+        Rule(("note",), lambda given: given["grant"] is None, "is of a grant", "add --grant"),
+    ),
+    "tokens": (
+        Rule(
+            ("expires", "note"),
+            lambda given: given["tenant"] is None and not given["operator"],
+            _GRANT,
+            "add --tenant or --operator",
+        ),
+        Rule(
+            ("tenant", "operator", "expires", "note"),
+            lambda given: given["revoke"] is not None,
+            f"{_GRANT}, and --revoke takes one back",
+            "call twice",
+        ),
+    ),
+    "login": (
+        Rule(
+            ("name", "token_file"),
+            lambda given: given["server"] is None or given["remove"],
+            "is of a server that is kept",
+            "name its address",
+        ),
+        Rule(
+            ("remove",),
+            lambda given: given["server"] is None,
+            "names no server",
+            "write shadowprice login NAME --remove",
+        ),
+    ),
+    "profile": (Rule(("families",), *_without("family", "--family")),),
+}
+"""Rules by the words of the command."""
+
+
+def tell_idle(command: Any, words: str) -> None:
+    """Have a command refuse options that its other ones leave without effect.
+
+    Parameters
+    ----------
+    command : typer.core.TyperCommand or TyperGroup
+        The command; of a group, all that it holds.
+    words : str
+        What it is called by.
+    """
+    for name, part in getattr(command, "commands", {}).items():
+        tell_idle(part, f"{words} {name}")
+    rules = RULES.get(words)
+    if rules is None:
+        return
+    invoke = command.invoke
+
+    def checked(context: Any) -> Any:
+        refuse_idle(context, rules)
+        return invoke(context)
+
+    command.invoke = checked
+
+
+def refuse_idle(context: Any, rules: Sequence[Rule]) -> None:
+    """Refuse the first option of a call that does nothing.
+
+    Raises
+    ------
+    InputError
+        Naming it, why, and what to do instead.
+    """
+    flags = {one.name: max(one.opts, key=len) for one in context.command.params}
+    for rule in rules:
+        for option in rule.options:
+            source = context.get_parameter_source(option)
+            given = source is not None and source.name == "COMMANDLINE"
+            if given and rule.idle(context.params):
+                raise InputError(Fault(flags[option], rule.message, rule.mend))
