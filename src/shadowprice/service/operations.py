@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from shadowprice.core.amounts import Duration
 from shadowprice.core.budget import in_points
 from shadowprice.core.cluster import Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
@@ -19,6 +20,7 @@ from shadowprice.core.events import (
     ServerLost,
     ServerState,
 )
+from shadowprice.core.job import Job
 from shadowprice.core.quote import Quote
 from shadowprice.core.specs import JobSpec
 from shadowprice.service.batch import Batch
@@ -145,6 +147,25 @@ def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
     return None
 
 
+def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
+    """Return a job as schedulers see it, submitted at a moment.
+
+    Where neither its file nor the cluster's says what a change of its placement costs, it is
+    expected to lose what jobs here lost.
+
+    Raises
+    ------
+    InputError
+        If the cluster has not what it asks for.
+    """
+    cluster = batch.engine.cluster
+    if spec.restart is None and spec.tasks is None and not cluster.restart_seconds:
+        share = batch.truth.restarts.expected(float(cluster.slot_seconds))
+        if share is not None:
+            spec = spec.model_copy(update={"restart": Duration(slots=share)})
+    return resolved(spec, cluster, batch.calendar, moment)
+
+
 def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
     """Let jobs that are known arrive; ``specs`` are those that were read already."""
     truth = batch.truth
@@ -156,7 +177,7 @@ def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | N
         spec = specs[name] if specs else JobSpec.model_validate(truth.specs[name])
         moment = min(view.submitted, edge)
         try:
-            job = resolved(spec, batch.engine.cluster, batch.calendar, moment)
+            job = _resolved(batch, spec, moment)
         except InputError as error:  # the servers are others than when it was accepted
             batch.tell("refused", name, decision=True, reason={"message": str(error)})
             batch.close(name, State.REFUSED, {"code": "input", "message": str(error)})
@@ -262,11 +283,11 @@ class Revise:
         if one.content != _content(batch, self.name):
             known = batch.engine.open_jobs.get(self.name)
             if known is not None:
-                job = resolved(one.spec, cluster, batch.calendar, view.arrived)
+                job = _resolved(batch, one.spec, view.arrived)
                 before = known.job
                 job = replace(job, arrival=before.arrival, before_arrival=before.before_arrival)
                 stated = JobSpec.model_validate(truth.specs[self.name])
-                stated_job = resolved(stated, cluster, batch.calendar, view.arrived)
+                stated_job = _resolved(batch, stated, view.arrived)
                 extra = batch.billing.more_work(view, stated_job, job)
                 batch.take(JobRevised(truth.coming, job))
                 batch.billing.pay_more(self.name, extra)
@@ -333,7 +354,7 @@ class AskQuote:
             engine.check_skip(slot)
             engine.ledger.advance(slot)
         moment = min(batch.now, batch.calendar.begins(slot))
-        job = resolved(self.submission.spec, engine.cluster, batch.calendar, moment)
+        job = _resolved(batch, self.submission.spec, moment)
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)

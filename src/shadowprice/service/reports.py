@@ -217,6 +217,7 @@ class TakeProgress:
     def perform(self, batch: Batch) -> None:
         """Take it in; what is not of the newest generation changes nothing."""
         progress: dict[str, tuple[int, int]] = {}
+        restarts, moved = batch.truth.restarts, False
         for name, report in self.newest.items():
             record = batch.engine.open_jobs.get(name)
             if (
@@ -226,7 +227,7 @@ class TakeProgress:
             ):
                 continue
             order = batch.truth.orders.get(name)
-            batch.truth.restarts.note(
+            moved |= restarts.note(
                 name, report.generation, report.metrics, resized=isinstance(order, Resize)
             )
             # Only a process that exits 0 is done: what is counted stops one short.
@@ -236,6 +237,8 @@ class TakeProgress:
                 progress[name] = (report.generation, micro)
         if progress:
             batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
+        if moved:
+            batch.truth.store.put(batch.connection, "restarts", json.dumps(restarts.others))
         if self.points:
             batch.also(
                 tables.progress.insert(),

@@ -1,14 +1,15 @@
 """What a change of its placement costs a job, as the job itself measured it.
 
 A job that trains with `shadowprice.training` reports how long it took to save, to come back and to
-do its first step. That takes the place of what its file, or the cluster's, says of a restart.
+do its first step. That takes the place of what its file, or the cluster's, says of a restart; and
+where neither says anything, new jobs are expected to lose what the last ones lost.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from statistics import median
@@ -32,6 +33,13 @@ FINEST: Final = 100
 """Parts of a slot by which it has to differ as well."""
 
 
+OTHERS: Final = 20
+"""Newest changes of all jobs that an expectation of new jobs is taken from."""
+
+ENOUGH: Final = 3
+"""Changes from which on there is one."""
+
+
 @dataclass(slots=True)
 class _Measured:
     generation: int = 0
@@ -39,14 +47,37 @@ class _Measured:
 
 
 class Restarts:
-    """What was measured of the changes of jobs; kept in memory only, what came of it is not."""
+    """What was measured of the changes of jobs.
 
-    def __init__(self) -> None:
+    Of each job it is kept in memory only, what came of it is not. Of all jobs it is kept.
+
+    Parameters
+    ----------
+    others : iterable of float
+        Seconds of the newest changes of all jobs, as `others` told them before.
+    """
+
+    def __init__(self, others: Iterable[float] = ()) -> None:
         self._measured: dict[str, _Measured] = {}
+        self._others: deque[float] = deque(others, maxlen=OTHERS)
+
+    @property
+    def others(self) -> list[float]:
+        """Seconds of the newest changes of all jobs."""
+        return list(self._others)
+
+    def expected(self, slot_seconds: float) -> Fraction | None:
+        """Return the share of a slot that a change of a job of which nothing is known takes.
+
+        Returns None as long as too few were measured.
+        """
+        if len(self._others) < ENOUGH:
+            return None
+        return _share(median(self._others), slot_seconds)
 
     def note(
         self, name: str, generation: int, metrics: Mapping[str, float], *, resized: bool
-    ) -> None:
+    ) -> bool:
         """Take in what a job reports of the change that a generation began with.
 
         Parameters
@@ -59,15 +90,23 @@ class Restarts:
             What it reports.
         resized : bool
             Whether it came from another placement at once, without a pause.
+
+        Returns
+        -------
+        bool
+            Whether it told anything new.
         """
         if not all(metrics.get(part, -1.0) >= 0.0 for part in PARTS):
-            return
+            return False
         measured = self._measured.setdefault(name, _Measured())
         if generation <= measured.generation:
-            return
+            return False
         measured.generation = generation
         away = max(0.0, metrics.get(AWAY, 0.0)) if resized else 0.0
-        measured.seconds.append(sum(metrics[part] for part in PARTS) + away)
+        seconds = sum(metrics[part] for part in PARTS) + away
+        measured.seconds.append(seconds)
+        self._others.append(seconds)
+        return True
 
     def revised(self, job: Job, slot_seconds: float) -> Job | None:
         """Return a job with the restart that it really has, None where it is about as believed.
@@ -82,9 +121,7 @@ class Restarts:
         measured = self._measured.get(job.name)
         if measured is None or not measured.seconds:
             return None
-        # Rounded up: a promise that leaves too much time is kept.
-        share = min(1.0, median(measured.seconds) / slot_seconds)
-        restart = Fraction(math.ceil(share * FINEST), FINEST)
+        restart = _share(median(measured.seconds), slot_seconds)
         apart = abs(restart - job.restart)
         if apart <= max(Fraction(1, FINEST), job.restart * Fraction(OFF)):
             return None
@@ -93,3 +130,8 @@ class Restarts:
     def forget(self, name: str) -> None:
         """Forget a job that is over."""
         self._measured.pop(name, None)
+
+
+def _share(seconds: float, slot_seconds: float) -> Fraction:
+    """Return seconds as a share of a slot, rounded up: a promise of too much time is kept."""
+    return Fraction(math.ceil(min(1.0, seconds / slot_seconds) * FINEST), FINEST)

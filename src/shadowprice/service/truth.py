@@ -81,7 +81,7 @@ class Truth:
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
         self.speeds = Speeds()
-        self.restarts = Restarts()
+        self.restarts = Restarts(json.loads(store.get("restarts") or "[]"))
         self.recover()
 
     # ---------------------------------------------------------------- state

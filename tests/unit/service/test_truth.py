@@ -98,6 +98,35 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     found.store.close()
 
 
+def test_jobs_of_which_nothing_is_known_are_expected_to_lose_what_others_lost(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path / "data", "rolling")
+    bench.submit("stated", restart="30s")
+    assert bench.truth.engine.jobs["stated"].job.restart == Fraction(1, 2)
+    for at, seconds in enumerate((3.0, 6.0, 60.0)):
+        bench.submit(f"first-{at}")
+        assert bench.truth.engine.jobs[f"first-{at}"].job.restart == 0
+        bench.slot()
+        metrics = {**CHANGE, "change_checkpoint": 0.0, "change_start": seconds - 1.0}
+        metrics["change_first_step"] = 1.0
+        generation = bench.truth.orders[f"first-{at}"].generation
+        told = Progressed(f"first-{at}", generation, MICRO, metrics, 0.0)
+        bench.do(TakeProgress({told.job: told}, [told]))
+    bench.submit("next")
+    assert bench.truth.engine.jobs["next"].job.restart == Fraction(6, 60)  # the median
+    assert bench.truth.views["next"].state.open
+    bench.submit("states-it", restart="0s")
+    assert bench.truth.engine.jobs["states-it"].job.restart == 0
+    # Asked again it is the same job; what was measured outlives the process.
+    before = bench.truth.engine.state_digest()
+    bench.submit("next")
+    bench.read()
+    assert bench.truth.engine.state_digest() == before
+    assert bench.truth.restarts.expected(float(SLOT)) == Fraction(6, 60)
+    bench.store.close()
+
+
 def test_a_job_that_runs_at_half_its_speed_is_planned_anew(bench: Bench) -> None:
     bench.submit("slow")
     bench.slot()
