@@ -50,6 +50,28 @@ def test_a_batch_is_taken_as_a_whole_or_not(live: Running) -> None:
     assert live.client.get("/v1/jobs/whole-1").status_code == 404
 
 
+def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: Running) -> None:
+    bag = {
+        "name": "trials",
+        "tasks": [{"count": 4, "duration": {"kind": "exponential", "mean": "5min"}}],
+        "deadline": "2 slots",
+        "miss_probability": 0.05,
+        "worker": {"gpu": 1},
+        "utility": {"kind": "constant", "value": 60},
+    }
+    for path, sent in (
+        ("/v1/jobs", bag),
+        ("/v1/quote", bag),
+        ("/v1/jobs", {"jobs": [job("fine"), bag]}),
+    ):
+        answer = live.client.post(path, json=sent)
+        assert answer.status_code == 422, answer.text
+        assert "bags of tasks are simulated only" in answer.json()["detail"]
+        assert "shadowprice.training.bag" in answer.json()["detail"]
+    assert live.client.get("/v1/jobs/trials").status_code == 404
+    assert live.client.get("/v1/jobs/fine").status_code == 404  # all or nothing
+
+
 def test_jobs_are_listed_by_page(live: Running) -> None:
     live.client.post("/v1/jobs", json={"jobs": [job(f"page-{at}") for at in range(5)]})
     seen, cursor = [], None

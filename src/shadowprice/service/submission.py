@@ -146,8 +146,9 @@ def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault
         mend = "leave it out: a job arrives when it is submitted"
         faults.append(Fault(f"{place}.arrival", "is for simulations", mend))
     if spec.tasks is not None:
-        mend = "submit one job a task, or simulate it"
-        faults.append(Fault(f"{place}.tasks", "bags of tasks cannot run live yet", mend))
+        mend = "submit one job that runs shadowprice.training.bag, or one job a task"
+        message = "bags of tasks are simulated only: executors start trainings, not tasks"
+        faults.append(Fault(f"{place}.tasks", message, mend))
     if runs and spec.run is None:
         mend = "say what it runs: {command: [python, train.py]}"
         faults.append(Fault(f"{place}.run", "is missing", mend))

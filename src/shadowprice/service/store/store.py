@@ -421,7 +421,8 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.execute("PRAGMA cache_size=-32768")
+    # Each of the connections has its own; what is not in it is in the system's.
+    cursor.execute("PRAGMA cache_size=-4096")
     cursor.close()
 
 
