@@ -12,6 +12,7 @@ import asyncio
 import random
 import sqlite3
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,18 @@ CLUSTER = resolve_cluster(
 
 class Crash(BaseException):
     """The process is gone."""
+
+
+class Inline(Executor):
+    """Does what it is asked at once, in the thread that asks."""
+
+    def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*arguments, **named))
+        except BaseException as error:  # as a thread's own future has it
+            done.set_exception(error)
+        return done
 
 
 class ByHand(Driver):
@@ -104,6 +117,13 @@ class Hour:
     refusals: int = 0
     answers: dict[str, Answered] = field(default_factory=dict)
     before_slot: Callable[[Hour, int], None] = lambda _hour, _slot: None
+    opened: Callable[[Hour], None] = lambda _hour: None
+    closes: Callable[[], bool] = lambda: True
+    """Whether what a crash leaves behind is to be closed here."""
+    asked: int = 0
+    """Actions of the script that were answered."""
+    threads: bool = True
+    """Whether what is synchronous is done in a thread of its own, as in a real service."""
 
     def __post_init__(self) -> None:
         self.clock = HandClock()
@@ -172,12 +192,17 @@ class Hour:
         self.truth = Truth(self.store, CLUSTER, choice, self.steady)
         self.store.fault = self.fault
         self.driver = ByHand(self.truth, self.steady, virtual=False, keep=10**18, metrics=Metrics())
+        if not self.threads:
+            self.driver._thread = Inline()  # type: ignore[assignment]  # asked to work, and to end
         self.executor = WorldExecutor(self.world)
         self.runner = Runner(self.driver, self.executor, b"key")
+        self.opened(self)
         await self.runner.open()
 
     def _abandon(self) -> None:
         self.crashes += 1
+        if not self.closes():
+            return
         self.driver._thread.shutdown(wait=True)
         self.store.close()
 
@@ -230,10 +255,13 @@ class Hour:
         """Ask as a client does who was told nothing: again, until there is an answer."""
         for _ in range(50):
             try:
-                return await self._surviving(lambda: self._ask(action))
+                await self._surviving(lambda: self._ask(action))
+                self.asked += 1
+                return
             except ProblemError as error:
                 if error.code != "storage":
-                    return None  # it is over already, say
+                    self.asked += 1  # it is over already, say
+                    return
                 self.refusals += 1
         raise AssertionError("no answer in 50 tries")
 

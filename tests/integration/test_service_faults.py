@@ -9,6 +9,9 @@ import asyncio
 import itertools
 import logging
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,8 @@ from shadowprice.service.reading import list_events
 from shadowprice.service.slots import CATCH_UP, Edge
 from tests.live_hours import CLUSTER, SLOT, Crash, Hour, disk_full, play, scattered
 from tests.worlds import HandClock
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +44,18 @@ def test_a_service_that_is_killed_again_and_again_loses_nothing(
     assert hour.crashes > 4
     assert len(views) == 18
     assert any(view.state == "finished" for view in views.values())
+
+
+def test_an_hour_that_is_killed_at_positions_all_over_it_forgets_nothing() -> None:
+    # In a process of its own: it forks at each.
+    words = ["-m", "tests.every_position", "--policy", "oasis", "--jobs", "1", "--every", "260"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"read back at (\d+), gone on from (\d+)", done.stdout)
+    assert found is not None, done.stdout
+    assert int(found[1]) >= int(found[2]) > 5
 
 
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:

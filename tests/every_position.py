@@ -1,0 +1,272 @@
+"""An hour of a service, killed at every position: between any two writes, and around every call.
+
+The hour is played once, as if nothing were. At each fault point, what kill -9 would leave is copied
+and read back: everything has to be as it was after the last commit, to the promise. Where what is
+left, or the world outside, was not met before, the hour also forks: a process of its own is killed
+there, goes on to the hour's end with what it finds, and is checked as every hour is. What is left
+being the same, so is all that follows from it: nothing but it outlives a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shadowprice.engine.records import placement_record
+from shadowprice.engine.snapshot import snapshot
+from shadowprice.service.clock import SteadyClock
+from shadowprice.service.outcome import Operation, Outcome
+from shadowprice.service.recovery import PolicyChoice, Recovered, recover
+from shadowprice.service.store import Store
+from shadowprice.service.truth import Truth
+from shadowprice.service.views import JobView
+from tests.live_hours import CLUSTER, Crash, Hour, play
+
+SAME, OTHER = 0, 3
+"""How a killed hour's process ends: as the one that nobody killed, or right but otherwise."""
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def known(truth: Truth | Recovered) -> str:
+    """Return the digest of all that a service must not forget: plans, promises, orders, accounts.
+
+    Not what a policy learnt, which a crash may cost, nor which numbers are free.
+    """
+    engine = truth.engine
+    state = snapshot(engine)
+    del state["memory"]
+    waiting = truth.backlog if isinstance(truth, Truth) else truth.pending
+    orders = {
+        name: [
+            type(order).__name__,
+            (order.id, order.slot, order.generation, order.plan),
+            (sorted(order.after), sorted(order.frees)),
+            placement_record(order.placement, engine.cluster.names),
+        ]
+        for name, order in truth.orders.items()
+    }
+    accounts = {name: str(account) for name, account in truth.accounts.shown().items()}
+    views = {name: view.stored() for name, view in truth.views.items()}
+    return _digest(
+        state, views, dict(truth.specs), orders, list(waiting), accounts, truth.calendar.origin
+    )
+
+
+@dataclass
+class EveryPosition:
+    """The fault of an hour that is killed at every one of its points, and goes on.
+
+    Parameters
+    ----------
+    hour : Hour
+        The hour, in one thread.
+    uninterrupted : mapping of str to JobView
+        How its jobs end where nothing is killed.
+    every : int
+        Points from one that is looked at to the next.
+
+    Attributes
+    ----------
+    points, looked, kills, same : int
+        Points passed; those at which what is left was read back; those from which a killed hour
+        went on; how many of these ended with every job as in the uninterrupted hour.
+    wrong : list of str
+        What was broken, and where.
+    """
+
+    hour: Hour
+    uninterrupted: Mapping[str, JobView]
+    every: int = 1
+    points: int = 0
+    looked: int = 0
+    kills: int = 0
+    same: int = 0
+    wrong: list[str] = field(default_factory=list)
+    child: bool = False
+
+    def __post_init__(self) -> None:
+        self._expected = ""
+        self._early: list[tuple[str, str]] | None = None
+        self._met: set[str] = set()
+        self._abandoned: list[Any] = []
+        self.hour.fault = self
+        self.hour.opened = self._follow
+        self.hour.closes = self._closes
+
+    def _follow(self, hour: Hour) -> None:
+        """Take note of what is known after each commit of a truth."""
+        if self.child:
+            return
+        truth, commit = hour.truth, hour.truth.commit
+
+        def followed(operations: Sequence[Operation]) -> Outcome:
+            self._early = []
+            outcome = commit(operations)
+            self._expected = known(truth)
+            # Between the commit and its return, the new is there already.
+            for where, found in self._early:
+                self._compare(where, found)
+            self._early = None
+            return outcome
+
+        truth.commit = followed  # type: ignore[method-assign]
+        self._expected = known(truth)
+
+    def _compare(self, where: str, found: str) -> None:
+        if found != self._expected:
+            self.wrong.append(f"{where}: what is read back is not what was written")
+
+    def __call__(self, name: str) -> None:
+        """Look at what a crash would leave at this point; raise it in a process of its own."""
+        if self.child:
+            return
+        self.points += 1
+        if self.points % self.every:
+            return
+        where = f"{self.points} ({name})"
+        found = self._read_back()
+        self.looked += 1
+        if self._early is not None and (name == "committed" or self._early):
+            self._early.append((where, found))
+        else:
+            self._compare(where, found)
+        met = _digest(found, self._outside())
+        if met not in self._met:
+            self._met.add(met)
+            self._go_on_killed(where)
+
+    def _outside(self) -> list[Any]:
+        """Return what outlives a crash beside the store: the world, and what clients know."""
+        world, hour = self.hour.world, self.hour
+        processes = [
+            (one.key, one.phase.value, one.stop_at, one.command, one.ended)
+            for one in world.processes.values()
+        ]
+        kept = sorted(map(str, world.forgotten)), sorted(world.kept), world.fences, world.done
+        told = {name: (one.view.stored(), one.cancelled) for name, one in hour.answers.items()}
+        return [hour.clock.at, processes, kept, told, hour.asked]
+
+    def _copied(self) -> Path:
+        folder = Path(tempfile.mkdtemp(dir=self.hour.folder.parent))
+        shutil.copytree(self.hour.folder, folder, dirs_exist_ok=True)
+        return folder
+
+    def _read_back(self) -> str:
+        folder = self._copied()
+        store = Store(str(folder / "data"))  # read from only: killed hours open it, too
+        try:
+            choice = PolicyChoice(self.hour.policy, {})
+            return known(recover(store, CLUSTER, choice, SteadyClock(self.hour.clock)))
+        finally:
+            store.close()
+            shutil.rmtree(folder)
+
+    def _go_on_killed(self, where: str) -> None:
+        folder, loop = self._copied(), asyncio.get_running_loop()
+        process = os.fork()
+        if not process:
+            asyncio._set_running_loop(loop)  # a loop counts as running in its own process only
+            self.child = True
+            hour = self.hour
+            # What another process uses is let go of, not closed.
+            self._abandoned = [hour.driver, hour.truth, hour.store, hour.runner]
+            hour.folder = folder
+            raise Crash
+        self.kills += 1
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        shutil.rmtree(folder)
+        if status not in {SAME, OTHER}:
+            self.wrong.append(f"{where}: what followed was broken")
+        self.same += status == SAME
+
+    def _closes(self) -> bool:
+        """Whether what a crash left behind is this process's own."""
+        return not self.child or self.hour.crashes > 1
+
+
+def _ending(views: Mapping[str, JobView]) -> dict[str, Any]:
+    return {name: (view.state, view.first_promise, view.promise) for name, view in views.items()}
+
+
+def kill_everywhere(
+    policy: str, *, seed: int = 0, jobs: int = 40, every: int = 1, budgets: bool = True
+) -> EveryPosition:
+    """Kill an hour at each of its points; return how often, and what was broken."""
+    with tempfile.TemporaryDirectory() as name:
+
+        def hour_in(folder: str) -> Hour:
+            (Path(name) / folder).mkdir()
+            return Hour(
+                Path(name) / folder, policy, seed=seed, jobs=jobs, budgets=budgets, threads=False
+            )
+
+        uninterrupted = dict(play(hour_in("uninterrupted")))
+        hour = hour_in("hour")
+        kills = EveryPosition(hour, uninterrupted, every)
+        asyncio.run(_played(hour, kills))
+        views = hour.check()
+        hour.store.close()
+        if _ending(views) != _ending(uninterrupted):
+            kills.wrong.append("the hour is another when it is looked at")
+    return kills
+
+
+async def _played(hour: Hour, kills: EveryPosition) -> None:
+    """Play an hour; a killed one's process ends here, before it closes what it shares."""
+    try:
+        await hour.run()
+        if kills.child:
+            assert hour.crashes == 1
+            same = _ending(hour.check()) == _ending(kills.uninterrupted)
+            os._exit(SAME if same else OTHER)
+    except BaseException:
+        if kills.child:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        raise
+
+
+def main() -> None:
+    """Kill hours everywhere; print what was seen."""
+    import argparse
+    import logging
+    import time
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--policy", nargs="*", default=["oasis", "rolling"])
+    parser.add_argument("--jobs", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--every", type=int, default=1, help="points from one to the next")
+    asked = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    broken = False
+    for policy in asked.policy:
+        began, cpu = time.monotonic(), sum(os.times()[:4])
+        kills = kill_everywhere(policy, seed=asked.seed, jobs=asked.jobs, every=asked.every)
+        print(
+            f"{policy}: {kills.points} positions, read back at {kills.looked}, gone on from "
+            f"{kills.kills} that differ, {kills.same} of them to the very end of the uninterrupted "
+            f"hour; {time.monotonic() - began:.0f} s, {sum(os.times()[:4]) - cpu:.0f} s of CPU",
+            flush=True,
+        )
+        print(f"  broken: {kills.wrong[:20] or 'nothing'}", flush=True)
+        broken |= bool(kills.wrong)
+    sys.exit(broken)
+
+
+if __name__ == "__main__":
+    main()
