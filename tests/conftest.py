@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.testbeds import control_plane, testbed
+
+__all__ = ["control_plane", "testbed", "traces"]
+
 
 @pytest.fixture(scope="session")
 def traces() -> Path:

@@ -1,4 +1,4 @@
-"""Fixtures of a Kubernetes cluster of the tests' own; what imports them has them."""
+"""Fixtures of a Kubernetes cluster of the tests' own: one a session, for all tests."""
 
 from __future__ import annotations
 

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbeds import control_plane, testbed
-
-__all__ = ["control_plane", "testbed"]
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

@@ -16,11 +16,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-JOB, GENERATION = "shadowprice.io/job", "shadowprice.io/generation"
+SERVICE, JOB = "shadowprice.io/service", "shadowprice.io/job"
+GENERATION = "shadowprice.io/generation"
 """Labels by which a pod says whose it is."""
 
 _OVER = {"Succeeded", "Failed"}
-_NAMED = re.compile(r"(?:shadowprice-|sp-)(?P<key>[0-9a-f]{16,32})(?:-|$)")
+_NAMED = re.compile(r"sp-(?P<of>[0-9a-f]{16})-\d+|.*-(?P<key>[0-9a-f]{32})$")
+"""Names of what a generation has, and of a job's record."""
 _NEVER = float("inf")
 
 
@@ -32,8 +34,8 @@ class Pod:
     ----------
     namespace, name, uid : str
         Which it is.
-    job : str
-        The job that its labels name; empty for others' pods.
+    service, job : str
+        The service, and the job, that its labels name; empty for others' pods.
     generation : int
         The generation that they name.
     made : float
@@ -52,6 +54,7 @@ class Pod:
     namespace: str
     name: str
     uid: str
+    service: str = ""
     job: str = ""
     generation: int = 0
     made: float = 0.0
@@ -142,7 +145,7 @@ class Audit:
         came = _time(line["requestReceivedTimestamp"])
         if resource:
             found = _NAMED.match(about.get("name") or self._made_name(line))
-            job = found["key"][:16] if found else ""
+            job = (found["of"] or found["key"])[:16] if found else ""
             user = line["user"].get("username", "")
             self.calls.append(Call(line["verb"], resource, user, job, status, came))
         if about.get("resource") == "pods" and 200 <= status < 300:
@@ -179,7 +182,7 @@ class Audit:
             else:  # the time of creation is cut off to seconds
                 came = _time(line["requestReceivedTimestamp"])
                 pod.made = min(_time(meta["creationTimestamp"]) + 1.0, came)
-            pod.job = labels.get(JOB, "")
+            pod.service, pod.job = labels.get(SERVICE, ""), labels.get(JOB, "")
             pod.generation = int(labels.get(GENERATION, 0))
             self.pods[pod.uid] = pod
         return pod
@@ -202,6 +205,12 @@ class Audit:
 
     # -------------------------------------------------------------- judging
 
+    def of_service(self, service: str) -> Audit:
+        """Return what is of the pods of one service, and all requests."""
+        return Audit(
+            {uid: pod for uid, pod in self.pods.items() if pod.service == service}, self.calls
+        )
+
     def of_jobs(self) -> list[Pod]:
         """Return the pods that jobs' labels are on, in the order in which they were made."""
         return sorted((pod for pod in self.pods.values() if pod.job), key=lambda pod: pod.made)
@@ -209,9 +218,9 @@ class Audit:
     def doubled(self) -> list[str]:
         """Return every two generations of a job that had live pods at once, a line each."""
         found = []
-        live: dict[str, list[Pod]] = {}
+        live: dict[tuple[str, str], list[Pod]] = {}
         for pod in self.of_jobs():
-            mine = live.setdefault(pod.job, [])
+            mine = live.setdefault((pod.service, pod.job), [])
             mine[:] = [other for other in mine if other.over > pod.made]
             found += [
                 f"{pod} of generation {pod.generation} was made while {other} of generation"
@@ -227,18 +236,19 @@ class Audit:
 
         A generation begins once, so none of its pods is made twice.
         """
-        names = Counter((pod.job, pod.generation, str(pod)) for pod in self.of_jobs())
+        names = Counter((pod.service, pod.job, pod.generation, str(pod)) for pod in self.of_jobs())
         return [
-            f"{name} was made {count} times" for (_, _, name), count in names.items() if count > 1
+            f"{name} was made {count} times" for (*_, name), count in names.items() if count > 1
         ]
 
     def backwards(self) -> list[str]:
         """Return every pod of a generation older than one that had pods before, a line each."""
-        found, newest = [], dict[str, int]()
+        found, newest = [], dict[tuple[str, str], int]()
         for pod in self.of_jobs():
-            if pod.generation < newest.get(pod.job, 0):
-                found.append(f"{pod} of generation {pod.generation} came after {newest[pod.job]}")
-            newest[pod.job] = max(newest.get(pod.job, 0), pod.generation)
+            job = (pod.service, pod.job)
+            if pod.generation < newest.get(job, 0):
+                found.append(f"{pod} of generation {pod.generation} came after {newest[job]}")
+            newest[job] = max(newest.get(job, 0), pod.generation)
         return found
 
     def orphaned(self, expected: Collection[tuple[str, int]] = ()) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.testbed.audit import GENERATION, JOB, Audit
+from tools.testbed.audit import GENERATION, JOB, SERVICE, Audit
 
 KEY = "0123456789abcdef0123456789abcdef"
 
@@ -88,6 +88,14 @@ def test_pods_of_other_jobs_and_others_pods_may_be_there_at_once() -> None:
     audit = Audit.of(lines)
     assert audit.doubled() == []
     assert len(audit.orphaned()) == 2  # others' are not ours to remove
+
+
+def test_jobs_of_two_services_are_two_even_with_one_name() -> None:
+    first, second = pod("a-1", 1), pod("a-2", 2)
+    first["metadata"]["labels"][SERVICE], second["metadata"]["labels"][SERVICE] = "x", "y"
+    audit = Audit.of([line("create", second, 1), line("create", first, 2)])
+    assert audit.doubled() == audit.backwards() == []
+    assert [str(one) for one in audit.of_service("y").of_jobs()] == ["work/a-2"]
 
 
 def test_a_generation_made_twice_is_found() -> None:
