@@ -39,6 +39,10 @@ class Program:
         Whether a worker that dies does not end its generation while another lives.
     user : str
         Name of the user whose processes they are; empty for the executor's own.
+    image : str
+        The container image that the processes run in, where the executor runs containers.
+    pod : mapping of str to object
+        What is said of the job's pods, as `core.specs.pod.PodSpec.plain` returns it.
     """
 
     command: tuple[str, ...]
@@ -48,6 +52,8 @@ class Program:
     grace: float = DEFAULT_GRACE
     tolerates_workers: bool = False
     user: str = ""
+    image: str = ""
+    pod: Mapping[str, object] = field(default_factory=dict)
 
     def record(self) -> dict[str, object]:
         """Return the program as plain values."""
@@ -59,6 +65,8 @@ class Program:
             "grace": self.grace,
             "tolerates_workers": self.tolerates_workers,
             "user": self.user,
+            "image": self.image,
+            "pod": dict(self.pod),
         }
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a job really runs: ``run: {command, env, workdir, retries, grace, tolerates, user}``."""
+"""What a job really runs: ``run: {command, env, workdir, retries, grace, tolerates, ...}``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.program import DEFAULT_GRACE, RESERVED, RESERVED_BEGINNINGS, Program
 from shadowprice.core.specs.fields import DurationField, Spec, at_most, at_most_long, lifted
+from shadowprice.core.specs.pod import PodSpec
 from shadowprice.core.wording import shown
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 _SHELL: Final = ("/bin/sh", "-c")
 
 
@@ -51,6 +53,8 @@ class RunSpec(Spec):
     grace: DurationField | None = None
     tolerates: Literal["nothing", "workers"] = "nothing"
     user: str | None = None
+    image: Annotated[str, at_most_long(bounds.PATH)] | None = None
+    pod: PodSpec | None = None
 
     @field_validator("command", mode="before")
     @classmethod
@@ -100,6 +104,13 @@ class RunSpec(Spec):
             raise ValueError(f"{shown(value)} is no name of a user")
         return value
 
+    @field_validator("image")
+    @classmethod
+    def _is_an_image(cls, value: str | None) -> str | None:
+        if value is not None and not _IMAGE.fullmatch(value):
+            raise ValueError(f"{shown(value)} is no image; write for example registry/name:tag")
+        return value
+
     def resolve(self, slot_seconds: Fraction) -> Program:
         """Return the program that executors are told.
 
@@ -127,4 +138,6 @@ class RunSpec(Spec):
             grace=seconds,
             tolerates_workers=self.tolerates == "workers",
             user=self.user or "",
+            image=self.image or "",
+            pod=self.pod.plain() if self.pod is not None else {},
         )

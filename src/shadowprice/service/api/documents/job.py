@@ -110,6 +110,8 @@ JOB_SCHEMA: Final[Document] = {
                 "grace": DURATION,
                 "tolerates": {"enum": ["nothing", "workers"]},
                 "user": {"type": ["string", "null"], "maxLength": 32},
+                "image": {"type": ["string", "null"], "maxLength": 4000},
+                "pod": {"type": ["object", "null"]},
             },
         },
     },

@@ -1,0 +1,170 @@
+"""What a job may say of its pods, where it runs on Kubernetes: ``run: {image, pod: {...}}``.
+
+A small part of what a pod can be, by names of this file: where pods run, what they ask for, what
+they are told and how they end is the scheduler's to say.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
+
+from shadowprice.core import bounds
+from shadowprice.core.amounts import Dimension
+from shadowprice.core.specs.fields import AmountField, Spec, at_most, at_most_long
+from shadowprice.core.wording import shown
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_LABEL: Final = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_OURS: Final = "shadowprice.io/"
+_SOURCES: Final = ("claim", "config_map", "secret", "host_path", "scratch", "memory")
+
+Few = at_most_long(bounds.POD_PARTS)
+Number = Annotated[NonNegativeInt, at_most(bounds.USER_ID)]
+Text = Annotated[str, at_most_long(bounds.NAME)]
+ObjectName = Annotated[str, at_most_long(bounds.PATH)]
+
+
+def _named(value: str | None) -> str | None:
+    if value is not None and not _NAME.fullmatch(value):
+        raise ValueError(f"{shown(value)} is no name of an object: small letters, digits, - and .")
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    if value is not None and (value.dimension is not Dimension.BYTES or not value.value):
+        raise ValueError("write an amount of memory, for example 8 GiB")
+    return value
+
+
+def _absolute(value: str | None) -> str | None:
+    if value is not None and (not value.startswith("/") or "\0" in value or ".." in value):
+        raise ValueError(f"{shown(value)} is no absolute path")
+    return value
+
+
+class TolerationSpec(Spec):
+    """A taint that pods bear."""
+
+    key: Text = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: Text = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+    @model_validator(mode="after")
+    def _fits(self) -> TolerationSpec:
+        if self.key and not _LABEL.fullmatch(self.key):
+            raise ValueError(f"{shown(self.key)} is no key of a taint")
+        if not self.key and self.operator != "Exists":
+            raise ValueError("name a key, or write operator: Exists to bear every taint")
+        if self.value and self.operator == "Exists":
+            raise ValueError("operator Exists takes no value")
+        return self
+
+
+class VolumeSpec(Spec):
+    """A place that all processes of a job see, by one source."""
+
+    path: Annotated[str, at_most_long(bounds.PATH)]
+    claim: ObjectName | None = None
+    config_map: ObjectName | None = None
+    secret: ObjectName | None = None
+    host_path: Annotated[str, at_most_long(bounds.PATH)] | None = None
+    scratch: AmountField | None = None
+    memory: AmountField | None = None
+    part: Annotated[str, at_most_long(bounds.PATH)] | None = None
+    read_only: bool = False
+
+    _paths = field_validator("path", "host_path")(_absolute)
+    _names = field_validator("claim", "config_map", "secret")(_named)
+    _amounts = field_validator("scratch", "memory")(_bytes)
+
+    @field_validator("part")
+    @classmethod
+    def _stays_inside(cls, value: str | None) -> str | None:
+        if value is not None and (value.startswith("/") or ".." in value or "\0" in value):
+            raise ValueError(f"{shown(value)} leads out of its volume; write a path inside it")
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> VolumeSpec:
+        given = [name for name in _SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"name one source: {', '.join(_SOURCES)}")
+        return self
+
+
+class PodSpec(Spec):
+    """What a job may say of its pods."""
+
+    tolerations: Annotated[list[TolerationSpec], Few] = Field(default_factory=list)
+    volumes: Annotated[list[VolumeSpec], Few] = Field(default_factory=list)
+    labels: Annotated[dict[str, str], Few] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, str], Few] = Field(default_factory=dict)
+    service_account: ObjectName | None = None
+    priority_class: ObjectName | None = None
+    runtime_class: ObjectName | None = None
+    pull: Literal["", "Always", "IfNotPresent", "Never"] = ""
+    pull_secrets: Annotated[list[ObjectName], Few] = Field(default_factory=list)
+    run_as_user: Number | None = None
+    run_as_group: Number | None = None
+    fs_group: Number | None = None
+    shared_memory: AmountField | None = None
+    host_network: bool = False
+    share_processes: bool = True
+
+    _names = field_validator("service_account", "priority_class", "runtime_class")(_named)
+    _amounts = field_validator("shared_memory")(_bytes)
+
+    @field_validator("pull_secrets")
+    @classmethod
+    def _are_named(cls, value: list[str]) -> list[str]:
+        for name in value:
+            _named(name)
+        return value
+
+    @field_validator("labels", "annotations")
+    @classmethod
+    def _are_the_jobs_own(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not _LABEL.fullmatch(name):
+                raise ValueError(f"{shown(name)} is no name of a label or an annotation")
+            if name.startswith(_OURS) or "kubernetes.io/" in name:
+                raise ValueError(f"{shown(name)} is set by what runs the job; leave it out")
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _have_values(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in value.values():
+            if not _VALUE.fullmatch(text):
+                raise ValueError(f"{shown(text)} is no value of a label")
+        return value
+
+    @field_validator("volumes")
+    @classmethod
+    def _have_paths_of_their_own(cls, value: list[VolumeSpec]) -> list[VolumeSpec]:
+        paths = [volume.path.rstrip("/") for volume in value]
+        for path in paths:
+            if paths.count(path) > 1:
+                raise ValueError(f"two volumes have the path {shown(path)}")
+        return value
+
+    def plain(self) -> dict[str, Any]:
+        """Return what was said as plain values, amounts in bytes; nothing that was left out."""
+
+        def of(value: Any) -> Any:
+            if isinstance(value, Spec):
+                set_ = value.model_fields_set
+                return {name: of(getattr(value, name)) for name in sorted(set_)}
+            if isinstance(value, list):
+                return [of(one) for one in value]
+            if isinstance(value, dict):
+                return dict(value)
+            return getattr(value, "value", value)
+
+        found: dict[str, Any] = of(self)
+        return {name: value for name, value in found.items() if value is not None}
