@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from shadowprice.core.errors import InputError
 from shadowprice.executors.local.machine import NoPlaceError
 from shadowprice.executors.local.verdict import verdict
+from shadowprice.executors.parts import PartEnd, verdict_of
 from shadowprice.executors.ray.nodes import Node, asked_of, check_room, nodes_of
-from shadowprice.executors.ray.parts import PartEnd, verdict_of
 from shadowprice.executors.ray.reach import endpoint, reached
 from shadowprice.executors.ray.settings import read_settings
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import PASSED_ON, Process, processes_of
 from shadowprice.executors.local.generation import ACCEPTED, ENDED, LAUNCHING, REFUSED, RUNNING, me
+from shadowprice.executors.parts import PartEnd, is_decided, verdict_of
 from shadowprice.executors.ray.entry import Part, RayEntry
 from shadowprice.executors.ray.link import BridgeError
 from shadowprice.executors.ray.nodes import asked_of, gpus
-from shadowprice.executors.ray.parts import PartEnd, is_decided, verdict_of
 from shadowprice.executors.ray.planning import amounts, part_plan
 
 if TYPE_CHECKING:

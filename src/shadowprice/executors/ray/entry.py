@@ -12,8 +12,8 @@ from shadowprice.executors.contract import Progressed
 from shadowprice.executors.local.disk import Lock
 from shadowprice.executors.local.entry import Entry
 from shadowprice.executors.local.generation import OVER, Generation
+from shadowprice.executors.parts import PartEnd
 from shadowprice.executors.progress import read_progress
-from shadowprice.executors.ray.parts import PartEnd
 
 
 @dataclass
