@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from shadowprice.executors.local import cgroups
-from tests.contract.harness import LocalHarness, RayHarness
+from tests.contract.harness import KubernetesHarness, LocalHarness, RayHarness
 from tests.rays import RayCluster
+from tests.testbeds import testbed
+
+__all__ = ["testbed"]
 
 
 def _groups() -> bool:
@@ -28,7 +31,15 @@ def ray_cluster() -> Iterator[RayCluster]:
     cluster.shutdown()
 
 
-@pytest.fixture(params=["local", "local-in-groups", pytest.param("ray", marks=pytest.mark.ray)])
+EXECUTORS = [
+    "local",
+    "local-in-groups",
+    pytest.param("ray", marks=pytest.mark.ray),
+    pytest.param("kubernetes", marks=pytest.mark.kubernetes),
+]
+
+
+@pytest.fixture(params=EXECUTORS)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHarness]:
     if not sys.platform.startswith("linux"):
         pytest.skip("these executors need Linux")
@@ -36,6 +47,12 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHar
         on_ray = RayHarness(tmp_path / "executor", request.getfixturevalue("ray_cluster"))
         yield on_ray
         on_ray.end()
+        return
+    if request.param == "kubernetes":
+        pytest.importorskip("kubernetes_asyncio")
+        on_kubernetes = KubernetesHarness(tmp_path / "executor", request.getfixturevalue("testbed"))
+        yield on_kubernetes
+        on_kubernetes.end()
         return
     if request.param == "local-in-groups" and not _groups():
         pytest.skip("no control groups of version 2 may be made here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -10,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tools.testbed import ApiError, Testbed, host_python
 
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import (
@@ -24,13 +27,18 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
+from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from shadowprice.executors.kubernetes.names import SERVICE, pod_name
 from shadowprice.executors.local.generation import OVER, Generation
-from shadowprice.executors.local.store import Store
+from shadowprice.executors.local.store import Store, key_of
 from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.executors.registry import create
 from tests.rays import RayCluster
 
 Value = TypeVar("Value")
+BASE = "shadowprice.test/base:1"
+"""The image of the testbed: a shell and little more."""
+
 PATIENCE = 60.0
 """Seconds that anything may take on a busy machine."""
 
@@ -148,6 +156,13 @@ class LocalHarness:
 
     killed = "supervisor was killed"
     """What is said of a generation whose agent was killed."""
+
+    shortens = True
+    """Whether a grace that has begun may be made shorter."""
+
+    containers = False
+    """Whether processes run in containers: with process numbers, directories and devices of their
+    own, and with logs that end in whole lines."""
 
     def __init__(self, path: Path, settings: Mapping[str, str]) -> None:
         self.path = path
@@ -308,3 +323,81 @@ class RayHarness(LocalHarness):
         assert self.leftovers() == []
         # What a lost node keeps is removed when it is back, by a service that runs then.
         assert self.lost or list((self.path / "nodes" / "parts").glob("*")) == []
+
+
+class KubernetesHarness(LocalHarness):
+    """The Kubernetes executor on a cluster of real nodes.
+
+    Parameters
+    ----------
+    path : Path
+        Where it keeps logs; what pods see of this machine beside the interpreter is its parent.
+    bed : Testbed
+        The cluster.
+    """
+
+    killed = "deleted, but not by the scheduler"
+    containers = True
+    shortens = False  # kubelets before 1.22 do not
+
+    def __init__(self, path: Path, bed: Testbed) -> None:
+        folder = bed.folder / "suite"
+        folder.mkdir(exist_ok=True)
+        volumes, mounts = host_python()
+        sources = [volume["hostPath"]["path"] for volume in volumes]
+        seen = [
+            {"path": mount["mountPath"], "host_path": source, "read_only": True}
+            for mount, source in zip(mounts, sources, strict=True)
+        ]
+        seen.append({"path": str(path.parent), "host_path": str(path.parent)})
+        pod = folder / f"{path.parent.name}.json"
+        pod.write_text(json.dumps({"pull": "Never", "volumes": seen}))
+        settings = {"image": BASE, "pod": str(pod), "shared": str(path)}
+        settings |= {"lost_after": "20", "log_bytes": "100000", "cgroup": "auto"}
+        super().__init__(path, settings)
+        self.bed = bed
+        self.lost: list[str] = []
+        self._service = f"t-{key_of(str(path))[:16]}"
+
+    def make(self) -> Executor:
+        """Return an executor that was not opened."""
+        own = {name: value for name, value in self.settings.items() if name != "cgroup"}
+        config = str(self.bed.kubeconfig)
+        return create("kubernetes", ExecutorOptions(str(self.path), self._service, config, own))
+
+    async def open(self) -> Executor:
+        """Begin, as a service does that starts, or starts again."""
+        executor = await super().open()
+        assert isinstance(executor, KubernetesExecutor)
+        until = time.monotonic() + PATIENCE
+        while {server.name for server in SERVERS} - executor.cluster.servers.keys():
+            assert time.monotonic() < until
+            await asyncio.sleep(0.1)
+        return executor
+
+    def kill_agent(self, job: str, generation: int) -> None:
+        """Delete the pod of worker 0 by hand."""
+        path = f"/api/v1/namespaces/default/pods/{pod_name(job, generation, 'worker-0')}"
+        try:
+            self.bed.ask("DELETE", path, {"kind": "DeleteOptions", "gracePeriodSeconds": 1})
+        except ApiError as error:
+            if error.status != 404:  # it ended just now
+                raise
+
+    def lose_server(self, name: str) -> None:
+        """Let a machine go down, and all that runs there."""
+        self.bed.lose(name)
+        self.lost.append(name)
+
+    def end(self) -> None:
+        """Bring back what was lost, stop what still runs, and see that nothing is left anywhere."""
+        while self.lost:
+            self.bed.restore(self.lost.pop())
+        if self.path.exists():
+            super().end()
+        found = self.bed.ask("GET", f"/api/v1/pods?labelSelector={SERVICE}={self._service}")
+        assert [one["metadata"]["name"] for one in found["items"]] == []
+        found = self.bed.ask("GET", f"/api/v1/services?labelSelector={SERVICE}={self._service}")
+        assert [one["metadata"]["name"] for one in found["items"]] == []
+        found = self.bed.ask("GET", f"/api/v1/secrets?labelSelector={SERVICE}={self._service}")
+        assert [one["metadata"]["name"] for one in found["items"]] == []

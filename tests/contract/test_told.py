@@ -42,7 +42,8 @@ def test_the_environment_is_the_contracts_and_no_more(harness: Harness) -> None:
         await told.one(Ended, "job", 7)
         text = [(await executor.logs("job", 7, f"worker-{n}")).text for n in (0, 1)]
         one, two = (json.loads(each) for each in text)
-        assert {one["CUDA_VISIBLE_DEVICES"], two["CUDA_VISIBLE_DEVICES"]} == {"0", "1"}
+        if not own.containers:  # there a device's plugin tells them
+            assert {one["CUDA_VISIBLE_DEVICES"], two["CUDA_VISIBLE_DEVICES"]} == {"0", "1"}
         assert one["MASTER_PORT"] == two["MASTER_PORT"] == one["PET_MASTER_PORT"]
         assert int(one["MASTER_PORT"]) > 1024
         assert Path(one["SHADOWPRICE_CHECKPOINT_DIR"]).is_dir()
@@ -79,20 +80,20 @@ def test_checkpoints_outlive_generations(harness: Harness) -> None:
 
 
 def test_devices_are_dealt_once(harness: Harness) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         command = f"echo [$CUDA_VISIBLE_DEVICES]; {POLITE}"
         for job in ("a", "b"):
             await executor.start(spec(job, 1, command, worker={"gpu": 1000}))
             await ready(executor, job)
         said = {(await executor.logs(job)).text.split()[0] for job in ("a", "b")}
-        assert said == {"[0]", "[1]"}
+        assert own.containers or said == {"[0]", "[1]"}
         await executor.start(spec("c", 1, command, worker={"gpu": 500}))
         assert "no GPU with 0.5" in (await told.one(Refused, "c")).reason
         await executor.stop(50, "a", 1)
         await told.one(Ended, "a")
         await executor.start(spec("d", 1, command, worker={"gpu": 1000}))
         await ready(executor, "d")
-        assert (await executor.logs("d")).text.split()[0] == "[0]"
+        assert own.containers or (await executor.logs("d")).text.split()[0] == "[0]"
         await executor.start(spec("e", 1, command))
         await ready(executor, "e")
         assert (await executor.logs("e")).text.split()[0] == "[]"

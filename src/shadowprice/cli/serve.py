@@ -77,7 +77,7 @@ def serve(
         str,
         typer.Option(
             "--address",
-            help="Where jobs run, for an executor of another place: auto or ray://HOST:PORT.",
+            help="Where jobs run, if elsewhere: auto, ray://HOST:PORT or a kubeconfig.",
         ),
     ] = "",
     executor_set: Annotated[

@@ -163,11 +163,14 @@ class ServerSlice:
         What it has by resource, in the units of `core.amounts`.
     labels : mapping of str to str
         What else is known of it.
+    takes_work : bool
+        Whether anything new may be placed there; what runs there runs on.
     """
 
     name: str
     capacity: Mapping[str, int]
     labels: Mapping[str, str] = field(default_factory=dict)
+    takes_work: bool = True
 
 
 class Receipt(StrEnum):
@@ -458,12 +461,15 @@ class ExecutorOptions:
         Of what runs the jobs, where that is elsewhere (``ray://...``, a kubeconfig).
     settings : mapping of str to str
         What only this executor understands.
+    observing : bool
+        Whether it is only to look on: then it takes no lock that others see, and writes nothing.
     """
 
     directory: str
     namespace: str = "shadowprice"
     address: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+    observing: bool = False
 
 
 @runtime_checkable

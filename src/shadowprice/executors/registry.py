@@ -63,6 +63,14 @@ EXECUTORS: Final[Mapping[str, Entry]] = {
             extra="ray",
             addressed=True,
         ),
+        Entry(
+            "kubernetes",
+            "pods of a Kubernetes cluster, its nodes the servers",
+            "shadowprice.executors.kubernetes.executor:KubernetesExecutor",
+            needs="kubernetes_asyncio",
+            extra="kubernetes",
+            addressed=True,
+        ),
     )
 }
 """Every executor by name."""

@@ -40,6 +40,9 @@ _PATCHES: Final = {
 _CONNECTIONS: Final = 1000
 _WRONG: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError)
 """What the library raises, beside its own, where a kubeconfig is none."""
+_MOST_LINE: Final = 8 << 20
+"""Bytes of a line: an object is never so large."""
+
 _MOST_SHOWN: Final = 500
 
 
@@ -203,7 +206,9 @@ class Connection:
                 raise _refusal(answer.status, text)
             await asyncio.sleep(pause)
 
-    async def lines(self, path: str, *, silence: float, **query: object) -> AsyncIterator[bytes]:
+    async def lines(
+        self, path: str, *, silence: float, answer: float = ANSWER, **query: object
+    ) -> AsyncIterator[bytes]:
         """Yield the lines of an answer as they come, each with what ends it.
 
         Parameters
@@ -212,23 +217,32 @@ class Connection:
             What is asked for.
         silence : float
             Seconds without a line after which nobody is believed to be there.
+        answer : float
+            Seconds that the first may take.
         **query
             As of `get`.
         """
         try:
-            async with asyncio.timeout(ANSWER):
-                answer = await self._begun("GET", path, query, None, "application/json")
+            async with asyncio.timeout(answer):
+                found = await self._begun("GET", path, query, None, "application/json")
             try:
-                if answer.status >= 400:
-                    raise _refusal(answer.status, await answer.read())
+                if found.status >= 400:
+                    raise _refusal(found.status, await found.read())
+                rest = b""
                 while True:
                     async with asyncio.timeout(silence):
-                        line = await answer.content.readline()
-                    if not line:
-                        return
-                    yield line
+                        piece = await found.content.readany()
+                    if not piece:
+                        break
+                    *whole, rest = (rest + piece).split(b"\n")
+                    if len(rest) > _MOST_LINE:
+                        raise UnreachableError(f"{self.host} sends a line without an end")
+                    for line in whole:
+                        yield line + b"\n"
+                if rest:
+                    yield rest
             finally:
-                answer.close()
+                found.close()
         except TimeoutError as error:
             raise UnreachableError(f"{self.host} fell silent") from error
         except (OSError, ValueError, _client_error()) as error:

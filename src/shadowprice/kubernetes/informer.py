@@ -165,7 +165,7 @@ class Informer(Generic[Kept]):
             resourceVersion=self._version,
             allowWatchBookmarks=True,
             timeoutSeconds=turn,
-            **self._query,
+            **dict[str, Any](self._query),
         )
         async for line in lines:
             event = json.loads(line)

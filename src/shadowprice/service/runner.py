@@ -39,7 +39,7 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.modes import user_fault
 from shadowprice.service.operations import ChangeServers, LoseServer
 from shadowprice.service.outbox import Begin, End, Outbox, Run
-from shadowprice.service.outcome import Outcome
+from shadowprice.service.outcome import Outcome, Servers
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.reports import Acknowledge, TakeReports
 from shadowprice.service.settings import Settings
@@ -48,6 +48,9 @@ log = logging.getLogger("shadowprice.service")
 
 AT_ONCE: Final = 16
 """Orders given at the same time."""
+
+ROLE_LABEL: Final = "shadowprice.io/role"
+"""Label of a server that says what may run there: worker, ps or any."""
 
 RETRY: Final = 1.0
 """Seconds before an executor that could not be reached is tried again."""
@@ -88,6 +91,7 @@ class Runner:
         self._wake = asyncio.Event()
         self._cluster: Cluster | None = None
         self._resync = False
+        self._closed: set[str] = set()
         self._retry_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         driver.listeners.append(self._published)
@@ -178,9 +182,11 @@ class Runner:
         name = report.server.name
         if name not in servers.cluster.index:
             state = found_state(report.server, servers.cluster)
-            if any(state.capacity.values()):
+            if any(state.capacity.values()) and report.server.takes_work:
                 await self._try(ChangeServers({name: state}, "joined"))
             return
+        if not report.server.takes_work or name in self._closed:
+            servers = await self._opened_or_closed(report.server)
         if name in servers.lost and name not in servers.drained:
             await self._try(LoseServer(name, back=True))
         if name not in self._stated and self.executor.capabilities.discovers_servers:
@@ -189,6 +195,25 @@ class Runner:
             state = replace(state, role=servers.cluster.roles[row], drained=name in servers.drained)
             if slices(servers.cluster)[row].capacity != state.capacity:
                 await self._try(ChangeServers({name: state}, "changed"))
+
+    async def _opened_or_closed(self, server: ServerSlice) -> Servers:
+        """Drain a server that takes nothing new any more, or take it back; return all servers.
+
+        What an operator of the service drained stays so.
+        """
+        servers = self._driver.published.servers
+        row = servers.cluster.index[server.name]
+        drained = server.name in servers.drained
+        if drained != server.takes_work:
+            return servers
+        capacity = slices(servers.cluster)[row].capacity
+        state = ServerState(servers.cluster.roles[row], capacity, drained=not drained)
+        await self._try(ChangeServers({server.name: state}, "closed" if not drained else "opened"))
+        if server.takes_work:
+            self._closed.discard(server.name)
+        else:
+            self._closed.add(server.name)
+        return self._driver.published.servers
 
     async def _try(self, operation: LoseServer | ChangeServers) -> None:
         try:
@@ -367,7 +392,9 @@ def found_state(server: ServerSlice, cluster: Cluster) -> ServerState:
     counted = {name: n for name, n in server.capacity.items() if n and name in cluster.column}
     if any(name.startswith("gpu/") for name in counted):
         counted.pop("gpu", None)
-    return ServerState(Role.ANY, counted)
+    told = server.labels.get(ROLE_LABEL, Role.ANY.value)
+    role = Role(told) if told in {one.value for one in Role} else Role.ANY
+    return ServerState(role, counted)
 
 
 def slices(cluster: Cluster) -> Sequence[ServerSlice]:

@@ -114,6 +114,7 @@ class Service:
             directory=str((folder / "executor").absolute()),
             address=self.settings.address,
             settings=self.settings.executor_settings,
+            observing=self.settings.observe,
         )
 
     # ---------------------------------------------------------------- starting

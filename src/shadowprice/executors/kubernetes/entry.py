@@ -1,0 +1,110 @@
+"""What the executor has in memory of a generation: its record, its pods, what was told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.kubernetes.following import Follower
+from shadowprice.executors.kubernetes.views import PodView
+from shadowprice.executors.local.entry import Entry
+from shadowprice.executors.local.generation import Generation
+from shadowprice.executors.parts import PartEnd
+
+if TYPE_CHECKING:
+    from shadowprice.executors.kubernetes.driving import Drive
+
+
+@dataclass
+class Part:
+    """One process of a generation, and its pod.
+
+    Parameters
+    ----------
+    process : str
+        Its name.
+    server : str
+        Where it runs.
+    pod : str
+        Name of its pod.
+    """
+
+    process: str
+    server: str
+    pod: str
+    view: PodView | None = None
+    """The pod as it was last seen."""
+    vanished: float | None = None
+    """Since when it is not there any more, on the monotonic clock."""
+    over_since: float | None = None
+    """Since when it is over on paper, while its container was not seen to end."""
+    delivered: int = 0
+    """The newest order to end that the server took."""
+    told: bool = False
+    """Whether it was told to end, or at least the server was asked to tell it."""
+    end: PartEnd | None = None
+    unseen: bool = False
+    """Whether nobody saw its exit status."""
+    tail: tuple[str, ...] = ()
+    follower: Follower | None = None
+
+    @property
+    def began(self) -> bool:
+        """Whether its process began."""
+        return self.view is not None and self.view.began is not None
+
+
+class KubernetesEntry(Entry):
+    """One generation that is not forgotten; see `local.entry`.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    number : int
+        The generation.
+    path : Path
+        The executor's directory, where logs are kept.
+    """
+
+    def __init__(self, job: str, number: int, path: Path) -> None:
+        super().__init__(job, number, Generation(path))
+        self.parts: dict[str, Part] = {}
+        self.workers = 0
+        self.tolerant = False
+        self.spec: GenerationSpec | None = None
+        self.token = ""
+        self.namespace = ""
+        self.news_came = asyncio.Event()
+        self.driver: Drive | None = None
+        self.driving: asyncio.Task[None] | None = None
+        self.since = time.monotonic()
+
+    def take(self, state: dict[str, Any]) -> None:
+        """Take in what its record says."""
+        self.state = state
+        stop = state.get("stop", {})
+        self._stop_command = int(stop.get("command", 0))
+        self.stop_ordered = bool(self._stop_command)
+        self.placement = tuple(Share(*share) for share in state.get("placement", ()))
+        plan = state.get("plan")
+        if plan and not self.parts:
+            self.take_plan(
+                {"processes": [{"name": one["process"]} for one in plan["parts"]], **plan}
+            )
+            parts = [Part(**one) for one in plan["parts"]]
+            self.parts = {one.process: one for one in parts}
+            self.tolerant = bool(plan["tolerates_workers"])
+            self.workers = sum(one.process.startswith("worker-") for one in parts)
+            self.namespace = str(plan["namespace"])
+
+    def read(self) -> None:
+        """Its record is in the API server: see `take`."""
+
+    def ends(self) -> list[PartEnd]:
+        """Return how the processes ended that did."""
+        return [part.end for part in self.parts.values() if part.end is not None]

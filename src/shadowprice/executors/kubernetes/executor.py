@@ -1,0 +1,552 @@
+"""Jobs on a Kubernetes cluster: the executor that the service holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import secrets
+import shutil
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from shadowprice.core.owner import Owner
+from shadowprice.executors.contract import (
+    Capabilities,
+    ExecutorError,
+    ExecutorOptions,
+    GenerationSpec,
+    Held,
+    LogChunk,
+    Observed,
+    Receipt,
+    Report,
+    ServerGone,
+    ServerSeen,
+    ServerSlice,
+)
+from shadowprice.executors.kubernetes.discovery import has_gates
+from shadowprice.executors.kubernetes.driving import Drive
+from shadowprice.executors.kubernetes.entry import KubernetesEntry
+from shadowprice.executors.kubernetes.looking import Cluster
+from shadowprice.executors.kubernetes.nodes import NodeView
+from shadowprice.executors.kubernetes.observing import observed
+from shadowprice.executors.kubernetes.planning import plan_of
+from shadowprice.executors.kubernetes.pods import folders
+from shadowprice.executors.kubernetes.records import Records
+from shadowprice.executors.kubernetes.settings import read_settings
+from shadowprice.executors.local import logs
+from shadowprice.executors.local.disk import Lock
+from shadowprice.executors.local.disk import names as names_in
+from shadowprice.executors.local.generation import ACCEPTED, OVER, RUNNING
+from shadowprice.executors.local.machine import NoPlaceError
+from shadowprice.executors.local.store import key_of
+from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.errors import ApiError, ConnectError
+from shadowprice.kubernetes.informer import Informer
+from shadowprice.kubernetes.lease import Lease
+
+log = logging.getLogger("shadowprice.executors")
+
+PATROL: Final = 1.0
+"""Seconds between looks at nodes, and at what no event told."""
+
+SWEEP: Final = 10.0
+"""Seconds between looks for pods that nobody knows of."""
+
+TURN: Final = 45.0
+"""Seconds that a service which was killed has to be taken for gone."""
+
+LOOKING: Final = 10.0
+"""Seconds that a look at a log may take."""
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
+_MOST_LOG: Final = 1 << 20
+
+
+class UnreachableError(ExecutorError):
+    """No cluster that could be used answers; where a service starts, its call is wrong."""
+
+    exit_code = 2
+
+
+class KubernetesExecutor:
+    """Runs every process of a generation in a pod, on the node that a plan names.
+
+    Parameters
+    ----------
+    options : ExecutorOptions
+        Its directory (logs only: all else is in the API server), and the address as
+        `kubernetes.connection.Connection.open` takes it; settings as in `settings`.
+
+    Raises
+    ------
+    InputError
+        If a setting is wrong.
+    """
+
+    def __init__(self, options: ExecutorOptions) -> None:
+        self.settings = read_settings(options.settings)
+        self._address = options.address
+        self._observing = options.observing
+        named = options.namespace
+        self.service = named if _LABEL.fullmatch(named) else f"s-{key_of(named)[:16]}"
+        self.path = Path(options.directory)
+        self.entries: dict[tuple[str, int], KubernetesEntry] = {}
+        self.gates = False
+        self.namespace = self.settings.namespace
+        self._expected: frozenset[str] = frozenset()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
+        self._forgetting: set[tuple[str, int]] = set()
+        self._lock: Lock | None = None
+        self._lease: Lease | None = None
+        self._patrolling: asyncio.Task[None] | None = None
+        self._strangers: dict[str, float] = {}
+        self._swept = 0.0
+        self._connection: Connection | None = None
+        self._cluster: Cluster | None = None
+        self._records: Records | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return Capabilities(discovers_servers=True, several_machines=True, observes=True)
+
+    # ------------------------------------------------------------------ what it stands on
+
+    @property
+    def connection(self) -> Connection:
+        """The connection to the API server."""
+        if self._connection is None:
+            raise ExecutorError("there is no connection to Kubernetes")
+        return self._connection
+
+    @property
+    def cluster(self) -> Cluster:
+        """Nodes and pods as they are known."""
+        if self._cluster is None:
+            raise ExecutorError("there is no connection to Kubernetes")
+        return self._cluster
+
+    @property
+    def records(self) -> Records:
+        """What the API server remembers."""
+        if self._records is None:
+            raise ExecutorError("there is no connection to Kubernetes")
+        return self._records
+
+    @property
+    def pods(self) -> Informer[Any]:
+        """The pods of the cluster."""
+        return self.cluster.pods
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """What own pods were in the end that are not there any more."""
+        return self.cluster.last
+
+    def node(self, server: str) -> NodeView:
+        """Return a node.
+
+        Raises
+        ------
+        NoPlaceError
+            If it is not there.
+        """
+        node = self.node_or_none(server)
+        if node is None:
+            raise NoPlaceError(f"the node {server} has left the cluster")
+        return node
+
+    def node_or_none(self, server: str) -> NodeView | None:
+        """Return a node, None where it is not there."""
+        return self.cluster.nodes.items.get(server)
+
+    def gone_since(self, server: str) -> float | None:
+        """Return since when a node is gone, or not ready, on the monotonic clock."""
+        return self.cluster.gone_since(server)
+
+    def is_lost(self, server: str) -> bool:
+        """Whether what ran on a node is taken for ended."""
+        since, node = self.gone_since(server), self.node_or_none(server)
+        return since is not None and (
+            time.monotonic() - since > self.settings.lost_after or (node is not None and node.off)
+        )
+
+    # ------------------------------------------------------------------ coming and going
+
+    async def open(self) -> None:
+        """Begin, and find again what runs.
+
+        Raises
+        ------
+        ExecutorError
+            If no API server answers, or another service uses what is this one's.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = Lock.take(self.path / "lock")
+        except OSError as error:
+            raise ExecutorError(f"{error.filename}: {error.strerror}") from error
+        if self._lock is None:
+            raise ExecutorError(
+                f"{self.path} is used by another service; stop that one, or give another --data"
+            )
+        try:
+            await self._open()
+        except (ApiError, ConnectError) as error:
+            await self.close()
+            raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(self) -> None:
+        self._connection = await Connection.open(self._address, self.settings.context)
+        self.namespace = self.settings.namespace or self._connection.namespace
+        if not self._observing:
+            await self._take_over()
+        self._records = Records(self._connection, self.namespace, self.service)
+        self._cluster = Cluster(self._connection, self.service, self.settings, self._happened)
+        await self._cluster.start()
+        self._look_at_nodes()
+        if not self._observing:
+            self.gates = await has_gates(self._connection)
+            for record in await self._records.load():
+                for number, state in record.generations.items():
+                    self._hold(record.job, number, state)
+        self._patrolling = asyncio.create_task(self._patrol_forever())
+
+    async def _take_over(self) -> None:
+        """Hold the lease of this service, so that no other serves beside it."""
+        name = f"{self.service}-executor"
+        self._lease = Lease(self.connection, self.namespace, name, secrets.token_hex(8))
+        if not await self._lease.take(TURN):
+            self._lease = None
+            raise ExecutorError(
+                f"the lease {name} in {self.namespace} is held: the cluster is used by another "
+                "service; stop that one, or serve from another namespace"
+            )
+
+    async def close(self) -> None:
+        """Let go. What runs goes on."""
+        tasks = [one.driving for one in self.entries.values() if one.driving is not None]
+        if self._patrolling is not None:
+            tasks.append(self._patrolling)
+            self._patrolling = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._cluster is not None:
+            await self._cluster.close()
+            self._cluster = None
+        if self._lease is not None:
+            await self._lease.release()
+            self._lease = None
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        self._reports.put_nowait(None)
+
+    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+        """Take in which servers the service reckons with; those not there are told gone."""
+        self._expected = frozenset(server.name for server in servers)
+        for name in self._expected - self.cluster.servers.keys():
+            self._reports.put_nowait(self._gone(name))
+
+    def _gone(self, name: str) -> ServerGone:
+        there = self._cluster is not None and name in self._cluster.nodes.items
+        why = "its node is not ready" if there else "no node of the cluster has this name"
+        return ServerGone(name, time.time(), why)
+
+    # ------------------------------------------------------------------ orders
+
+    async def start(self, spec: GenerationSpec) -> Receipt:
+        """Start a generation; see `Executor.start`."""
+        async with self._one_at_a_time(spec.job):
+            self._check_charge()
+            owner = Owner.of_labels(spec.labels)
+            space = owner.namespace if owner is not None else self.namespace
+            live = [one for one in self.entries.values() if not one.over]
+            plan, refusal = plan_of(
+                spec,
+                nodes=self.cluster.nodes.items,
+                used=self.cluster.used,
+                held=[deal for one in live for deal in one.deals],
+                settings=self.settings,
+                namespace=space,
+            )
+            if owner is not None and plan:
+                plan["owner"] = owner_reference(owner)
+            receipt: Receipt = await self._recorded(
+                spec.job, lambda record: record.accept(spec, plan, refusal)
+            )
+            self._hold_all(spec)
+            return receipt
+
+    async def stop(
+        self, command: int, job: str, generation: int, grace: float | None = None
+    ) -> Receipt:
+        """Stop a generation; see `Executor.stop`."""
+        async with self._one_at_a_time(job):
+            self._check_charge()
+            receipt: Receipt = await self._recorded(
+                job, lambda record: record.stop(command, generation, grace)
+            )
+            entry = self.entries.get((job, generation))
+            if entry is not None:
+                entry.told_end = False  # it is told again, now as the answer to this order
+            self._hold_all(None, job)
+            return receipt
+
+    def _check_charge(self) -> None:
+        if self._lease is None or self._lease.lost.is_set():
+            raise ExecutorError("another service may have taken over: the lease was lost")
+
+    async def _recorded(self, job: str, update: Any) -> Any:
+        try:
+            return await self.records.change(job, update)
+        except ApiError as error:
+            raise ExecutorError(f"the API server did not take it: {error}") from error
+
+    def _hold_all(self, spec: GenerationSpec | None, job: str = "") -> None:
+        """Follow every generation that a job's record tells of."""
+        name = spec.job if spec is not None else job
+        record = self.records.known.get(name)
+        for number, state in (record.generations if record is not None else {}).items():
+            own = spec is not None and number == spec.generation
+            self._hold(name, number, state, spec if own else None)
+
+    def _hold(
+        self,
+        job: str,
+        number: int,
+        state: Mapping[str, Any],
+        spec: GenerationSpec | None = None,
+    ) -> None:
+        if (job, number) in self._forgetting:
+            return
+        entry = self.entries.get((job, number))
+        if entry is None:
+            folder = self.path / "jobs" / key_of(job) / "generations" / str(number)
+            entry = self.entries[job, number] = KubernetesEntry(job, number, folder)
+            entry.spec = spec if state["phase"] == ACCEPTED else None
+        if not entry.over or entry.state is not state:
+            entry.take(dict(state))
+        if not entry.over and entry.driving is None:
+            entry.driver = Drive(self, entry)
+            entry.driving = asyncio.create_task(entry.driver.run())
+        self.look(entry)
+        entry.news_came.set()
+
+    def _one_at_a_time(self, job: str) -> asyncio.Lock:
+        if len(self._locks) > 10_000:
+            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
+        return self._locks.setdefault(job, asyncio.Lock())
+
+    # ------------------------------------------------------------------ following
+
+    def look(self, entry: KubernetesEntry) -> None:
+        """Report what is new of a generation."""
+        for report in entry.news():
+            self._reports.put_nowait(report)
+
+    def _happened(self, service: str, job: str, generation: int) -> None:
+        """Take in that a pod is other than it was."""
+        if service != self.service:
+            return
+        for entry in self.entries.values():
+            if entry.number == generation and entry.key == job:
+                entry.news_came.set()
+
+    async def _patrol_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PATROL)
+            try:
+                self._look_at_nodes()
+                if not self._observing:
+                    for key in tuple(self._forgetting):
+                        await self._forget(*key)
+                    if time.monotonic() - self._swept > SWEEP:
+                        await self._sweep()
+                        self._swept = time.monotonic()
+            except ApiError as error:
+                log.warning("the API server cannot be reached: %s", error)
+            except Exception:
+                log.exception("looking at the cluster failed")
+
+    def _look_at_nodes(self) -> None:
+        seen, gone = self.cluster.look()
+        now = time.time()
+        for server in seen:
+            self._reports.put_nowait(ServerSeen(server, now))
+        for name in gone:
+            self._reports.put_nowait(self._gone(name))
+
+    async def _sweep(self) -> None:
+        """Remove pods of generations that are over: what an old request brought late."""
+        if self._lease is None or self._lease.lost.is_set():
+            return
+        live = {(one.key, one.number) for one in self.entries.values() if not one.over}
+        now = time.monotonic()
+        found: dict[str, float] = {}
+        for key, view in self.pods.items.items():
+            if view.service != self.service or (view.job, view.generation) in live:
+                continue
+            found[key] = self._strangers.get(key, now)
+            if now - found[key] < SWEEP or key_of(view.outer[0]) != view.job:
+                continue
+            record = await self.records.read(view.outer[0])
+            state = record.generations.get(view.generation)
+            if state is not None and state["phase"] not in OVER:
+                continue
+            path = f"/api/v1/namespaces/{view.namespace}/pods/{view.name}"
+            body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
+            with contextlib.suppress(ApiError):
+                await self.connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
+        self._strangers = found
+
+    async def list(self) -> tuple[Held, ...]:
+        """Return every generation that is not forgotten."""
+        ordered = sorted(self.entries.values(), key=lambda entry: entry.accepted)
+        return tuple(entry.held() for entry in ordered)
+
+    async def watch(self) -> AsyncIterator[Report]:
+        """Tell what happens; see `Executor.watch`."""
+        reports = self._reports = asyncio.Queue()
+        now = time.time()
+        if self._cluster is not None:
+            for server in self._cluster.servers.values():
+                reports.put_nowait(ServerSeen(server, now))
+            for name in self._expected - self._cluster.servers.keys():
+                reports.put_nowait(self._gone(name))
+        for entry in sorted(self.entries.values(), key=lambda one: one.accepted):
+            entry.told_start = entry.told_end = False
+            self.look(entry)
+        while True:
+            told = await reports.get()
+            if told is None:
+                return
+            yield told
+
+    # ------------------------------------------------------------------ afterwards
+
+    async def forget(self, job: str, generation: int) -> None:
+        """Take in that an end was recorded; see `Executor.forget`."""
+        entry = self.entries.get((job, generation))
+        if entry is None or not entry.over:
+            return
+        del self.entries[job, generation]
+        for part in entry.parts.values():
+            self.last.pop(f"{entry.namespace}/{part.pod}", None)
+        self._forgetting.add((job, generation))
+        with contextlib.suppress(ApiError):  # the patrol tries again
+            await self._forget(job, generation)
+
+    async def _forget(self, job: str, generation: int) -> None:
+        await self.records.change(job, lambda record: record.generations.pop(generation, None))
+        self._forgetting.discard((job, generation))
+        await asyncio.to_thread(self._keep_newest, job)
+
+    def _keep_newest(self, job: str) -> None:
+        folder = self.path / "jobs" / key_of(job) / "generations"
+        for old in self._logged(job)[:-20]:
+            shutil.rmtree(folder / str(old), ignore_errors=True)
+
+    def _logged(self, job: str) -> Sequence[int]:
+        try:
+            found = names_in(self.path / "jobs" / key_of(job) / "generations")
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in found if name.isdecimal())
+
+    async def discard(self, job: str) -> None:
+        """Remove what is kept of a job that is over."""
+        async with self._one_at_a_time(job):
+            if any(key[0] == job and not one.over for key, one in self.entries.items()):
+                return
+            try:
+                record = await self.records.read(job)
+                if record.meta:
+                    await self.records.change(
+                        job, lambda found: found.generations.clear(), open_=False
+                    )
+            except ApiError as error:
+                raise ExecutorError(f"the API server did not take it: {error}") from error
+            self.records.known.pop(job, None)
+            for key in [key for key in self.entries if key[0] == job]:
+                del self.entries[key]
+            kept = [self.path / "jobs" / key_of(job)]
+            if self.settings.shared:  # where it is seen from here
+                kept.append(Path(folders(self.settings, job)[0]).parent)
+            for folder in kept:
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def logs(
+        self,
+        job: str,
+        generation: int | None = None,
+        process: str = "worker-0",
+        *,
+        start: int | None = None,
+        most: int = 65_536,
+    ) -> LogChunk:
+        """Return a piece of a process's log; see `Executor.logs`."""
+        most = max(1, min(most, _MOST_LOG))
+        if generation is None:
+            begun = [n for (name, n), one in self.entries.items() if name == job and one.parts]
+            generation = max([*begun, *self._logged(job)], default=0)
+        entry = self.entries.get((job, generation))
+        if entry is not None and not entry.over:
+            await self._fetch(entry, process)
+        return await asyncio.to_thread(self._kept, job, generation, process, start, most)
+
+    async def _fetch(self, entry: KubernetesEntry, process: str) -> None:
+        part = entry.parts.get(process)
+        if part is None or not part.began or entry.driver is None:
+            return
+        with contextlib.suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(LOOKING):
+                await entry.driver.follower(part).look()
+
+    def _kept(self, job: str, number: int, process: str, start: int | None, most: int) -> LogChunk:
+        folder = self.path / "jobs" / key_of(job) / "generations" / str(number) / "logs"
+        if process not in logs.names(folder):
+            raise KeyError(f"{process} of generation {number}")
+        entry = self.entries.get((job, number))
+        complete = entry is None or entry.over
+        begin, end, text = logs.read(folder, process, start, most, complete=complete)
+        _, last, _ = logs.read(folder, process, None, 1, complete=True)
+        return LogChunk(number, process, begin, end, text, complete and end >= last)
+
+    async def observe(self) -> tuple[Observed, ...]:
+        """Return what really runs, this executor's own generations and those of others."""
+        own = (
+            []
+            if self._observing
+            else [e.held() for e in self.entries.values() if e.phase == RUNNING]
+        )
+        ours = [Observed(one.job, one.placement, one.started or 0.0) for one in own]
+        skipped = "" if self._observing else self.service
+        theirs = observed(self.pods.items.values(), self.namespace, skipped)
+        told = {one.job for one in ours}
+        return (*ours, *(one for one in theirs if one.job not in told))
+
+
+def owner_reference(owner: Owner) -> dict[str, Any]:
+    """Return what makes a resource the owner of an object."""
+    return {
+        "apiVersion": "shadowprice.io/v1alpha1",
+        "kind": "TrainingJob",
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }

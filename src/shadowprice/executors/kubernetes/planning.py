@@ -1,0 +1,98 @@
+"""What a generation is to be in the API server, worked out before anything is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import SystemRandom
+from typing import Any
+
+from shadowprice.executors.contract import GenerationSpec
+from shadowprice.executors.environment import Process, processes_of
+from shadowprice.executors.kubernetes import names
+from shadowprice.executors.kubernetes.nodes import NodeView, asked_of, check_room
+from shadowprice.executors.kubernetes.pods import PORT, check
+from shadowprice.executors.kubernetes.settings import Settings
+from shadowprice.executors.local import planning as local
+from shadowprice.executors.local.machine import NoPlaceError
+
+
+def plan_of(
+    spec: GenerationSpec,
+    *,
+    nodes: Mapping[str, NodeView],
+    used: Callable[[str], Mapping[str, int]],
+    held: Iterable[Mapping[str, Any]],
+    settings: Settings,
+    namespace: str,
+) -> tuple[dict[str, Any], str]:
+    """Return the plan of a generation, and why there is none.
+
+    Parameters
+    ----------
+    spec : GenerationSpec
+        The generation.
+    nodes : mapping of str to NodeView
+        The nodes by server.
+    used : callable
+        Returns what pods of others have on a node.
+    held : iterable of mapping
+        The ``deals`` of other generations.
+    settings : Settings
+        What holds of all jobs.
+    namespace : str
+        Where its objects go.
+    """
+    held = list(held)
+    processes = processes_of(spec)
+    try:
+        local.check(spec)
+        check(spec, settings)
+        deals = [{"server": one.server, "amounts": dict(amounts(spec, one))} for one in processes]
+        for server in dict.fromkeys(one.server for one in processes):
+            if server not in nodes:
+                raise NoPlaceError(f"the cluster has no node called {server!r}")
+            wanted, there = _of(server, deals), _of(server, held)
+            check_room(nodes[server], used(server), wanted, there, settings.gpu)
+            for one in wanted:
+                asked_of(one, nodes[server], settings.gpu)
+    except NoPlaceError as error:
+        return {}, str(error)
+    return {
+        "namespace": namespace,
+        "parts": [
+            {
+                "process": one.name,
+                "server": one.server,
+                "pod": names.pod_name(spec.job, spec.generation, one.name),
+            }
+            for one in processes
+        ],
+        "deals": deals,
+        "grace": spec.program.grace,
+        "tolerates_workers": spec.program.tolerates_workers,
+        "master": _master(spec, processes, nodes, settings),
+        "port": 0,
+    }, ""
+
+
+def _master(
+    spec: GenerationSpec,
+    processes: tuple[Process, ...],
+    nodes: Mapping[str, NodeView],
+    settings: Settings,
+) -> tuple[str, int]:
+    if settings.network == "host" or spec.program.pod.get("host_network"):
+        port = SystemRandom().choice(local.PORTS)  # of the node's own, which others use too
+        return nodes[processes[0].server].address, port
+    if len(processes) == 1:
+        return "127.0.0.1", PORT
+    return f"{processes[0].name}.{names.generation_name(spec.job, spec.generation)}", PORT
+
+
+def _of(server: str, deals: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
+    return [deal["amounts"] for deal in deals if deal["server"] == server]
+
+
+def amounts(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
+    """Return what a process takes."""
+    return spec.worker if process.role == "worker" else spec.ps

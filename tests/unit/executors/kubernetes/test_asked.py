@@ -1,0 +1,306 @@
+"""What is asked of an API server for a generation, and what may be said of pods."""
+
+from __future__ import annotations
+
+import base64
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowprice.core.errors import InputError
+from shadowprice.core.program import Program
+from shadowprice.core.specs import RunSpec, validate
+from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.environment import processes_of
+from shadowprice.executors.kubernetes.discovery import gates_in
+from shadowprice.executors.kubernetes.nodes import NodeView
+from shadowprice.executors.kubernetes.planning import plan_of
+from shadowprice.executors.kubernetes.pods import (
+    Place,
+    literal,
+    pod_of,
+    seconds,
+    secret_of,
+    service_of,
+)
+from shadowprice.executors.kubernetes.settings import read_settings
+from shadowprice.executors.kubernetes.views import pod_view
+
+GPU = "nvidia.com/gpu"
+NODES = {
+    "one": NodeView("one", "u1", {"cpu": 8000, "memory": 64 << 30, GPU: 4000}, address="10.0.0.1"),
+    "two": NodeView("two", "u2", {"cpu": 8000, "memory": 64 << 30, GPU: 2000}, address="10.0.0.2"),
+}
+
+
+def program_of(**run: Any) -> Program:
+    spec, faults = validate(RunSpec, {"command": ["train"], **run}, "run")
+    assert spec is not None, faults
+    return spec.resolve(Fraction(20))
+
+
+def faults_of(**pod: Any) -> str:
+    _, faults = validate(RunSpec, {"command": ["train"], "pod": pod}, "run")
+    return "\n".join(map(str, faults))
+
+
+def order(program: Program | None = None, *shares: Share, **more: Any) -> GenerationSpec:
+    return GenerationSpec(
+        command=1,
+        job=more.pop("job", "a job"),
+        generation=3,
+        placement=shares or (Share("one", 1), Share("two", 1, 1)),
+        program=program or program_of(image="i"),
+        **{"worker": {"cpu": 1500, "memory": 2 << 30, "gpu": 1000}, "ps": {"cpu": 500}, **more},
+    )
+
+
+def asked(spec: GenerationSpec, **settings: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    chosen = read_settings(settings)
+    plan, why = plan_of(
+        spec, nodes=NODES, used=lambda _: {}, held=(), settings=chosen, namespace="team"
+    )
+    assert not why
+    place = Place("shadowprice", "team", "launch", tuple(plan["master"]))
+    secret = secret_of(spec, place)
+    secret["metadata"]["uid"] = "u"
+    pods = [
+        pod_of(spec, one, place, NODES[one.server], chosen, secret) for one in processes_of(spec)
+    ]
+    return secret, pods
+
+
+def variables(pod: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
+
+
+def test_a_pod_is_asked_for_on_its_node_with_what_its_process_takes() -> None:
+    _, pods = asked(order())
+    worker, _, server = (pod["spec"] for pod in pods)
+    affinity = worker["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (field,) = affinity["nodeSelectorTerms"][0]["matchFields"]
+    assert field == {"key": "metadata.name", "operator": "In", "values": ["one"]}
+    resources = worker["containers"][0]["resources"]
+    assert resources["requests"] == {"cpu": "1500m", "memory": str(2 << 30), GPU: "1"}
+    assert resources["limits"] == {"memory": str(2 << 30), GPU: "1"}
+    assert server["containers"][0]["resources"]["requests"] == {"cpu": "500m"}
+    assert worker["restartPolicy"] == "Never"
+    assert not worker["automountServiceAccountToken"]
+    assert not worker["containers"][0]["securityContext"]["allowPrivilegeEscalation"]
+    assert {one["key"] for one in worker["tolerations"]} == {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    }
+    # What is asked for is what the executor itself would count of it.
+    view = pod_view({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "x"}})
+    assert view.takes == {"cpu": 1500, "memory": 2 << 30, GPU: 1000}
+    assert (view.process, view.generation) == ("worker-0", 3)
+
+
+def test_processes_meet_by_a_name_or_by_their_nodes_address() -> None:
+    spec = order()
+    secret, pods = asked(spec)
+    told = [variables(pod) for pod in pods]
+    (address,) = {one["MASTER_ADDR"] for one in told}
+    service = service_of(spec, Place("shadowprice", "team", "launch", ("", 0)), secret)
+    assert address == f"worker-0.{service['metadata']['name']}"
+    assert {pod["spec"]["subdomain"] for pod in pods} == {service["metadata"]["name"]}
+    assert [pod["spec"]["hostname"] for pod in pods] == ["worker-0", "worker-1", "ps-0"]
+    chosen = service["spec"]["selector"].items()
+    assert all(chosen <= pod["metadata"]["labels"].items() for pod in pods)
+    assert [one["RANK"] for one in told] == ["0", "1", "2"]
+    _, pods = asked(spec, network="host")
+    assert variables(pods[2])["MASTER_ADDR"] == "10.0.0.1"
+    assert all(pod["spec"]["hostNetwork"] for pod in pods)
+    _, pods = asked(order(None, Share("one", 1)))
+    assert variables(pods[0])["MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_secrets_are_in_no_pod() -> None:
+    program = program_of(image="i", env={"PASSWORD": "hidden", "N": 1})
+    secret, pods = asked(order(program, progress_token="t0ken", progress_url="http://a:1/v1/p"))
+    assert "hidden" not in json.dumps(pods)
+    assert "t0ken" not in json.dumps(pods)
+    data = {name: base64.b64decode(text).decode() for name, text in secret["data"].items()}
+    assert data == {"SHADOWPRICE_PROGRESS_TOKEN": "t0ken", "PASSWORD": "hidden", "N": "1"}
+    source = pods[0]["spec"]["containers"][0]["envFrom"][0]["secretRef"]
+    assert source == {"name": secret["metadata"]["name"]}  # and not optional
+    assert variables(pods[0])["SHADOWPRICE_PROGRESS_URL"] == "http://a:1/v1/p"
+    _, pods = asked(order(progress_url="http://a:1/v1/p"), service_url="https://s.team:8")
+    assert variables(pods[0])["SHADOWPRICE_PROGRESS_URL"] == "https://s.team:8/v1/p"
+
+
+def expanded(text: str) -> str:
+    """Return what Kubernetes makes of a text where no variable is known (its own rules)."""
+    out, at = "", 0
+    while at < len(text):
+        if text[at] == "$" and at + 1 < len(text):
+            if text[at + 1] == "$":
+                out, at = out + "$", at + 2
+                continue
+            if text[at + 1] == "(" and ")" in text[at:]:
+                end = text.index(")", at)
+                out, at = out + "EXPANDED", end + 1
+                continue
+        out, at = out + text[at], at + 1
+    return out
+
+
+@given(st.text(alphabet="$()aB{} \n", max_size=20))
+def test_what_is_passed_on_is_never_expanded(text: str) -> None:
+    assert expanded(literal(text)) == text
+
+
+def test_a_line_runs_under_a_shell_that_passes_signals_on() -> None:
+    _, pods = asked(order(program_of(command="a | b $HOME", image="i")))
+    words = pods[0]["spec"]["containers"][0]["command"]
+    assert words[:2] == ["/bin/sh", "-c"]
+    assert words[-1] == "a | b $$HOME"
+    _, pods = asked(order(program_of(command=["python", "t.py"], image="i")))
+    assert pods[0]["spec"]["containers"][0]["command"] == ["python", "t.py"]
+
+
+@pytest.mark.parametrize(("grace", "whole"), [(0.0, 1), (0.2, 1), (1.0, 1), (1.5, 2), (30.0, 30)])
+def test_a_grace_is_never_none_at_all(grace: float, whole: int) -> None:
+    assert seconds(grace) == whole
+
+
+def test_what_a_job_says_of_its_pods_is_carried() -> None:
+    pod = {
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "volumes": [
+            {"path": "/data", "claim": "data", "part": "a", "read_only": True},
+            {"path": "/scratch", "scratch": "10 GiB"},
+        ],
+        "shared_memory": "8 GiB",
+        "run_as_user": 1000,
+        "labels": {"team": "vision"},
+        "pull": "IfNotPresent",
+    }
+    _, pods = asked(order(program_of(image="a/b:1", pod=pod)), shared="/mnt/jobs", volume="jobs")
+    told = pods[0]["spec"]
+    assert {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"} in told["tolerations"]
+    sources = {
+        mount["mountPath"]: (mount, next(v for v in told["volumes"] if v["name"] == mount["name"]))
+        for mount in told["containers"][0]["volumeMounts"]
+    }
+    mount, source = sources["/data"]
+    assert (mount["subPath"], mount["readOnly"]) == ("a", True)
+    assert source["persistentVolumeClaim"] == {"claimName": "data"}
+    assert sources["/scratch"][1]["emptyDir"] == {"sizeLimit": str(10 << 30)}
+    assert sources["/dev/shm"][1]["emptyDir"]["medium"] == "Memory"
+    assert told["securityContext"] == {"runAsUser": 1000}
+    assert pods[0]["metadata"]["labels"]["team"] == "vision"
+    checkpoints = variables(pods[0])["SHADOWPRICE_CHECKPOINT_DIR"]
+    assert checkpoints.startswith("/mnt/jobs/files/")
+    assert sources[checkpoints][0]["subPath"] == checkpoints.removeprefix("/mnt/jobs/")
+    assert sources[checkpoints][1]["persistentVolumeClaim"] == {"claimName": "jobs"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "word"),
+    [
+        ({"toleration": []}, "did you mean 'tolerations'"),
+        ({"volumes": [{"path": "/a", "clam": "x"}]}, "did you mean 'claim'"),
+        ({"volumes": [{"path": "/a"}]}, "name one source"),
+        ({"volumes": [{"path": "/a", "claim": "x", "scratch": "1 GiB"}]}, "name one source"),
+        ({"volumes": [{"path": "a", "claim": "x"}]}, "no absolute path"),
+        ({"volumes": [{"path": "/a", "claim": "x", "part": "../b"}]}, "leads out"),
+        ({"volumes": [{"path": "/a", "claim": "X/y"}]}, "no name of an object"),
+        ({"volumes": [{"path": p, "claim": "x"} for p in ("/a", "/a/")]}, "two volumes"),
+        ({"volumes": [{"path": f"/{n}", "claim": "x"} for n in range(101)]}, "above the bound"),
+        ({"labels": {"shadowprice.io/job": "x"}}, "set by what runs"),
+        ({"labels": {"a": "b c"}}, "no value of a label"),
+        ({"tolerations": [{"value": "x"}]}, "name a key"),
+        ({"shared_memory": 3}, "amount of memory"),
+        ({"run_as_user": 2**40}, "above the bound"),
+        ({"pull": "Sometimes"}, "pull"),
+    ],
+)
+def test_what_is_no_part_of_a_pod_is_named(pod: dict[str, Any], word: str) -> None:
+    assert word in faults_of(**pod)
+
+
+@pytest.mark.parametrize(
+    ("pod", "name"),
+    [
+        ({"host_network": True}, "host_network"),
+        ({"volumes": [{"path": "/a", "host_path": "/"}]}, "host_path"),
+        ({"volumes": [{"path": "/a", "secret": "s"}]}, "secrets"),
+        ({"service_account": "admin"}, "service_account"),
+        ({"run_as_user": 0}, "root"),
+    ],
+)
+def test_what_reaches_out_of_a_pod_has_to_be_allowed(pod: dict[str, Any], name: str) -> None:
+    spec = order(program_of(image="i", pod=pod))
+    for allow, allowed in (("", False), (name, True)):
+        _, why = plan_of(
+            spec,
+            nodes=NODES,
+            used=lambda _: {},
+            held=(),
+            settings=read_settings({"allow": allow}),
+            namespace="team",
+        )
+        assert (why == "") is allowed
+        assert allowed or f"allow={name}" in why
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"imag": "x"}, "did you mean 'image'"),
+        ({"allow": "host_paths"}, "did you mean 'host_path'"),
+        ({"network": "none"}, "pods, host"),
+        ({"shared": "jobs"}, "absolute"),
+        ({"volume": "jobs"}, "shared=/PATH"),
+        ({"patience": "0"}, "seconds"),
+        ({"namespace": "A b"}, "namespace"),
+        ({"service_url": "here"}, "http://HOST:PORT"),
+        ({"pod": "/no/such/file"}, "No such file"),
+    ],
+)
+def test_settings_that_are_none_are_named(settings: dict[str, str], word: str) -> None:
+    with pytest.raises(InputError, match="--executor-set") as caught:
+        read_settings(settings)
+    assert word in str(caught.value)
+
+
+def test_what_holds_of_all_pods_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text("tolerations: [{key: gpu, operator: Exists}]\nservice_account: trainer\n")
+    settings = read_settings({"pod": str(path)})
+    assert settings.pod["service_account"] == "trainer"
+    path.write_text("tolerashuns: []\n")
+    with pytest.raises(InputError, match="did you mean 'tolerations'"):
+        read_settings({"pod": str(path)})
+
+
+def test_newer_servers_describe_pods_with_gates_and_older_ones_without() -> None:
+    models = pytest.importorskip("kubernetes_asyncio.client.models")
+    fields = models.V1PodSpec.attribute_map.values()  # made from a newer server's description
+    document: dict[str, Any] = {
+        "components": {
+            "schemas": {"io.k8s.api.core.v1.PodSpec": {"properties": {key: {} for key in fields}}}
+        }
+    }
+    assert gates_in(document)
+    properties = document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]
+    del properties["schedulingGates"]
+    assert not gates_in(document)
+    assert not gates_in({})
+
+
+def test_with_gates_pods_wait_for_each_other() -> None:
+    spec = order()
+    place = Place("s", "team", "launch", ("worker-0.x", 1), gated=True)
+    secret = secret_of(spec, place)
+    secret["metadata"]["uid"] = "u"
+    pod = pod_of(spec, processes_of(spec)[0], place, NODES["one"], read_settings({}), secret)
+    assert pod["spec"]["schedulingGates"] == [{"name": "shadowprice.io/together"}]
+    assert pod_view({**pod, "metadata": {**pod["metadata"], "uid": "x"}}).gated

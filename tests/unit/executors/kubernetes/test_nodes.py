@@ -1,0 +1,200 @@
+"""Nodes as servers, and jobs of others, from what an API server tells."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowprice.executors.contract import Observed, ServerSlice, Share
+from shadowprice.executors.kubernetes.nodes import (
+    bears,
+    check_room,
+    node_view,
+    server_of,
+)
+from shadowprice.executors.kubernetes.observing import observed
+from shadowprice.executors.kubernetes.quantities import units
+from shadowprice.executors.kubernetes.views import pod_view
+from shadowprice.executors.local.machine import NoPlaceError
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "milli"),
+    [
+        ("1", 1000),
+        ("250m", 250),
+        ("1.5", 1500),
+        ("2e3", 2_000_000),
+        ("1E2", 100_000),
+        ("3k", 3_000_000),
+        ("100u", 0),
+        ("1500000u", 1500),
+        ("1Ki", 1024_000),
+        ("", 0),
+        (".", 0),
+        ("-3", 0),
+        ("x", 0),
+        ("1Qi", 0),
+        ("1" * 300, 0),
+        (None, 0),
+    ],
+)
+def test_quantities_are_read_as_kubernetes_writes_them(text: object, milli: int) -> None:
+    assert units(text, 1000) == milli
+
+
+@given(st.decimals(0, 10**6, places=3), st.sampled_from(["", "k", "M", "Ki", "Mi", "m"]))
+def test_quantities_are_exact(number: Decimal, suffix: str) -> None:
+    scale = {"": 1, "k": 1000, "M": 10**6, "Ki": 1024, "Mi": 1 << 20, "m": Decimal("0.001")}
+    assert units(f"{number}{suffix}", 1000) == int(number * scale[suffix] * 1000)
+
+
+def node(**more: Any) -> dict[str, Any]:
+    status = {
+        "allocatable": {"cpu": "8", "memory": "16Gi", GPU: "4", "pods": "110"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+    }
+    labels = more.pop("labels", {})
+    return {"metadata": {"name": "n", "uid": "u", "labels": labels}, "spec": more, "status": status}
+
+
+def server(item: dict[str, Any], used: dict[str, int] | None = None) -> ServerSlice:
+    bearing = [{"key": "gpu", "operator": "Exists"}]
+    return server_of(node_view(item), used or {}, gpu=GPU, tolerations=bearing)
+
+
+def test_a_node_has_what_pods_of_others_leave() -> None:
+    assert server(node()).capacity == {"cpu": 8000, "memory": 16 << 30, "gpu": 4000}
+    left = server(node(), {"cpu": 500, "memory": 1 << 30, GPU: 1000}).capacity
+    assert left == {"cpu": 7500, "memory": 15 << 30, "gpu": 3000}
+    assert "cpu" not in server(node(), {"cpu": 9000}).capacity
+    kind = server(node(labels={"nvidia.com/gpu.product": "A100"})).capacity
+    assert kind["gpu/A100"] == 4000
+
+
+@pytest.mark.parametrize(
+    ("spec", "open_"),
+    [
+        ({}, True),
+        ({"unschedulable": True}, False),
+        ({"taints": [{"key": "x", "effect": "NoSchedule"}]}, False),
+        ({"taints": [{"key": "x", "effect": "NoExecute"}]}, False),
+        ({"taints": [{"key": "x", "effect": "PreferNoSchedule"}]}, True),
+        ({"taints": [{"key": "gpu", "value": "a", "effect": "NoSchedule"}]}, True),
+        ({"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}, True),
+    ],
+)
+def test_cordons_and_taints_keep_new_work_off(spec: dict[str, Any], open_: bool) -> None:
+    assert server(node(**spec)).takes_work is open_
+
+
+def test_a_taint_is_borne_by_the_rules_of_kubernetes() -> None:
+    taint = ("k", "v", "NoSchedule")
+    assert bears([{"key": "k", "value": "v"}], taint)
+    assert bears([{"key": "k", "operator": "Exists"}], taint)
+    assert bears([{"operator": "Exists"}], taint)
+    assert not bears([{"key": "k", "value": "w"}], taint)
+    assert not bears([{"key": "k", "value": "v", "effect": "NoExecute"}], taint)
+    assert not bears([], taint)
+
+
+def test_a_node_that_is_not_ready_takes_nothing() -> None:
+    item = node()
+    item["status"]["conditions"][0]["status"] = "Unknown"
+    view = node_view(item)
+    assert not view.ready
+    with pytest.raises(NoPlaceError, match="not ready"):
+        check_room(view, {}, [{"cpu": 1}], [], GPU)
+    item["spec"]["taints"] = [
+        {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute", "value": "off"}
+    ]
+    assert node_view(item).off
+
+
+@pytest.mark.parametrize(
+    ("wanted", "word"),
+    [
+        ([{"gpu": 1000}] * 3, "4 GPUs, 2 of them free, and 3 are asked for"),
+        ([{"gpu": 500}], "no GPU with 0.5"),
+        ([{"cpu": 5000}, {"cpu": 2000}], "6 of cpu free, and 7"),
+        ([{"memory": 17 << 30}], "memory free"),
+        ([{"gpu": 2000, "cpu": 6000, "bandwidth": 10**12}], ""),
+    ],
+)
+def test_room_is_counted_before_pods_would_wait_for_it(
+    wanted: list[dict[str, int]], word: str
+) -> None:
+    view, held = node_view(node()), [{"gpu": 1000, "cpu": 1000}]
+    try:
+        check_room(view, {GPU: 1000, "cpu": 1000}, wanted, held, GPU)
+        said = ""
+    except NoPlaceError as error:
+        said = str(error)
+    assert word in said
+    assert bool(word) is bool(said)
+
+
+def pod(name: str, node_name: str, phase: str = "Running", **more: Any) -> dict[str, Any]:
+    state: dict[str, Any] = {"running": {"startedAt": "2026-11-22T12:00:00Z"}}
+    if phase in {"Succeeded", "Failed"}:
+        state = {
+            "terminated": {
+                "exitCode": int(phase == "Failed"),
+                "startedAt": "2026-11-22T12:00:00Z",
+                "finishedAt": "2026-11-22T13:00:00Z",
+            }
+        }
+    told = {"name": name, "namespace": more.pop("namespace", "vision"), "uid": name, **more}
+    return {
+        "metadata": told,
+        "spec": {"nodeName": node_name, "containers": [{"name": "c"}]},
+        "status": {"phase": phase, "containerStatuses": [{"name": "c", "state": state}]},
+    }
+
+
+def seen(*pods: dict[str, Any]) -> dict[str, Observed]:
+    return {one.job: one for one in observed(map(pod_view, pods), "vision", "")}
+
+
+def test_jobs_of_others_are_known_by_their_controllers() -> None:
+    def kubeflow(kind: str) -> dict[str, Any]:
+        words = {"training.kubeflow.org/job-name": "resnet"}
+        return {"labels": {**words, "training.kubeflow.org/replica-type": kind}}
+
+    found = seen(
+        pod("a", "one", **kubeflow("worker")),
+        pod("b", "two", **kubeflow("worker")),
+        pod("c", "one", **kubeflow("ps")),
+        pod("d", "one", namespace="nlp", ownerReferences=[{"kind": "Job", "name": "bert"}]),
+        pod("e", "one", ownerReferences=[{"kind": "ReplicaSet", "name": "web"}]),
+        pod("f", "one", "Succeeded", labels={"job-name": "over"}),
+        pod("g", "one", "Failed", labels={"job-name": "broken"}),
+        pod("h", "one", "Failed", labels={"job-name": "again"}),
+        pod("i", "two", labels={"job-name": "again"}),
+        pod("j", "", "Pending", labels={"job-name": "waits"}) | {"status": {"phase": "Pending"}},
+    )
+    assert set(found) == {"resnet", "nlp/bert", "over", "broken", "again"}
+    assert found["resnet"].placement == (Share("one", 1, 1), Share("two", 1))
+    assert (found["resnet"].tenant, found["resnet"].ended) == ("vision", None)
+    assert found["nlp/bert"].tenant == "nlp"
+    assert (found["over"].done, found["broken"].done) == (True, False)
+    assert found["over"].ended == found["over"].since + 3600.0
+    assert found["again"].placement == (Share("two", 1),)
+
+
+def test_pods_ask_for_what_the_scheduler_counts() -> None:
+    item = pod("a", "one")
+    item["spec"]["containers"] = [
+        {"name": "c", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2", GPU: "1"}}},
+        {"name": "d", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}},
+    ]
+    item["spec"]["initContainers"] = [{"name": "i", "resources": {"requests": {"cpu": "3"}}}]
+    item["spec"]["overhead"] = {"cpu": "100m"}
+    assert pod_view(item).takes == {"cpu": 3100, GPU: 1000, "memory": 1 << 30}
