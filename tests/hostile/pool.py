@@ -170,7 +170,7 @@ def judge(
 
 def _replaceable(name: str) -> bool:
     """Whether a file laid out for a case is a result that a command may write again."""
-    return name.split("/", maxsplit=1)[0] in {"run", "run2", "p.json"}
+    return name.split("/", maxsplit=1)[0] in {"run", "run2", "p.json", "kept"}
 
 
 RUNS: Mapping[str, tuple[documents.Document, documents.Document, tuple[str, ...]]] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,14 +126,18 @@ class Cluster:
     @cached_property
     def kinds(self) -> NDArray[np.int64]:
         """Number of each server's kind: equal role and equal capacity, shape (servers,)."""
+        carries = np.stack([self.hosts_workers, self.hosts_ps], axis=1)
+        other = np.ones(self.servers, dtype=np.bool_)
+        other[1:] = (carries[1:] != carries[:-1]).any(axis=1)
+        other[1:] |= (self.capacity[1:] != self.capacity[:-1]).any(axis=1)
+        # Equal servers mostly stand side by side: one of each such row is looked at.
         seen: dict[tuple[Role, bytes], int] = {}
-        return np.array(
-            [
-                seen.setdefault((role, row.tobytes()), len(seen))
-                for role, row in zip(self.roles, self.capacity, strict=True)
-            ],
-            dtype=np.int64,
-        )
+        firsts = np.flatnonzero(other)
+        kinds = [
+            seen.setdefault((self.roles[row], self.capacity[row].tobytes()), len(seen))
+            for row in firsts.tolist()
+        ]
+        return np.repeat(np.array(kinds, dtype=np.int64), np.diff(firsts, append=self.servers))
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -239,10 +244,14 @@ def build_cluster(
     """
     resources = tuple(dict.fromkeys(_resource_names(servers)))
     capacity = np.zeros((len(servers), len(resources)), dtype=np.int64)
-    for row, (_, _, amounts) in enumerate(servers):
-        for column, resource in enumerate(resources):
-            absent = UNLIMITED if resource == BANDWIDTH else 0
-            capacity[row, column] = amounts.get(resource, absent)
+    row = 0
+    for _, equal in groupby(servers, key=lambda server: id(server[2])):
+        held = [amounts for _, _, amounts in equal]
+        capacity[row : row + len(held)] = [
+            held[0].get(resource, UNLIMITED if resource == BANDWIDTH else 0)
+            for resource in resources
+        ]
+        row += len(held)
     return Cluster(
         slot_seconds=slot_seconds,
         horizon=horizon,
@@ -259,5 +268,5 @@ def build_cluster(
 
 
 def _resource_names(servers: Sequence[tuple[str, Role, Mapping[str, int]]]) -> Iterator[str]:
-    for _, _, amounts in servers:
-        yield from amounts
+    for _, equal in groupby(servers, key=lambda server: id(server[2])):
+        yield from next(equal)[2]

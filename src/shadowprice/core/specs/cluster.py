@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Final, Literal
@@ -153,13 +153,15 @@ class ClusterSpec(Spec):
         holders += [(f"tenants[{at}].share", t.share) for at, t in enumerate(self.tenants)]
         for where, amounts in holders:
             faults += _dimension_faults(f"{place}: {where}", amounts, dimensions)
+        # Equal servers share what they hold: an entry may stand for a hundred thousand.
         servers = [
-            (name, Role(server.role), plain(server.capacity))
+            (name, role, amounts)
             for server in self.servers
+            for role, amounts in [(Role(server.role), plain(server.capacity))]
             for name in server.names()
         ]
-        faults += _duplicates(f"{place}: servers", (name for name, _, _ in servers))
-        faults += _duplicates(f"{place}: tenants", (tenant.name for tenant in self.tenants))
+        faults += _duplicates(f"{place}: servers", [name for name, _, _ in servers])
+        faults += _duplicates(f"{place}: tenants", [tenant.name for tenant in self.tenants])
         owned = {name for server in self.servers for name in server.capacity}
         for at, tenant in enumerate(self.tenants):
             for name in tenant.share.keys() - owned:
@@ -217,7 +219,9 @@ def _dimension_faults(
     return faults
 
 
-def _duplicates(place: str, names: Iterable[str]) -> list[Fault]:
+def _duplicates(place: str, names: Sequence[str]) -> list[Fault]:
+    if len(set(names)) == len(names):
+        return []
     seen: set[str] = set()
     faults = []
     for name in names:
