@@ -38,7 +38,7 @@ SPEC: Mapping[str, Any] = definition(rules=True)["spec"]["versions"][0]["schema"
 
 
 def test_what_is_committed_is_current() -> None:
-    assert main(check=True) == 0, "run python tools/kubernetes_manifests.py"
+    assert main(check=True) == 0, "run python -m tools.kubernetes_manifests"
 
 
 def schemas(schema: Mapping[str, Any], path: str = "spec") -> Iterator[tuple[str, Any]]:

@@ -33,12 +33,17 @@ async def healthz() -> JSONResponse:
 
 @router.get("/readyz", **documents.READY)
 async def readyz(request: Request) -> JSONResponse:
-    """Say whether the service can do its work; 503 while it stands by or cannot write."""
+    """Say whether the service can do its work; 503 while it stands by or cannot write.
+
+    With `?standby=ready` one that stands by is ready, as a replica is that can take over.
+    """
     why = service_of(request).ready()
     if why is None:
         return answer({"status": "ready"})
     # Nobody has shown a token: what exactly is wrong is the operator's business.
     standby = service_of(request).driver is None
+    if standby and request.query_params.get("standby") == "ready":
+        return answer({"status": "standby"})
     return answer({"status": "standby" if standby else "not ready"}, 503)
 
 

@@ -1,0 +1,121 @@
+"""The chart: rendered by Go's templates, it is the plain manifests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tools import kubernetes_manifests, kubernetes_objects
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "deploy" / "helm" / "shadowprice"
+GO = shutil.which("go") or "/usr/lib/go/bin/go"
+
+needs_go = pytest.mark.skipif(not Path(GO).exists(), reason="there is no go to render with")
+
+
+def rendered(folder: Path, version: str, namespace: str, **changed: Any) -> list[dict[str, Any]]:
+    values = {**yaml.safe_load((CHART / "values.yaml").read_text()), **changed}
+    done = subprocess.run(
+        [GO, "run", str(ROOT / "tools" / "chart" / "main.go"), str(CHART), version, namespace],
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HOME": str(folder), "PATH": "/usr/bin:/bin", "GOFLAGS": "-mod=mod"},
+    )
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def by_name(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    found = {}
+    for one in documents:
+        name = f"{one['kind']}/{one['metadata'].get('namespace')}/{one['metadata']['name']}"
+        assert name not in found
+        found[name] = one
+        if one["kind"] == "ConfigMap":  # a file within is YAML of its own
+            one["data"] = {key: yaml.safe_load(text) for key, text in one["data"].items()}
+    return found
+
+
+@needs_go
+def test_the_chart_is_the_manifests(tmp_path: Path) -> None:
+    values = {**kubernetes_objects.VALUES, "namespace": kubernetes_objects.NAMESPACE}
+    plain = [one for one in kubernetes_manifests.plain() if one["kind"] != "Namespace"]
+    for version, budget, rules in (
+        ("v1.20.2", "policy/v1beta1", False),
+        ("v1.31.0", "policy/v1", True),
+    ):
+        found = by_name(rendered(tmp_path, version, kubernetes_objects.NAMESPACE))
+        crd = found.pop("CustomResourceDefinition/None/trainingjobs.shadowprice.io")
+        assert ("x-kubernetes-validations" in json.dumps(crd)) == rules
+        assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert found == by_name(
+            [*json.loads(json.dumps(plain)), kubernetes_objects.budget(values, budget)]
+        )
+
+
+@needs_go
+def test_values_reach_what_they_are_for(tmp_path: Path) -> None:
+    found = by_name(
+        rendered(
+            tmp_path,
+            "v1.31.0",
+            "prod",
+            replicas=3,
+            image="registry.example/shadowprice:2",
+            jobNamespaces=["vision", "prod", "speech"],
+            arguments=["--set=steady=true", "--keep=30d"],
+            networkPolicy=False,
+        )
+    )
+    pod = found["Deployment/prod/shadowprice"]["spec"]
+    assert pod["replicas"] == 3
+    [container] = pod["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example/shadowprice:2"
+    assert container["args"][-2:] == ["--set=steady=true", "--keep=30d"]
+    bound = {name.split("/")[1] for name in found if name.endswith("/shadowprice-jobs")}
+    assert bound == {"None", "prod", "vision", "speech"}  # and the role itself
+    for one in found.values():
+        for subject in one.get("subjects", ()):
+            assert subject["namespace"] == "prod"
+    assert "NetworkPolicy/prod/shadowprice" not in found
+
+
+def test_least_is_allowed() -> None:
+    rules = [*kubernetes_objects.WATCHED, *kubernetes_objects.RUNNING, *kubernetes_objects.KEEPING]
+    for rule in rules:
+        assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
+        assert not {"pods/binding", "pods/exec", "bindings"} & set(rule["resources"])
+        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+    everywhere = {
+        (resource, verb)
+        for rule in kubernetes_objects.WATCHED
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb not in {"get", "list", "watch"}
+    }
+    assert everywhere == {
+        ("trainingjobs", "patch"),
+        ("trainingjobs/status", "patch"),
+        ("events", "create"),
+    }
+    assert not any("secrets" in rule["resources"] for rule in kubernetes_objects.WATCHED)
+
+
+def test_pods_are_confined() -> None:
+    [deployment] = [one for one in kubernetes_manifests.plain() if one["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"]
+    for container in (*pod["containers"], *pod["initContainers"]):
+        secured = container["securityContext"]
+        assert secured["readOnlyRootFilesystem"]
+        assert not secured["allowPrivilegeEscalation"]
+        assert secured["capabilities"] == {"drop": ["ALL"]}

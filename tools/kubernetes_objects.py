@@ -1,0 +1,269 @@
+"""The objects that install the service in a cluster, with the chart's default values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shadowprice.kubernetes.names import ACTIVE_LABEL, GROUP, PLURAL
+
+Document = dict[str, Any]
+Values = Mapping[str, Any]
+
+NAME: Final = "shadowprice"
+NAMESPACE: Final = "shadowprice"
+USER: Final = 65_532
+PORT: Final = 8642
+LABELS: Final = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/instance": NAME}
+
+VALUES: Final[Mapping[str, Any]] = {
+    "image": "shadowprice:latest",
+    "imagePullPolicy": "IfNotPresent",
+    "replicas": 2,
+    "policy": "rolling",
+    "arguments": [],
+    "jobNamespaces": [],
+    "database": {"secret": "shadowprice-database", "key": "url"},
+    "token": {"secret": "shadowprice-token", "key": "token"},
+    "cluster": {
+        "slot": "20min",
+        "horizon": 300,
+        "servers": [{"name": "placeholder", "capacity": {"gpu": 8, "cpu": 32, "memory": "244GiB"}}],
+    },
+    "resources": {
+        "requests": {"cpu": "500m", "memory": "512Mi"},
+        "limits": {"memory": "2Gi"},
+    },
+    "networkPolicy": True,
+}
+
+WATCHED: Final[list[Document]] = [
+    {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [GROUP], "resources": [f"{PLURAL}/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["namespaces", "nodes"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+]
+"""What the service sees of the whole cluster, and the little that it writes everywhere."""
+
+RUNNING: Final[list[Document]] = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "patch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "delete"]},
+    {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"]},
+]
+"""What it may do where jobs run, and nowhere else."""
+
+KEEPING: Final[list[Document]] = [
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "create", "update"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
+]
+"""What it may do in its own namespace: election, records of generations, the mark of who writes."""
+
+
+def _object(kind: str, version: str, name: str, namespace: str = "", **more: Any) -> Document:
+    meta: Document = {"name": name, "labels": dict(LABELS)}
+    if namespace:
+        meta["namespace"] = namespace
+    return {"apiVersion": version, "kind": kind, "metadata": meta, **more}
+
+
+def _binding(values: Values, role: str, kind: str) -> Document:
+    return {
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": values["namespace"]}],
+    }
+
+
+def permissions(values: Values) -> list[Document]:
+    """Return the account, its roles, and what binds them."""
+    rbac, space = "rbac.authorization.k8s.io/v1", values["namespace"]
+    everywhere = _binding(values, NAME, "ClusterRole")
+    return [
+        _object("ServiceAccount", "v1", NAME, space),
+        _object("ClusterRole", rbac, NAME, rules=WATCHED),
+        _object("ClusterRoleBinding", rbac, NAME, **everywhere),
+        _object("ClusterRole", rbac, f"{NAME}-jobs", rules=RUNNING),
+        _object("Role", rbac, NAME, space, rules=KEEPING),
+        _object("RoleBinding", rbac, NAME, space, **_binding(values, NAME, "Role")),
+    ]
+
+
+def job_binding(values: Values, namespace: str) -> Document:
+    """Return what lets the service run jobs in a namespace."""
+    jobs = f"{NAME}-jobs"
+    binding = _binding(values, jobs, "ClusterRole")
+    return _object("RoleBinding", "rbac.authorization.k8s.io/v1", jobs, namespace, **binding)
+
+
+def cluster(values: Values, text: str) -> Document:
+    """Return what holds the cluster file."""
+    name = f"{NAME}-cluster"
+    return _object("ConfigMap", "v1", name, values["namespace"], data={"cluster.yaml": text})
+
+
+def service(values: Values) -> Document:
+    """Return the way to the replica that writes."""
+    spec = {
+        "selector": {**LABELS, ACTIVE_LABEL: "true"},
+        "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+    }
+    return _object("Service", "v1", NAME, values["namespace"], spec=spec)
+
+
+def budget(values: Values, version: str) -> Document:
+    """Return what keeps one replica while nodes are drained."""
+    spec = {"minAvailable": 1, "selector": {"matchLabels": dict(LABELS)}}
+    return _object("PodDisruptionBudget", version, NAME, values["namespace"], spec=spec)
+
+
+def deployment(values: Values) -> Document:
+    """Return the replicas."""
+    # The pod's template has more labels than the selector: who writes marks itself.
+    secured = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    kept = "/run/shadowprice"
+    own = {"fieldRef": {"fieldPath": "metadata.name"}}
+    space = {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    database = values["database"]
+    url = {"secretKeyRef": {"name": database["secret"], "key": database["key"]}}
+    container: Document = {
+        "name": NAME,
+        "image": values["image"],
+        "imagePullPolicy": values["imagePullPolicy"],
+        "args": [
+            "serve",
+            "--cluster=/etc/shadowprice/cluster.yaml",
+            "--data=$(DATABASE)",
+            f"--listen=0.0.0.0:{PORT}",
+            "--policy=" + values["policy"],
+            "--executor=kubernetes",
+            "--address=in-cluster",
+            "--trainingjobs=in-cluster",
+            f"--lease=$(POD_NAMESPACE)/{NAME}",
+            f"--token-file={kept}/operator.token",
+            f"--executor-set=service_url=http://{NAME}.$(POD_NAMESPACE)",
+            *values["arguments"],
+        ],
+        "env": [
+            {"name": "POD_NAME", "valueFrom": own},
+            {"name": "POD_NAMESPACE", "valueFrom": space},
+            {"name": "DATABASE", "valueFrom": url},
+        ],
+        "workingDir": "/var/lib/shadowprice",
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "startupProbe": _probe("/healthz", periodSeconds=2, failureThreshold=90),
+        "livenessProbe": _probe("/healthz", periodSeconds=10, failureThreshold=6, timeoutSeconds=5),
+        "readinessProbe": _probe("/readyz?standby=ready", periodSeconds=5, timeoutSeconds=5),
+        "resources": values["resources"],
+        "securityContext": secured,
+        "volumeMounts": [
+            {"name": "cluster", "mountPath": "/etc/shadowprice", "readOnly": True},
+            {"name": "own", "mountPath": kept, "subPath": "run"},
+            {"name": "own", "mountPath": "/var/lib/shadowprice", "subPath": "lib"},
+            {"name": "own", "mountPath": "/tmp", "subPath": "tmp"},
+        ],
+    }
+    # The token's file is its owner's alone; a secret's is a link that the group reads.
+    token: Document = {
+        "name": "token",
+        "image": values["image"],
+        "imagePullPolicy": values["imagePullPolicy"],
+        "command": ["install", "-m", "600", "/secret/token", f"{kept}/operator.token"],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": secured,
+        "volumeMounts": [
+            {"name": "token", "mountPath": "/secret", "readOnly": True},
+            {"name": "own", "mountPath": kept, "subPath": "run"},
+        ],
+    }
+    key = values["token"]
+    pod: Document = {
+        "serviceAccountName": NAME,
+        "terminationGracePeriodSeconds": 60,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 100,
+                        "podAffinityTerm": {
+                            "topologyKey": "kubernetes.io/hostname",
+                            "labelSelector": {"matchLabels": dict(LABELS)},
+                        },
+                    }
+                ]
+            }
+        },
+        "initContainers": [token],
+        "containers": [container],
+        "volumes": [
+            {"name": "cluster", "configMap": {"name": f"{NAME}-cluster"}},
+            {"name": "own", "emptyDir": {"sizeLimit": "1Gi"}},
+            {
+                "name": "token",
+                "secret": {
+                    "secretName": key["secret"],
+                    "defaultMode": 0o440,
+                    "items": [{"key": key["key"], "path": "token"}],
+                },
+            },
+        ],
+    }
+    return _object(
+        "Deployment",
+        "apps/v1",
+        NAME,
+        values["namespace"],
+        spec={
+            "replicas": values["replicas"],
+            "selector": {"matchLabels": dict(LABELS)},
+            "strategy": {"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1}},
+            "template": {"metadata": {"labels": {**LABELS, ACTIVE_LABEL: "false"}}, "spec": pod},
+        },
+    )
+
+
+def _probe(path: str, **more: int) -> Document:
+    return {"httpGet": {"path": path, "port": "http"}, **more}
+
+
+def network_policy(values: Values) -> Document:
+    """Return who speaks with the replicas, and with whom they speak."""
+
+    def open_to(*ports: int) -> list[Document]:
+        return [{"protocol": "TCP", "port": port} for port in ports]
+
+    names = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
+    return _object(
+        "NetworkPolicy",
+        "networking.k8s.io/v1",
+        NAME,
+        values["namespace"],
+        spec={
+            "podSelector": {"matchLabels": dict(LABELS)},
+            "policyTypes": ["Ingress", "Egress"],
+            # Jobs report from their namespaces, users come by the API server's proxy: by token.
+            "ingress": [{"ports": open_to(PORT)}],
+            # Names, the API server, and PostgreSQL; nothing else.
+            "egress": [{"ports": names}, {"ports": open_to(443, 6443, 5432)}],
+        },
+    )
