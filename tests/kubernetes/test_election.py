@@ -1,0 +1,183 @@
+"""Two replicas, one Lease, one PostgreSQL: frozen, killed, ended; one writes, none older after."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from tools.testbed import Testbed
+
+from tests.kubernetes.operators import CLUSTER, DEPLOY, User, eventually, installed, manifest
+from tests.postgres import binaries, postgres
+
+pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL")
+
+
+@pytest.fixture(scope="module")
+def user(control_plane: Testbed) -> User:
+    user = installed(control_plane)
+    control_plane.kubectl("apply", "-f", str(DEPLOY / "shadowprice.yaml"))
+    # Its own replicas have no image here, and are not what is tried.
+    control_plane.kubectl("-n", "shadowprice", "scale", "deployment", "shadowprice", "--replicas=0")
+    return user
+
+
+class Replica:
+    """A process of the service, as the account that the manifests make."""
+
+    def __init__(self, name: str, folder: Path, bed: Testbed, database: str) -> None:
+        self.folder = folder / name
+        self.folder.mkdir()
+        cluster = self.folder / "cluster.yaml"
+        cluster.write_text(yaml.safe_dump({**CLUSTER, "slot": "1h"}))  # nothing runs meanwhile
+        token = folder / "operator.token"
+        if not token.exists():
+            token.touch(0o600)
+            token.write_text("sp_" + "a" * 60)
+        self.log = self.folder / "log"
+        words = [
+            "serve", "-c", str(cluster), "--data", database, "--listen", "127.0.0.1:0",
+            "-o", "json", "--policy", "fifo", "--token-file", str(token),
+            "--lease", "shadowprice/shadowprice",
+            "--trainingjobs", str(bed.account("shadowprice", "shadowprice")),
+        ]  # fmt: skip
+        main = "from shadowprice.cli.main import run; run()"
+        log = self.log.open("w")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", main, *words],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "POD_NAME": name},
+        )
+        log.close()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()
+        headers = {"Authorization": f"Bearer {token.read_text()}"}
+        self.client = httpx.Client(
+            base_url=json.loads(line)["address"], headers=headers, timeout=20
+        )
+
+    def ready(self) -> bool:
+        return self.client.get("/readyz").status_code == 200
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.client.close()
+
+
+@contextmanager
+def replicas(bed: Testbed, folder: Path, database: str) -> Iterator[Any]:
+    made: list[Replica] = []
+
+    def another(name: str) -> Replica:
+        made.append(Replica(name, folder, bed, database))
+        return made[-1]
+
+    try:
+        yield another
+    finally:
+        for one in made:
+            one.end()
+
+
+def lease(user: User) -> dict[str, Any]:
+    text = user.bed.kubectl("-n", "shadowprice", "get", "lease", "shadowprice", "-o", "json")
+    return dict(json.loads(text)["spec"])
+
+
+def test_a_frozen_leader_is_replaced_and_writes_nothing_any_more(
+    user: User, tmp_path: Path
+) -> None:
+    with postgres() as server, replicas(user.bed, tmp_path, server.url) as another:
+        first = another("first")
+        eventually(first.ready, "the first leader")
+        user.apply(manifest("kept"), manifest("gone"))
+        eventually(lambda: user.status("gone").get("state"), "a status")
+        eventually(lambda: user.status("kept").get("state"), "a status")
+        epoch = user.status("kept")["epoch"]
+        assert epoch == lease(user)["leaseTransitions"]
+        second = another("second")
+        assert second.client.get("/readyz").status_code == 503
+        assert second.client.get("/readyz?standby=ready").status_code == 200
+        assert second.client.get("/v1/jobs").status_code == 503
+
+        first.process.send_signal(signal.SIGSTOP)
+        eventually(second.ready, "the second leader")
+        later = lease(user)["leaseTransitions"]
+        assert later > epoch
+        eventually(lambda: user.status("kept").get("epoch") == later, "the mark of the new leader")
+        user.apply(manifest("kept", utility={"kind": "constant", "value": 7}))
+        user.delete("gone")
+        user.gone("gone")
+        user.apply(manifest("gone"))  # another job of that name
+        user.waits_for("kept", "Edited")
+
+        first.process.send_signal(signal.SIGCONT)
+        assert first.process.wait(60) == 1
+        assert "leads no more" in first.log.read_text()
+        assert second.ready()
+        eventually(lambda: user.status("gone").get("epoch") == later, "the new job")
+        jobs = second.client.get("/v1/jobs").json()["jobs"]
+        states = {one["name"]: one["state"] for one in jobs}
+        assert len(states) == 3, states
+        assert sorted(states.values()).count("cancelled") == 1
+        kept = user.status("kept")
+        assert kept["epoch"] == later
+        found = second.client.get(f"/v1/jobs/{kept['job']}").json()
+        assert found["spec"]["utility"]["value"] == 7
+
+        # One that ends in order lets the lease go: the next need not wait for it to run out.
+        third = another("third")
+        second.process.terminate()
+        assert second.process.wait(60) in {0, 143}
+        eventually(third.ready, "the third leader")
+        assert lease(user)["leaseTransitions"] > later
+        user.delete("kept", "gone")
+        user.gone("kept")
+        user.gone("gone")
+
+
+def test_a_killed_leader_loses_and_doubles_nothing(user: User, tmp_path: Path) -> None:
+    with postgres() as server, replicas(user.bed, tmp_path, server.url) as another:
+        first, second = another("first"), another("second")
+        eventually(lambda: first.ready() or second.ready(), "a leader")
+        leader, standby = (first, second) if first.ready() else (second, first)
+        names = [f"many-{number}" for number in range(20)]
+        user.apply(*(manifest(name) for name in names))
+        leader.process.kill()  # in the middle of them
+        eventually(standby.ready, "the other leader")
+        later = lease(user)["leaseTransitions"]
+
+        def followed() -> bool:
+            text = user.bed.kubectl("get", "tj", "-o", "json")
+            items = json.loads(text)["items"]
+            return len(items) == 20 and all(
+                one.get("status", {}).get("epoch") == later for one in items
+            )
+
+        eventually(followed, "all of them")
+        jobs = standby.client.get("/v1/jobs?limit=100").json()["jobs"]
+        assert len(jobs) == 20
+        user.delete(*names)
+        for name in names:
+            user.gone(name)
+        states = {one["state"] for one in standby.client.get("/v1/jobs").json()["jobs"]}
+        assert states == {"cancelled"}
