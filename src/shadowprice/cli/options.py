@@ -213,24 +213,31 @@ def policy_settings(
     return result
 
 
-def _pair(text: str) -> tuple[str, Any]:
+def _pair(text: str, place: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
-        raise InputError(Fault("--set", f"{shown(text)} is no parameter", "write KEY=VALUE"))
+        raise InputError(Fault(place, f"{shown(text)} is no parameter", "write KEY=VALUE"))
     value = value.strip()
     if value[0] in "[{":
         try:
             return key.strip(), tomllib.loads(f"value = {value}")["value"]
         except RecursionError as error:
-            raise InputError(Fault(f"--set {shown(key)}", "is nested too deeply")) from error
+            raise InputError(Fault(f"{place} {shown(key)}", "is nested too deeply")) from error
         except ValueError as error:
             message = f"{shown(value)} is not TOML: {error}"
-            raise InputError(Fault(f"--set {shown(key)}", message)) from error
+            raise InputError(Fault(f"{place} {shown(key)}", message)) from error
     return key.strip(), value
 
 
-def setting(text: str) -> dict[str, Any]:
+def setting(text: str, place: str = "--set") -> dict[str, Any]:
     """Return one ``KEY=VALUE`` pair as nested mappings.
+
+    Parameters
+    ----------
+    text : str
+        The pair.
+    place : str
+        Where it stands, for errors.
 
     Raises
     ------
@@ -239,7 +246,7 @@ def setting(text: str) -> dict[str, Any]:
     """
     from shadowprice.policies.registry import nested
 
-    return nested([_pair(text)])
+    return nested([_pair(text, place)])
 
 
 def merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
@@ -271,7 +278,7 @@ class NamedVariant:
         """Return the settings of the call with this variant's own on top."""
         merged = deepcopy(settings)
         for pair in self.pairs:
-            merge(merged, setting(pair))
+            merge(merged, setting(pair, f"--policy {self.policy}"))
         return merged
 
 

@@ -135,3 +135,11 @@ def test_a_wrong_file_waits_for_no_compiler(tmp_path: Path, command: str) -> Non
     )
     assert done.stdout.split() == ["False", "2"]
     assert "above the bound of 250,000 values" in done.stderr
+
+
+def test_a_wrong_pair_is_told_where_it_stands() -> None:
+    for text, place in (("rich?x", "--policy rich: 'x'"), ("rich?x=[", "--policy rich 'x'")):
+        [variant] = variants(text)
+        with pytest.raises(InputError) as caught:
+            variant.over({})
+        assert str(caught.value).startswith(place)
