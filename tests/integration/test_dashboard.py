@@ -109,7 +109,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     try:
         with running(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found:
             for job in (
-                training("trains", 2_000, 0.25),
+                training("trains", 2_000, 0.25, family="digits <i>"),
                 training("others", 2_000, 1.0, tenant="blue <b>"),
                 training("short", 4),
                 training("fails", 4, run={"command": ["false"]}),
@@ -279,7 +279,12 @@ def test_a_job_tells_its_story(browser: Browser, live: Running) -> None:
         assert {row[0] for row in numbers_of(where.locator(".numbers"))} <= {"g-0", "g-1", "g-2"}
         page.get_by_text("What was submitted").click()
         assert '"minibatches": 4' in page.locator("details.spec pre").inner_text()
+        go(page, "#/job/trains")  # it brought the curve of a family, and says so
+        tiles = page.locator(".tiles").inner_text()
+        assert "estimated" in tiles
+        assert "from the family digits <i>" in tiles
         go(page, "#/job/fails")
+        assert "Speed" not in page.locator(".tiles").inner_text()  # as it was stated
         assert "It gave up" in page.get_by_role("alert").inner_text()
         assert visit.faults == []
 

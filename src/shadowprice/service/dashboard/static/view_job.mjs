@@ -84,6 +84,7 @@ export class JobView {
       tile("Done", percent(share), [bar(share, `${percent(share)} of the work done`, { wide: true, kind: late && !finished ? "late" : "" }), ` ${number(job.progress)} of ${number(job.required)} mini-batches`]),
       tile("Runs on", job.servers.length ? `${number(job.workers)}${job.ps ? ` + ${number(job.ps)} ps` : ""}` : "–", job.servers.length ? job.servers.slice(0, 3).map(shown).join(", ") + (job.servers.length > 3 ? ` and ${job.servers.length - 3} more` : "") : "nothing of it runs"),
       tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `for ${number(job.cost)} of what others could use`),
+      ...speed(job.speed),
       ...(job.points ? [tile("Points", number(job.points.price), job.points.refund === null ? `paid; ${number(job.points.used)} used so far` : `paid; ${number(job.points.refund)} came back`)] : []),
       tile("Generation", number(job.generation), job.failures ? `${number(job.failures)} failed` : job.generation > 1 ? `moved ${job.generation - 1} time${job.generation === 2 ? "" : "s"}` : ""),
     );
@@ -211,6 +212,14 @@ export class JobView {
 }
 
 const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: "b-c0", resized: "b-c0", moved: "b-c1", standby: "b-c1", retrying: "b-c1", lost: "b-c1", broken: "b-c4", refused: "b-c4", failed: "b-c4", "given-up": "b-c4" };
+
+/** Where what is believed of a job's speed comes from, as a tile; none where it is as its owner stated. */
+function speed(told) {
+  const measured = told?.measured ?? [];
+  const known = measured.length ? `measured with ${measured.map((one) => number(one)).join(", ")} workers` : "not measured yet";
+  if (told?.from === "family") return [tile("Speed", "estimated", `from the family ${shown(told.family)}; ${known}`)];
+  return measured.length ? [tile("Speed", "measured", known)] : [];
+}
 
 function ended(one) {
   const [first] = String(one.reason ?? "").split("\n");
