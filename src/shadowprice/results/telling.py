@@ -225,7 +225,10 @@ def _happened(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
     job = story.job
     if story.ran:
         yield from _stays(story, "ran", story.ran, most)
-        yield "" if most != 0 else "ran", f"{_count(job['worker_slots'], 'worker-slot')} in all"
+        told = f"{_count(job['worker_slots'], 'worker-slot')} in all"
+        if job.get("cost") is not None:
+            told += f", {job['cost']:,.4g} of the servers' cost"
+        yield "" if most != 0 else "ran", told
     else:
         yield "ran", "never"
     outcome = job["outcome"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,13 @@ import pytest
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.specs import ClusterSpec, validate
 from shadowprice.engine import Engine
+from shadowprice.results.files import write_run
 from shadowprice.results.observer import Observer
+from shadowprice.results.report.page import render_report
+from shadowprice.results.report.scales import number
+from shadowprice.results.report.section_stories import stories
+from shadowprice.results.story import read_story
+from shadowprice.results.telling import story_lines
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from tests.replays import world
 
@@ -78,6 +85,27 @@ def test_a_run_without_prices_tells_no_money() -> None:
     run = record_run(scenario, "fifo", build_policy(scenario, "fifo", {}))
     assert "money" not in run.summary
     assert "cost" not in run.jobs.columns
+    assert "cost of what jobs used" not in render_report(run)
+    assert "money" not in stories(run, run.jobs, {})["jobs"]
+
+
+def test_pages_and_stories_tell_what_jobs_and_the_cluster_cost(tmp_path: Path) -> None:
+    on, jobs, _ = world(1)
+    on = replace(on, costs=np.arange(1.0, on.servers + 1.0))
+    scenario = Scenario(on, jobs, until=40)
+    run = record_run(scenario, "fifo", build_policy(scenario, "fifo", {}))
+    page, told = render_report(run), stories(run, run.jobs, {})
+    money = run.summary["money"]
+    for name in ("used", "whole"):
+        assert number(money[name]) in page
+    assert "cost of what jobs used" in page
+    assert told["jobs"]["money"] == pytest.approx(run.jobs["cost"].to_list(), rel=1e-5)
+    headings = {column["key"]: column["heading"] for column in told["columns"]}
+    assert headings["money"] == "cost"
+    job = max(run.jobs.rows(named=True), key=lambda row: row["cost"])["job"]
+    write_run(run, tmp_path)
+    lines = story_lines(read_story(tmp_path, job), None)
+    assert any(" of the servers' cost" in line for _, line in lines)
 
 
 def test_prices_are_read_from_the_cluster_file() -> None:

@@ -143,6 +143,12 @@ def run_tiles(run: Run) -> list[Tile]:
             f"{number(jct['restricted_mean'])} slots"
         )
         tiles.append(("mean completion", f"{number(jct['mean'])} slots", after))
+    money = summary.get("money")
+    if money is not None:
+        per = money["utility_per_used"]
+        after = "" if per is None else f"{number(per)} utility per cost; "
+        after += f"the whole cluster: {number(money['whole'])}"
+        tiles.append(("cost of what jobs used", number(money["used"]), after))
     if latency.get("decisions"):
         tiles.append(
             (

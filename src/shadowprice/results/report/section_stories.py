@@ -40,6 +40,7 @@ COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
     ("worker_slots", "worker-slots", {"numeric": True, "minor": True}),
     ("value", "value", {"numeric": True, "minor": True}),
     ("cost", "price", {"numeric": True, "minor": True}),
+    ("money", "cost", {"numeric": True, "minor": True}),
     ("utility", "utility", {"numeric": True}),
 )
 """The table of jobs: column, heading, and what `Column` says of it."""
@@ -108,15 +109,18 @@ def stories(
     ran = _ran(run, names)
     plan = _planned(names, decisions)
     planned, kept = _compare(ran, plan, len(names))
+    # A decision's cost is a price in utility; the job table's is money, where servers cost any.
+    priced = "cost" in chosen.columns
     frame = chosen.with_columns(
-        pl.Series("cost", [record.get("cost") for record in last], dtype=pl.Float64())
+        pl.Series("cost", [record.get("cost") for record in last], dtype=pl.Float64()),
+        money=chosen["cost"] if priced else pl.lit(None, dtype=pl.Float64()),
     )
     shown = [column for column in COLUMNS if frame[column[0]].null_count() < len(frame)]
     numbers = ("arrival", "start", "completion", "target", "late", "worker_slots")
     columns: dict[str, Any] = {key: frame[key].to_list() for key in ("job", "class", "outcome")}
     if any(tenant is not None for tenant in frame["tenant"]):
         columns["tenant"] = frame["tenant"].to_list()
-    for key in (*numbers, "value", "cost", "utility"):
+    for key in (*numbers, "value", "cost", *(["money"] if priced else []), "utility"):
         columns[key] = rounded(frame[key].cast(pl.Float64).fill_null(float("nan")).to_numpy(), 6)
     columns["planned"] = planned.tolist()
     columns["advised"] = [int(name in run.advice) for name in names]
