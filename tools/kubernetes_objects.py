@@ -63,7 +63,7 @@ KEEPING: Final[list[Document]] = [
     {
         "apiGroups": [""],
         "resources": ["configmaps"],
-        "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
+        "verbs": ["get", "list", "create", "update"],
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
 ]

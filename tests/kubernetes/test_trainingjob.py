@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tools.testbed import Testbed
 from tools.testbed.places import TestbedError
 
-from tests.kubernetes.operators import User, eventually, installed, manifest, operated
+from tests.kubernetes.operators import DEPLOY, User, eventually, installed, manifest, operated
 from tests.services import Running
 
 
@@ -146,6 +151,11 @@ def test_what_never_fits_is_rejected_with_the_reason(user: User, service: Runnin
     rejected = user.waits_for("large", "Rejected")
     assert rejected["reason"] == "DoesNotFit"
     assert rejected["message"]
+
+    def told() -> bool:
+        return "Warning  Refused" in user.bed.kubectl("describe", "tj", "large")
+
+    eventually(told, "the event of the refusal")
     user.delete("large")
     user.gone("large")
 
@@ -180,3 +190,38 @@ def test_a_running_job_costs_few_calls(user: User, service: Running) -> None:
     assert calls["patch trainingjobs/"] == 2  # the finalizer, there and away
     slots = 14  # a status a slot at most, while it waits, runs, and ends
     assert calls["patch trainingjobs/status"] <= slots, calls
+
+
+def plugin(user: User, service: Running, *words: str) -> str:
+    """What ``kubectl shadowprice`` says to the service here."""
+    program = "from shadowprice.cli.plugin import run; run()"
+    token = service.service.token_file.read_text().strip()
+    done = subprocess.run(
+        [
+            sys.executable, "-c", program, f"--kubeconfig={user.bed.kubeconfig}",
+            "--server", service.address, *words,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SHADOWPRICE_TOKEN": token, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_plugin_speaks_of_resources(user: User, service: Running, tmp_path: Path) -> None:
+    user.apply(manifest("asked"))
+    user.waits_for("asked", "Running")
+    assert "started as generation 1 on machine" in plugin(user, service, "explain", "asked")
+    assert "running" in plugin(user, service, "status", "asked")
+    path = tmp_path / "quoted.yaml"
+    path.write_text(yaml.safe_dump(manifest("quoted")))
+    assert "quoted" in plugin(user, service, "quote", str(path))
+    assert user.resource("quoted") is None
+    assert plugin(user, service, "prices")
+    chosen = plugin(user, service, "crd")
+    assert "x-kubernetes-validations" not in chosen
+    assert yaml.safe_load(chosen) == yaml.safe_load((DEPLOY / "crd.yaml").read_text())
+    user.delete("asked")
+    user.gone("asked")

@@ -314,6 +314,8 @@ class Controller:
         except InputError as error:
             return Refused(Reason.INVALID, _in_spec(error)), None
         self._may_write("submit", _key(resource.owner))
+        # Known before it is there: one that is refused at once is told of as well.
+        self._jobs.setdefault(_key(resource.owner), {})[job] = resource.owner
         [(_, problem)] = await self._driver.do(Submit([one], at_once=True))
         if problem is not None:
             return Refused(Reason.NAME_TAKEN, str(problem)), None

@@ -1,0 +1,49 @@
+"""``kubectl shadowprice``: what its command line says."""
+
+from __future__ import annotations
+
+import pytest
+
+from shadowprice.cli.plugin import COMMANDS, HELP, main, read_words
+from shadowprice.core.errors import InputError
+
+
+def test_options_come_before_the_command_and_the_rest_is_the_commands() -> None:
+    asked = read_words(
+        ["-n", "vision", "--context=prod", "--service", "ml/prices", "logs", "a", "-f", "-n", "3"]
+    )
+    assert asked.namespace == "vision"
+    assert asked.kubectl == ["--context=prod"]
+    assert asked.service == "ml/prices"
+    assert asked.words == ["logs", "a", "-f", "-n", "3"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["explian", "a"], "did you mean 'explain'"),
+        (["--unknown=1", "explain"], "--unknown: is no option here"),
+        (["-n"], "-n: says nothing"),
+        (["-n", "a"], "no command"),
+        (["--service", "only", "prices"], "NAMESPACE/NAME"),
+        (["serve"], "no command"),
+    ],
+)
+def test_what_is_no_call_says_what_would_be(words: list[str], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        read_words(words)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out == HELP
+    assert all(name in HELP for name in COMMANDS)
+
+
+def test_without_kubectl_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("KUBECTL", raising=False)
+    assert main(["prices"]) == 2
+    assert "put it on the PATH" in capsys.readouterr().err
