@@ -11,9 +11,6 @@ import pytest
 from shadowprice.executors.local import cgroups
 from tests.contract.harness import KubernetesHarness, LocalHarness, RayHarness
 from tests.rays import RayCluster
-from tests.testbeds import testbed
-
-__all__ = ["testbed"]
 
 
 def _groups() -> bool:

@@ -10,12 +10,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.testbed.places import TestbedError, program
 
 PATIENCE = 120.0
 """Seconds that a program may take to be ready on a busy machine."""
+
+_STARTING = ThreadPoolExecutor(1, "testbed")
+"""The kernel ends a program with the thread that started it: this one lives as long as all do."""
 
 
 class Ports:
@@ -116,14 +120,15 @@ class Component:
         words = self._before + words
         path = "/usr/sbin:/usr/bin:/sbin:/bin"
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = _STARTING.submit(
+                subprocess.Popen,
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={"PATH": path, "HOME": str(self.log.parent), **self._env},
                 start_new_session=True,
-            )
+            ).result()
 
     def wait(self, patience: float = PATIENCE) -> None:
         """Wait until it is ready.

@@ -1,0 +1,218 @@
+"""The executor's promises while a real cluster fails around it; the server's log is the judge."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.testbed import BASE, Testbed
+from tools.testbed.audit import Audit
+
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    ExecutorError,
+    Receipt,
+    Refused,
+    Share,
+    Started,
+)
+from shadowprice.executors.kubernetes.names import SERVICE, pod_name
+from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+def harness(testbed: Testbed, tmp_path: Path) -> Iterator[KubernetesHarness]:
+    chosen = KubernetesHarness(tmp_path / "executor", testbed)
+    yield chosen
+    chosen.end()
+    assert Audit.read(testbed.audit).of_service(chosen._service).faults() == []
+
+
+def gated(tmp_path: Path, name: str = "go") -> str:
+    """A program that ends once a file is there."""
+    return f"echo ready; until [ -e {tmp_path}/{name} ]; do sleep 0.1; done; echo went"
+
+
+async def _accepted(executor: Executor, order: Any) -> None:
+    """Give an order until it is known to be taken, as the service does."""
+    for _ in range(100):
+        try:
+            assert await executor.start(order) in {Receipt.ACCEPTED, Receipt.DUPLICATE}
+        except ExecutorError:
+            await asyncio.sleep(0.5)
+        else:
+            return
+    raise AssertionError("never taken")
+
+
+def test_a_node_that_is_not_heard_of_for_a_while_loses_nothing(
+    harness: KubernetesHarness, tmp_path: Path
+) -> None:
+    harness.settings["lost_after"] = "600"
+
+    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, gated(tmp_path), Share("two", 1)))
+        await ready(executor, "job")
+        await asyncio.to_thread(own.bed.cut, "two")
+        try:
+            node = own.bed.nodes["two"]
+            await _until(lambda: not node.is_ready())
+            (tmp_path / "go").touch()
+        finally:
+            await asyncio.to_thread(own.bed.join, "two")
+        assert (await told.one(Ended, "job")).ending is Ending.DONE
+
+    harness.run(scenario)
+
+
+async def _until(condition: Callable[[], bool], patience: float = 120.0) -> None:
+    async with asyncio.timeout(patience):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.1)
+
+
+def test_what_a_lost_node_ran_goes_on_elsewhere_and_not_before(
+    harness: KubernetesHarness, tmp_path: Path
+) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+        both = (Share("one", 1), Share("two", 1))
+        line = f"echo $SHADOWPRICE_GENERATION >> {tmp_path}/began; echo ready; exec sleep 600"
+        await executor.start(spec("job", 1, line, *both))
+        await ready(executor, "job")
+        own.lose_server("two")
+        assert await executor.start(spec("job", 2, "true")) == Receipt.BUSY
+        assert (await told.one(Ended, "job")).ending is Ending.LOST
+        await _accepted(executor, spec("job", 2, "true"))
+        assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+        assert (tmp_path / "began").read_text().split() == ["1", "1"]
+        pods = Audit.read(own.bed.audit).of_service(own._service).of_jobs()
+        assert [pod.generation for pod in pods] == [1, 1, 2]
+
+    harness.run(scenario)
+
+
+def test_an_evicted_pod_is_no_fault_of_its_job(harness: KubernetesHarness) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, POLITE))
+        await ready(executor, "job")
+        name = pod_name("job", 1, "worker-0")
+        eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
+        eviction["metadata"] = {"name": name, "namespace": "default"}
+        own.bed.ask("POST", f"{PODS}/{name}/eviction", eviction)
+        assert (await told.one(Ended, "job")).ending is Ending.LOST
+        await executor.start(spec("job", 2, "true"))
+        assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+
+    harness.run(scenario)
+
+
+def test_memory_beyond_what_a_worker_asks_for_fails_and_says_so(
+    harness: KubernetesHarness,
+) -> None:
+    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, "tail /dev/zero", worker={"memory": 64 << 20}))
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code) == (Ending.FAILED, 137)
+        assert "OOMKilled" in ended.reason
+
+    harness.run(scenario)
+
+
+def test_an_image_that_is_not_there_is_refused_with_the_reason(harness: KubernetesHarness) -> None:
+    harness.settings["image"] = "shadowprice.test/none:1"
+
+    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, "true"))
+        # Kubelet 1.20 takes a minute to let go of a pod that never began.
+        await _until(lambda: bool(told.of(Refused, "job")), 180.0)
+        (refused,) = told.of(Refused, "job")
+        assert "ErrImageNeverPull" in refused.reason
+        assert not told.of(Started, "job")
+
+    harness.run(scenario)
+
+
+def test_a_node_where_nothing_may_begin_is_refused_with_the_reason(
+    harness: KubernetesHarness,
+) -> None:
+    harness.settings["patience"] = "10"
+
+    def closed(*, now: bool) -> None:
+        change = {"spec": {"unschedulable": now}}
+        kind = "application/merge-patch+json"
+        harness.bed.ask("PATCH", "/api/v1/nodes/two", change, kind=kind)
+
+    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+        closed(now=True)
+        await executor.start(spec("job", 1, "true", Share("one", 1), Share("two", 1)))
+        refused = await told.one(Refused, "job")
+        assert "no place on two within 10 s" in refused.reason
+        assert not told.of(Started, "job")
+
+    try:
+        harness.run(scenario)
+    finally:
+        closed(now=False)
+
+
+def test_a_node_that_anothers_pod_took_is_refused_with_the_reason(
+    harness: KubernetesHarness,
+) -> None:
+    container = {"name": "main", "image": BASE, "command": ["sleep", "600"]}
+    container |= {"imagePullPolicy": "Never", "resources": {"requests": {"cpu": "900m"}}}
+    other = {"metadata": {"name": "other"}, "spec": {"containers": [container], "nodeName": "two"}}
+    other["spec"]["terminationGracePeriodSeconds"] = 0
+    harness.bed.ask("POST", PODS, {"apiVersion": "v1", "kind": "Pod", **other})
+
+    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, "true", Share("two", 1), worker={"cpu": 1000}))
+        refused = await told.one(Refused, "job")
+        assert refused.reason == "two has 0.1 of cpu free, and 1 is asked for"
+
+    try:
+        harness.run(scenario)
+    finally:
+        harness.bed.ask("DELETE", f"{PODS}/other?gracePeriodSeconds=0")
+
+
+def test_records_that_others_write_too_are_written_in_turn(harness: KubernetesHarness) -> None:
+    """Labels on a record are anybody's to put there; the executor's writes meet them."""
+    bed, over = harness.bed, threading.Event()
+    records = "/api/v1/namespaces/default/configmaps"
+    written = []
+
+    def meddle() -> None:
+        while not over.is_set():
+            selector = f"?labelSelector={SERVICE}={harness._service}"
+            time.sleep(0.05)
+            for one in bed.ask("GET", records + selector)["items"]:
+                change = {"metadata": {"annotations": {"someone": str(len(written))}}}
+                path = f"{records}/{one['metadata']['name']}"
+                bed.ask("PATCH", path, change, kind="application/merge-patch+json")
+                written.append(path)
+
+    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+        jobs = [f"job-{number}" for number in range(4)]
+        for generation in (1, 2):
+            for job in jobs:
+                await _accepted(executor, spec(job, generation, "true", number=generation))
+            for job in jobs:
+                assert (await told.one(Ended, job, generation)).ending is Ending.DONE
+        await eventually(lambda: len(written) > 20)
+
+    meddler = threading.Thread(target=meddle)
+    meddler.start()
+    try:
+        harness.run(scenario)
+    finally:
+        over.set()
+        meddler.join()
