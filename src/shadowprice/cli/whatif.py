@@ -19,7 +19,7 @@ from shadowprice.cli.console import (
     stdout,
 )
 from shadowprice.cli.whatif_live import ask_service
-from shadowprice.cli.workload import Workload, takes_workload
+from shadowprice.cli.workload import Workload, read, takes_workload
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
@@ -119,15 +119,16 @@ def whatif(
         changes = parsed(add, remove)
         code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
         raise typer.Exit(code)
+    named = o.variants(policy or "oasis")
+    settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
+    changes = parsed(add, remove)
+    source = workload.source(params)
+    read(source, seed, quiet=quiet)  # a wrong file is not to wait for the compiler
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.trials import Variant
     from shadowprice.simulator.whatif import whatif as run_whatif
 
-    named = o.variants(policy or "oasis")
-    settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
     variants = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
-    changes = parsed(add, remove)
-    source = workload.source(params)
     prepare_kernels([variant.policy for variant in variants], quiet)
     with stop_sign() as stop, progress_bar("whatif", quiet):
         found = run_whatif(source, variants, changes, range(seed, seed + seeds), stop=stop)

@@ -120,7 +120,7 @@ def test_help_costs_no_numerics() -> None:
     assert "simulate" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["simulate", "compare -p fifo", "bound"])
+@pytest.mark.parametrize("command", ["simulate", "compare -p fifo", "bound", "whatif"])
 def test_a_wrong_file_waits_for_no_compiler(tmp_path: Path, command: str) -> None:
     wrong, cluster = tmp_path / "jobs.yaml", tmp_path / "cluster.yaml"
     wrong.write_text("jobs: [" + "1," * 1_000_000 + "1]\n")
