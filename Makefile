@@ -78,7 +78,7 @@ fuzz: $(STAMP) ## Fuzz the whole command line for an hour (make fuzz FUZZ_SECOND
 	@$(BIN)/python -m tests.hostile.fuzz --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 fuzz-api: $(STAMP) ## Ask the live service what its OpenAPI document allows, and what it does not (API_EXAMPLES=200: longer)
-	@API_EXAMPLES=$(API_EXAMPLES) $(BIN)/python -m pytest -n 0 tests/integration/test_api_schema.py tests/integration/test_service_stateful.py
+	@API_EXAMPLES=$(API_EXAMPLES) $(BIN)/python -m pytest -n 0 tests/integration/test_api_schema.py tests/integration/test_service_stateful.py tests/integration/test_service_strength.py
 
 bench: $(STAMP) ## Run every benchmark beside its slow twin
 	@for file in benchmarks/bench_*.py; do \

@@ -1,0 +1,131 @@
+"""Whether any order of calls finds a broken service: each of these breaks it, and must be seen.
+
+Under ``make fuzz-api``: every fault is a run of the machine of `test_service_stateful`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from shadowprice.service import operations, reading, recovery
+from shadowprice.service.batch import Batch
+from shadowprice.service.operations import ChangeServers
+from shadowprice.service.views import JobView
+from tests.integration.test_service_stateful import EXAMPLES, Api
+
+pytestmark = pytest.mark.skipif(not EXAMPLES, reason="make fuzz-api runs it")
+
+Patch = pytest.MonkeyPatch
+FAULTS: dict[str, Callable[[Patch], None]] = {}
+
+
+def fault(broken: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Note a way to break the service."""
+    FAULTS[broken.__name__] = broken
+    return broken
+
+
+@fault
+def another_job_of_a_known_name_counts_as_the_same(patch: Patch) -> None:
+    patch.setattr(operations, "_taken", lambda *_: None)
+
+
+@fault
+def the_same_job_again_is_refused(patch: Patch) -> None:
+    taken = operations._taken
+    patch.setattr(
+        operations, "_taken", lambda one, view, content: taken(one, view, f"not {content}")
+    )
+
+
+@fault
+def a_revision_is_not_written(patch: Patch) -> None:
+    patch.setattr(Batch, "revise", lambda *_: None)
+
+
+@fault
+def a_revision_is_forgotten_by_the_next_start(patch: Patch) -> None:
+    def revise(self: Batch, name: str, spec: Any, _content: str) -> None:
+        self.truth.specs[name] = spec
+
+    patch.setattr(Batch, "revise", revise)
+
+
+@fault
+def a_drained_server_takes_work(patch: Patch) -> None:
+    perform = ChangeServers.perform
+
+    def changed(self: ChangeServers, batch: Batch) -> None:
+        open_ = {
+            name: None if state is None else replace(state, drained=False)
+            for name, state in self.servers.items()
+        }
+        perform(replace(self, servers=open_), batch)
+
+    patch.setattr(ChangeServers, "perform", changed)
+
+
+@fault
+def a_start_forgets_open_jobs(patch: Patch) -> None:
+    found = recovery._jobs
+
+    def forgetful(connection: Any) -> Any:
+        views, specs, pending = found(connection)
+        return dict(list(views.items())[1:]), specs, pending
+
+    patch.setattr(recovery, "_jobs", forgetful)
+
+
+@fault
+def a_page_leaves_one_out(patch: Patch) -> None:
+    listed = reading.list_jobs
+
+    def short(*given: Any, before: int | None = None, **asked: Any) -> list[JobView]:
+        return listed(*given, before=None if before is None else before - 1, **asked)
+
+    patch.setattr(reading, "list_jobs", short)
+
+
+@fault
+def a_quote_stays(patch: Patch) -> None:
+    def perform(self: Any, batch: Batch) -> Any:
+        batch.tell("quoted", decision=True)
+        return _quote(self, batch)
+
+    _quote = operations.AskQuote.perform
+    patch.setattr(operations.AskQuote, "perform", perform)
+
+
+@fault
+def a_removed_server_stays(patch: Patch) -> None:
+    perform = ChangeServers.perform
+
+    def kept(self: ChangeServers, batch: Batch) -> None:
+        left = {name: state for name, state in self.servers.items() if state is not None}
+        if left:
+            perform(replace(self, servers=left), batch)
+
+    patch.setattr(ChangeServers, "perform", kept)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_service_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAULTS[name](monkeypatch)
+    chosen = settings(
+        max_examples=max(30, EXAMPLES),  # each was seen within twelve
+        stateful_step_count=12,
+        phases=(Phase.generate,),
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    with pytest.raises(Exception) as found:  # noqa: PT011  # whatever sees it
+        run_state_machine_as_test(Api, settings=chosen)
+    assert not isinstance(found.value, (ImportError, NameError)), found.value
