@@ -157,6 +157,9 @@ class LocalHarness:
     killed = "supervisor was killed"
     """What is said of a generation whose agent was killed."""
 
+    sees_exits = True
+    """Whether the exit status of what is told to stop is always seen."""
+
     shortens = True
     """Whether a grace that has begun may be made shorter."""
 
@@ -339,6 +342,7 @@ class KubernetesHarness(LocalHarness):
     killed = "deleted, but not by the scheduler"
     containers = True
     shortens = False  # kubelets before 1.22 do not
+    sees_exits = False  # nor do they always tell it of a pod that is deleted
 
     def __init__(self, path: Path, bed: Testbed) -> None:
         folder = bed.folder / "suite"

@@ -124,7 +124,8 @@ def test_running_jobs_are_found_again_and_not_killed(harness: Harness) -> None:
             assert await again.one(Started, "job") == started
             if not again.of(Ended, "job") and _ == 1:
                 await executor.stop(77, "job", 1)
-                assert (await again.one(Ended, "job")).code == 143
+                code = (await again.one(Ended, "job")).code
+                assert code == 143 or (code is None and not own.sees_exits)
             await executor.close()
             await again.end()
 

@@ -120,7 +120,10 @@ class Connection:
 
     async def close(self) -> None:
         """Let go."""
+        session = self._client.rest_client.pool_manager
+        await session.connector.close(abort_ssl=True)
         await self._client.close()
+        await asyncio.sleep(0)  # transports are closed in the loop's next turn
 
     # ------------------------------------------------------------------ requests
 

@@ -11,35 +11,24 @@ request that comes late, from a service that was cut off or is not there any mor
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
-import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from shadowprice.executors.environment import processes_of
-from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
 from shadowprice.executors.kubernetes.following import Follower
 from shadowprice.executors.kubernetes.judging import (
-    REFUSING,
-    UNSEEN,
-    VANISHED,
     end_of,
     refusal_of,
 )
+from shadowprice.executors.kubernetes.launching import AGAIN, Launch
+from shadowprice.executors.kubernetes.objects import Objects
 from shadowprice.executors.kubernetes.pods import (
-    TOKEN,
-    Place,
-    pod_of,
     seconds,
-    secret_of,
-    service_of,
 )
-from shadowprice.executors.kubernetes.views import PodView, pod_view
+from shadowprice.executors.kubernetes.views import PodView, kept
 from shadowprice.executors.local.generation import ACCEPTED, ENDED, OVER, REFUSED, RUNNING
-from shadowprice.executors.local.machine import NoPlaceError
 from shadowprice.executors.parts import PartEnd, is_decided, verdict_of
 from shadowprice.kubernetes.errors import ApiError
 
@@ -51,11 +40,11 @@ log = logging.getLogger("shadowprice.executors")
 FINISH: Final = -1
 """The order that tells processes to end because another of their generation has."""
 
-AGAIN: Final = 1.0
-"""Seconds before what the server did not answer is asked again."""
+OPENING: Final = 5.0
+"""Seconds that a node has to tell a log, before its pod is told to end."""
 
-OPENING: Final = 0.7
-"""Seconds that a node has to begin telling a log, before its pod is told to end."""
+SILENT: Final = 0.7
+"""The same for a log that is empty: nothing says when a node begins to tell it."""
 
 READING: Final = 60.0
 """Seconds that a log may take once its pod is over."""
@@ -75,6 +64,7 @@ class Drive:
     def __init__(self, executor: KubernetesExecutor, entry: KubernetesEntry) -> None:
         self._executor = executor
         self._entry = entry
+        self._objects = Objects(executor, entry)
         self._following: set[asyncio.Task[None]] = set()
         self._launched = False
 
@@ -95,7 +85,8 @@ class Drive:
     async def _run(self) -> None:
         entry = self._entry
         if not self._launched and not entry.state.get("closing"):
-            why = await self._launch() if entry.phase == ACCEPTED else await self._resume()
+            launch = Launch(self._executor, entry, self._objects)
+            why = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
             if why:
                 await self._close(why)
             self._launched = True
@@ -120,18 +111,6 @@ class Drive:
     async def _is_over(self) -> bool:
         return all(part.end is not None for part in self._entry.parts.values())
 
-    @property
-    def _connection(self) -> Any:
-        return self._executor.connection
-
-    def _path(self, kind: str, name: str = "") -> str:
-        path = f"/api/v1/namespaces/{self._entry.namespace}/{kind}"
-        return f"{path}/{name}" if name else path
-
-    @property
-    def _name(self) -> str:
-        return names.generation_name(self._entry.job, self._entry.number)
-
     async def _write(self, **change: Any) -> None:
         """Write to the record, unless it says already that all is over."""
 
@@ -145,133 +124,6 @@ class Drive:
 
         state = await self._executor.records.change(self._entry.job, update)
         self._entry.take(state)
-
-    # ---------------------------------------------------------------- beginning
-
-    async def _launch(self) -> str:
-        """Ask for everything; return why it cannot be."""
-        entry, executor = self._entry, self._executor
-        spec, plan = entry.spec, entry.state["plan"]
-        if spec is None:
-            return await self._resume()
-        launch = secrets.token_hex(16)
-        place = Place(
-            executor.service,
-            entry.namespace,
-            launch,
-            tuple(plan["master"]),
-            plan.get("owner"),
-            executor.gates and len(entry.parts) > 1,
-        )
-        entry.token = spec.progress_token
-        try:
-            secret = await self._license(secret_of(spec, place), launch)
-            if secret is None:
-                return await self._resume()
-            # A service that took this one for dead has written so before it took the licence away.
-            state = (await executor.records.read(spec.job)).generations.get(entry.number, {})
-            if state.get("phase") != ACCEPTED or state.get("closing"):
-                entry.take(state or {"phase": REFUSED, **REFUSING})
-                return "another service has taken it over"
-            if state.get("stop"):
-                return "it was told to stop before it was started"
-            bodies = [
-                pod_of(spec, one, place, executor.node(one.server), executor.settings, secret)
-                for one in processes_of(spec)
-            ]
-            if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
-                await self._asked("services", service_of(spec, place, secret))
-            limit = asyncio.Semaphore(16)
-
-            async def ask(body: dict[str, Any]) -> None:
-                async with limit:
-                    await self._asked("pods", body)
-
-            told = await asyncio.gather(*map(ask, bodies), return_exceptions=True)
-            for error in told:
-                if isinstance(error, BaseException):
-                    raise error
-        except NoPlaceError as error:
-            return str(error)
-        except ApiError as error:
-            if error.passing and not isinstance(error, _RefusedError):
-                raise
-            return f"the API server refused it: {error}"
-        await self._ungate()
-        return ""
-
-    async def _license(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
-        """Make the secret; None where somebody else has."""
-        try:
-            found: dict[str, Any] = await self._connection.post(self._path("secrets"), body)
-        except ApiError as error:
-            if not (error.exists or error.passing):
-                raise _RefusedError(error.status, error.reason, str(error)) from error
-            try:
-                found = await self._connection.get(self._path("secrets", self._name))
-            except ApiError as missing:
-                if missing.not_found:
-                    raise error from None  # it was not made: again
-                raise
-            if found["metadata"]["annotations"].get(names.EXECUTION) != launch:
-                return None
-        return found
-
-    async def _asked(self, kind: str, body: dict[str, Any]) -> None:
-        """Ask for an object by its name, until the server has it or refuses it."""
-        until = time.monotonic() + self._executor.settings.patience
-        while True:
-            try:
-                await self._connection.post(self._path(kind), body)
-                return
-            except ApiError as error:
-                if error.exists:
-                    return
-                if not error.passing or time.monotonic() > until:
-                    raise _RefusedError(error.status, error.reason, str(error)) from error
-                if self._entry.stop_ordered:
-                    return
-            await asyncio.sleep(AGAIN)
-
-    async def _ungate(self) -> None:
-        """Let pods be placed, now that all are there."""
-        for view in await self._pods():
-            if view.gated:
-                await self._connection.patch(
-                    self._path("pods", view.name), {"spec": {"schedulingGates": None}}
-                )
-
-    async def _pods(self) -> list[PodView]:
-        """Return the generation's pods as they are now."""
-        entry = self._entry
-        chosen = names.selector(self._executor.service, entry.job, entry.number)
-        found = await self._connection.get(self._path("pods"), labelSelector=chosen)
-        return [pod_view(item) for item in found.get("items") or ()]
-
-    async def _resume(self) -> str:
-        """Go on with what another service began; return why that cannot be."""
-        entry = self._entry
-        try:
-            secret = await self._connection.get(self._path("secrets", self._name))
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            if entry.phase == ACCEPTED:
-                return "the service ended before it had begun it"
-            secret = {}
-        entry.token = _decoded(secret.get("data", {}).get(TOKEN, ""))
-        views = {view.process: view for view in await self._pods()}
-        for part in entry.parts.values():
-            part.view = views.get(part.process, part.view)
-            if part.view is None and entry.phase == RUNNING:
-                # It went while nobody looked; its node has a moment to be through with it.
-                part.vanished = time.monotonic() - UNSEEN + VANISHED
-                part.told = entry.stop_ordered
-        if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
-            # One that is missing may have run, and been removed: it is not begun again.
-            return "the service ended before it had begun all of it"
-        await self._ungate()
-        return ""
 
     # ---------------------------------------------------------------- following
 
@@ -306,11 +158,11 @@ class Drive:
         key = f"{self._entry.namespace}/{part.pod}"
         view = self._executor.pods.items.get(key)
         if view is not None:
-            part.view, part.vanished = view, None
+            part.view, part.vanished = kept(part.view, view), None
             return
         last = self._executor.last.pop(key, None)
         if last is not None:
-            part.view = last
+            part.view = kept(part.view, last)
         if part.view is not None and part.vanished is None:
             part.vanished = time.monotonic()
         elif part.view is None and (self._launched and self._executor.pods.healthy):
@@ -324,10 +176,11 @@ class Drive:
 
     async def _withdraw(self) -> None:
         """Take the licence away, and find out what there is that has to end."""
-        await self._removed("secrets", self._name)
-        views = {view.process: view for view in await self._pods()}
+        await self._objects.removed("secrets", self._objects.name)
+        views = {view.process: view for view in await self._objects.pods()}
         for part in self._entry.parts.values():
-            part.view = views.get(part.process, part.view)
+            if part.process in views:
+                part.view = kept(part.view, views[part.process])
             if part.view is None:
                 part.end = PartEnd(part.process, -1, time.time(), lost="it was never there")
         self._closed = True
@@ -354,28 +207,29 @@ class Drive:
         if part.view is None:
             return
         if part.view.running and not part.delivered:
-            begun = asyncio.Event()
-            task = asyncio.create_task(self.follower(part).follow(begun))
-            self._following.add(task)
-            task.add_done_callback(self._following.discard)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(OPENING):
-                    await begun.wait()
+            await self._listen(part)
         uid = {"preconditions": {"uid": part.view.uid}}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **uid}
         lost = self._executor.is_lost(part.server)
         part.told = True
-        await self._removed(
+        await self._objects.removed(
             "pods", part.pod, {**body, "gracePeriodSeconds": 0 if lost else seconds(grace)}
         )
         part.delivered = command
 
-    async def _removed(self, kind: str, name: str, body: dict[str, Any] | None = None) -> None:
-        try:
-            await self._connection.delete(self._path(kind, name), body)
-        except ApiError as error:
-            if not (error.not_found or error.conflict):  # another is called so now
-                raise
+    async def _listen(self, part: Part) -> None:
+        """Fetch what a pod has written, and follow what it will, before it is told to end."""
+        follower = self.follower(part)
+        with contextlib.suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(OPENING):
+                await follower.look()
+        begun = asyncio.Event()
+        task = asyncio.create_task(follower.follow(begun))
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPENING if follower.some else SILENT):
+                await begun.wait()
 
     # ---------------------------------------------------------------- ending
 
@@ -384,8 +238,8 @@ class Drive:
         if part.follower is None:
             executor = self._executor
             part.follower = Follower(
-                self._connection,
-                self._path("pods", part.pod),
+                self._objects.connection,
+                self._objects.path("pods", part.pod),
                 self._entry.generation.logs,
                 part.process,
                 executor.settings.log_bytes,
@@ -406,8 +260,8 @@ class Drive:
     async def _finish(self) -> None:
         """Take everything away, and say how it ended."""
         entry = self._entry
-        await self._removed("secrets", self._name)
-        for view in await self._pods():  # as they are now, whatever was told before
+        await self._objects.removed("secrets", self._objects.name)
+        for view in await self._objects.pods():  # as they are now, whatever was told before
             part = entry.parts.get(view.process)
             lost = part is not None and self._executor.is_lost(part.server)
             if part is not None and part.end is not None and _runs(view) and not lost:
@@ -415,9 +269,9 @@ class Drive:
                 return
             body = {"apiVersion": "v1", "kind": "DeleteOptions"}
             grace = 0 if lost or view.over else 1
-            await self._removed("pods", view.name, {**body, "gracePeriodSeconds": grace})
+            await self._objects.removed("pods", view.name, {**body, "gracePeriodSeconds": grace})
         if len(entry.parts) > 1:
-            await self._removed("services", self._name)
+            await self._objects.removed("services", self._objects.name)
         closing = entry.state.get("closing")
         if entry.phase == ACCEPTED and closing:
             await self._write(phase=REFUSED, reason=closing, plan=None)
@@ -440,10 +294,6 @@ class Drive:
         )
 
 
-class _RefusedError(ApiError):
-    """What will not be, however often it is asked for."""
-
-
 def _exited(part: Part) -> bool:
     return part.end is not None and not part.end.lost
 
@@ -451,10 +301,3 @@ def _exited(part: Part) -> bool:
 def _runs(view: PodView) -> bool:
     """Whether a pod may still run something."""
     return view.running or (view.exit is None and not view.over)
-
-
-def _decoded(text: str) -> str:
-    try:
-        return base64.b64decode(text).decode("utf-8", "replace")
-    except ValueError:
-        return ""

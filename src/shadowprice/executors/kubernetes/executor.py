@@ -31,6 +31,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.kubernetes.discovery import has_gates
 from shadowprice.executors.kubernetes.driving import Drive
 from shadowprice.executors.kubernetes.entry import KubernetesEntry
+from shadowprice.executors.kubernetes.keeping import Keeping
 from shadowprice.executors.kubernetes.looking import Cluster
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.observing import observed
@@ -38,9 +39,7 @@ from shadowprice.executors.kubernetes.planning import plan_of
 from shadowprice.executors.kubernetes.pods import folders
 from shadowprice.executors.kubernetes.records import Records
 from shadowprice.executors.kubernetes.settings import read_settings
-from shadowprice.executors.local import logs
 from shadowprice.executors.local.disk import Lock
-from shadowprice.executors.local.disk import names as names_in
 from shadowprice.executors.local.generation import ACCEPTED, OVER, RUNNING
 from shadowprice.executors.local.machine import NoPlaceError
 from shadowprice.executors.local.store import key_of
@@ -57,6 +56,9 @@ PATROL: Final = 1.0
 SWEEP: Final = 10.0
 """Seconds between looks for pods that nobody knows of."""
 
+AGAIN: Final = 2.0
+"""Seconds of each try to hold the lease again."""
+
 TURN: Final = 45.0
 """Seconds that a service which was killed has to be taken for gone."""
 
@@ -64,7 +66,6 @@ LOOKING: Final = 10.0
 """Seconds that a look at a log may take."""
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
-_MOST_LOG: Final = 1 << 20
 
 
 class UnreachableError(ExecutorError):
@@ -95,6 +96,7 @@ class KubernetesExecutor:
         named = options.namespace
         self.service = named if _LABEL.fullmatch(named) else f"s-{key_of(named)[:16]}"
         self.path = Path(options.directory)
+        self._keeping = Keeping(self.path)
         self.entries: dict[tuple[str, int], KubernetesEntry] = {}
         self.gates = False
         self.namespace = self.settings.namespace
@@ -104,6 +106,7 @@ class KubernetesExecutor:
         self._forgetting: set[tuple[str, int]] = set()
         self._lock: Lock | None = None
         self._lease: Lease | None = None
+        self._identity = secrets.token_hex(8)
         self._patrolling: asyncio.Task[None] | None = None
         self._strangers: dict[str, float] = {}
         self._swept = 0.0
@@ -223,14 +226,31 @@ class KubernetesExecutor:
 
     async def _take_over(self) -> None:
         """Hold the lease of this service, so that no other serves beside it."""
-        name = f"{self.service}-executor"
-        self._lease = Lease(self.connection, self.namespace, name, secrets.token_hex(8))
-        if not await self._lease.take(TURN):
-            self._lease = None
+        lease = self._new_lease()
+        if not await lease.take(TURN):
             raise ExecutorError(
-                f"the lease {name} in {self.namespace} is held: the cluster is used by another "
-                "service; stop that one, or serve from another namespace"
+                f"the lease {self.service}-executor in {self.namespace} is held: the cluster is "
+                "used by another service; stop that one, or serve from another namespace"
             )
+        self._lease = lease
+
+    def _new_lease(self) -> Lease:
+        name = f"{self.service}-executor"
+        return Lease(self.connection, self.namespace, name, self._identity)
+
+    async def _take_again(self) -> None:
+        """Hold the lease again that ran out while nobody answered, and look what is other since.
+
+        Where another holds it now, orders are refused until that one lets go.
+        """
+        lease = self._new_lease()
+        if not await lease.take(AGAIN):
+            return
+        self._lease = lease
+        for record in await self.records.load():
+            for number, state in record.generations.items():
+                self._hold(record.job, number, state)
+        log.info("the lease of %s is held again", self.service)
 
     async def close(self) -> None:
         """Let go. What runs goes on."""
@@ -335,7 +355,7 @@ class KubernetesExecutor:
             return
         entry = self.entries.get((job, number))
         if entry is None:
-            folder = self.path / "jobs" / key_of(job) / "generations" / str(number)
+            folder = self._keeping.generation(job, number)
             entry = self.entries[job, number] = KubernetesEntry(job, number, folder)
             entry.spec = spec if state["phase"] == ACCEPTED else None
         if not entry.over or entry.state is not state:
@@ -372,6 +392,8 @@ class KubernetesExecutor:
             try:
                 self._look_at_nodes()
                 if not self._observing:
+                    if self._lease is not None and self._lease.lost.is_set():
+                        await self._take_again()
                     for key in tuple(self._forgetting):
                         await self._forget(*key)
                     if time.monotonic() - self._swept > SWEEP:
@@ -453,19 +475,7 @@ class KubernetesExecutor:
     async def _forget(self, job: str, generation: int) -> None:
         await self.records.change(job, lambda record: record.generations.pop(generation, None))
         self._forgetting.discard((job, generation))
-        await asyncio.to_thread(self._keep_newest, job)
-
-    def _keep_newest(self, job: str) -> None:
-        folder = self.path / "jobs" / key_of(job) / "generations"
-        for old in self._logged(job)[:-20]:
-            shutil.rmtree(folder / str(old), ignore_errors=True)
-
-    def _logged(self, job: str) -> Sequence[int]:
-        try:
-            found = names_in(self.path / "jobs" / key_of(job) / "generations")
-        except FileNotFoundError:
-            return []
-        return sorted(int(name) for name in found if name.isdecimal())
+        await asyncio.to_thread(self._keeping.keep_newest, job)
 
     async def discard(self, job: str) -> None:
         """Remove what is kept of a job that is over."""
@@ -483,11 +493,10 @@ class KubernetesExecutor:
             self.records.known.pop(job, None)
             for key in [key for key in self.entries if key[0] == job]:
                 del self.entries[key]
-            kept = [self.path / "jobs" / key_of(job)]
+            await asyncio.to_thread(self._keeping.remove, job)
             if self.settings.shared:  # where it is seen from here
-                kept.append(Path(folders(self.settings, job)[0]).parent)
-            for folder in kept:
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                own = Path(folders(self.settings, job)[0]).parent
+                await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
 
     async def logs(
         self,
@@ -499,14 +508,16 @@ class KubernetesExecutor:
         most: int = 65_536,
     ) -> LogChunk:
         """Return a piece of a process's log; see `Executor.logs`."""
-        most = max(1, min(most, _MOST_LOG))
         if generation is None:
             begun = [n for (name, n), one in self.entries.items() if name == job and one.parts]
-            generation = max([*begun, *self._logged(job)], default=0)
+            generation = max([*begun, *self._keeping.numbers(job)], default=0)
         entry = self.entries.get((job, generation))
         if entry is not None and not entry.over:
             await self._fetch(entry, process)
-        return await asyncio.to_thread(self._kept, job, generation, process, start, most)
+        complete = entry is None or entry.over
+        return await asyncio.to_thread(
+            self._keeping.read, job, generation, process, start, most, complete=complete
+        )
 
     async def _fetch(self, entry: KubernetesEntry, process: str) -> None:
         part = entry.parts.get(process)
@@ -515,16 +526,6 @@ class KubernetesExecutor:
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(LOOKING):
                 await entry.driver.follower(part).look()
-
-    def _kept(self, job: str, number: int, process: str, start: int | None, most: int) -> LogChunk:
-        folder = self.path / "jobs" / key_of(job) / "generations" / str(number) / "logs"
-        if process not in logs.names(folder):
-            raise KeyError(f"{process} of generation {number}")
-        entry = self.entries.get((job, number))
-        complete = entry is None or entry.over
-        begin, end, text = logs.read(folder, process, start, most, complete=complete)
-        _, last, _ = logs.read(folder, process, None, 1, complete=True)
-        return LogChunk(number, process, begin, end, text, complete and end >= last)
 
     async def observe(self) -> tuple[Observed, ...]:
         """Return what really runs, this executor's own generations and those of others."""

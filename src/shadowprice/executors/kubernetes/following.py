@@ -71,6 +71,11 @@ class Follower:
         self._busy = asyncio.Lock()
         self.complete = False
 
+    @property
+    def some(self) -> bool:
+        """Whether anything was fetched."""
+        return bool(self._last)
+
     def tail(self) -> tuple[str, ...]:
         """Return the last lines."""
         return tuple(self._writer.tail()) if self._writer is not None else ()

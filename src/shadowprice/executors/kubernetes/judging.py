@@ -60,10 +60,7 @@ def end_of(
         since = part.vanished
         if since is None or now - since < (0.0 if withdrawn else UNSEEN):
             return None
-        if part.told:
-            part.unseen = True
-            return PartEnd(part.process, TERMINATED, time.time(), told=True)
-        return PartEnd(part.process, -1, time.time(), lost=_removed(part))
+        return _unseen(part) if part.told else _lost(part, _removed(part))
     told = part.told
     if view.exit is not None and not view.running:
         return _exited(part, view, view.exit, told=told)
@@ -72,18 +69,25 @@ def end_of(
     ):
         why = f"the node {part.server} is not there any more, and {part.process} with it"
         return PartEnd(part.process, -1, time.time(), lost=why)
-    if view.over and not view.running and view.began is None:
+    if view.over and not view.running and view.began is None and not told:
         return _never_began(part, view)
     if part.vanished is None:
-        if view.over and _seems_over(part, view, now):
-            return PartEnd(part.process, -1, time.time(), lost=_why_over(part, view))
-        return None
+        if not view.over or not _seems_over(part, view, now):
+            return None
+        return _unseen(part) if told else _lost(part, _why_over(part, view))
     if gone_since is not None or (view.running and now - part.vanished < VANISHED):
         return None
-    if told:
-        part.unseen = True
-        return PartEnd(part.process, TERMINATED, time.time(), told=True)
-    return PartEnd(part.process, -1, time.time(), lost=_removed(part))
+    return _unseen(part) if told else _lost(part, _removed(part))
+
+
+def _unseen(part: Part) -> PartEnd:
+    """Return the end of a process that was told to, and of which nobody saw how it did."""
+    part.unseen = True
+    return PartEnd(part.process, TERMINATED, time.time(), told=True)
+
+
+def _lost(part: Part, why: str) -> PartEnd:
+    return PartEnd(part.process, -1, time.time(), lost=why)
 
 
 def _seems_over(part: Part, view: PodView, now: float) -> bool:

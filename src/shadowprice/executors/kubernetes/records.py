@@ -91,7 +91,7 @@ class Record:
         before, now = state.get("stop", {}), time.time()
         if before.get("command") == command:
             return Receipt.DUPLICATE
-        given = float(state.get("plan", {}).get("grace", 0.0)) if grace is None else grace
+        given = float((state.get("plan") or {}).get("grace", 0.0)) if grace is None else grace
         until = min(now + max(0.0, given), before.get("until", now + given))
         state["stop"] = {"command": command, "grace": max(0.0, given), "until": until}
         return Receipt.ACCEPTED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -94,6 +94,19 @@ class PodView:
         return self.phase in {"Succeeded", "Failed"}
 
 
+def kept(old: PodView | None, new: PodView) -> PodView:
+    """Return what is known of a pod: what was seen of its container stays seen.
+
+    Kubelets before 1.22 say of a pod that is deleted, in the end, that its container exited 0 at no
+    time, or that it has not begun.
+    """
+    if old is None or old.uid != new.uid:
+        return new
+    exit_ = new.exit or old.exit
+    began = new.began if new.began is not None else old.began
+    return new if (exit_, began) == (new.exit, new.began) else replace(new, exit=exit_, began=began)
+
+
 def moment(text: object) -> float:
     """Return a time of the API in seconds since 1970, 0 where it is none."""
     try:
@@ -130,7 +143,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         running=any(
             "running" in (one.get("state") or {}) for one in status.get("containerStatuses") or ()
         ),
-        exit=None if ended is None else _exit(ended),
+        exit=None if ended is None or not moment(ended.get("finishedAt")) else _exit(ended),
         waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MOST_TEXT]),
         unplaced=_unplaced(placed),
         gated=bool(spec.get("schedulingGates")),
@@ -159,7 +172,7 @@ def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> f
     if runs is not None:
         return moment(runs.get("startedAt"))
     if ended is not None:
-        return moment(ended.get("startedAt")) or moment(ended.get("finishedAt"))
+        return moment(ended.get("startedAt")) or moment(ended.get("finishedAt")) or None
     return None
 
 

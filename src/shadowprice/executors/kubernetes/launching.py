@@ -1,0 +1,172 @@
+"""How a generation begins: its secret first, which whoever made it may make pods for."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from shadowprice.executors.environment import processes_of
+from shadowprice.executors.kubernetes import names
+from shadowprice.executors.kubernetes.entry import KubernetesEntry
+from shadowprice.executors.kubernetes.judging import REFUSING, UNSEEN, VANISHED
+from shadowprice.executors.kubernetes.objects import Objects
+from shadowprice.executors.kubernetes.pods import TOKEN, Place, pod_of, secret_of, service_of
+from shadowprice.executors.kubernetes.views import kept
+from shadowprice.executors.local.generation import ACCEPTED, REFUSED, RUNNING
+from shadowprice.executors.local.machine import NoPlaceError
+from shadowprice.kubernetes.errors import ApiError
+
+if TYPE_CHECKING:
+    from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+
+AGAIN: Final = 1.0
+"""Seconds before what the server did not answer is asked again."""
+
+_AT_ONCE: Final = 16
+
+
+class Launch:
+    """Begins one generation, or goes on with what another service began.
+
+    Parameters
+    ----------
+    executor : KubernetesExecutor
+        Whose it is.
+    entry : KubernetesEntry
+        The generation.
+    objects : Objects
+        Its objects.
+    """
+
+    def __init__(
+        self, executor: KubernetesExecutor, entry: KubernetesEntry, objects: Objects
+    ) -> None:
+        self._executor = executor
+        self._entry = entry
+        self._objects = objects
+
+    async def begin(self) -> str:
+        """Ask for everything; return why it cannot be."""
+        entry, executor = self._entry, self._executor
+        spec, plan = entry.spec, entry.state["plan"]
+        if spec is None:
+            return await self.resume()
+        launch = secrets.token_hex(16)
+        place = Place(
+            executor.service,
+            entry.namespace,
+            launch,
+            tuple(plan["master"]),
+            plan.get("owner"),
+            executor.gates and len(entry.parts) > 1,
+        )
+        entry.token = spec.progress_token
+        try:
+            secret = await self._license(secret_of(spec, place), launch)
+            if secret is None:
+                return await self.resume()
+            # A service that took this one for dead has written so before it took the licence away.
+            state = (await executor.records.read(spec.job)).generations.get(entry.number, {})
+            if state.get("phase") != ACCEPTED or state.get("closing"):
+                entry.take(state or {"phase": REFUSED, **REFUSING})
+                return "another service has taken it over"
+            if state.get("stop"):
+                return "it was told to stop before it was started"
+            bodies = [
+                pod_of(spec, one, place, executor.node(one.server), executor.settings, secret)
+                for one in processes_of(spec)
+            ]
+            if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
+                await self._asked("services", service_of(spec, place, secret))
+            limit = asyncio.Semaphore(_AT_ONCE)
+
+            async def ask(body: dict[str, Any]) -> None:
+                async with limit:
+                    await self._asked("pods", body)
+
+            told = await asyncio.gather(*map(ask, bodies), return_exceptions=True)
+            for error in told:
+                if isinstance(error, BaseException):
+                    raise error
+        except NoPlaceError as error:
+            return str(error)
+        except ApiError as error:
+            if error.passing and not isinstance(error, _RefusedError):
+                raise
+            return f"the API server refused it: {error}"
+        await self._objects.ungate()
+        return ""
+
+    async def _license(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
+        """Make the secret; None where somebody else has."""
+        objects = self._objects
+        try:
+            found: dict[str, Any] = await objects.connection.post(objects.path("secrets"), body)
+        except ApiError as error:
+            if not (error.exists or error.passing):
+                raise _RefusedError(error.status, error.reason, str(error)) from error
+            try:
+                found = await objects.connection.get(objects.path("secrets", objects.name))
+            except ApiError as missing:
+                if missing.not_found:
+                    raise error from None  # it was not made: again
+                raise
+            if found["metadata"]["annotations"].get(names.EXECUTION) != launch:
+                return None
+        return found
+
+    async def _asked(self, kind: str, body: dict[str, Any]) -> None:
+        """Ask for an object by its name, until the server has it or refuses it."""
+        until = time.monotonic() + self._executor.settings.patience
+        while True:
+            try:
+                await self._objects.connection.post(self._objects.path(kind), body)
+                return
+            except ApiError as error:
+                if error.exists:
+                    return
+                if not error.passing or time.monotonic() > until:
+                    raise _RefusedError(error.status, error.reason, str(error)) from error
+                if self._entry.stop_ordered:
+                    return
+            await asyncio.sleep(AGAIN)
+
+    async def resume(self) -> str:
+        """Go on with what another service began; return why that cannot be."""
+        entry, objects = self._entry, self._objects
+        try:
+            secret = await objects.connection.get(objects.path("secrets", objects.name))
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            if entry.phase == ACCEPTED:
+                return "the service ended before it had begun it"
+            secret = {}
+        entry.token = _decoded(secret.get("data", {}).get(TOKEN, ""))
+        views = {view.process: view for view in await objects.pods()}
+        for part in entry.parts.values():
+            if part.process in views:
+                part.view = kept(part.view, views[part.process])
+            if part.view is None and entry.phase == RUNNING:
+                # It went while nobody looked; its node has a moment to be through with it.
+                part.vanished = time.monotonic() - UNSEEN + VANISHED
+                part.told = entry.stop_ordered
+        if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
+            # One that is missing may have run, and been removed: it is not begun again.
+            return "the service ended before it had begun all of it"
+        await objects.ungate()
+        return ""
+
+
+class _RefusedError(ApiError):
+    """What will not be, however often it is asked for."""
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text).decode("utf-8", "replace")
+    except ValueError:
+        return ""

@@ -1,0 +1,135 @@
+"""How processes ended, by what an API server tells of their pods."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from shadowprice.executors.kubernetes.entry import Part
+from shadowprice.executors.kubernetes.judging import cannot_run, end_of
+from shadowprice.executors.kubernetes.nodes import NodeView
+from shadowprice.executors.kubernetes.views import Exit, PodView, kept, pod_view
+from shadowprice.executors.parts import PartEnd
+
+RUNNING = PodView("n", "p", "u", "one", "Running", began=1.0, running=True)
+READY = NodeView("one", "u", {})
+
+
+def ended(
+    view: PodView | None,
+    *,
+    told: bool = False,
+    vanished: float | None = None,
+    gone: float | None = None,
+    node: NodeView | None = READY,
+    over: float | None = None,
+) -> PartEnd | None:
+    now = time.monotonic()
+    part = Part("worker-0", "one", "p", view=view, told=told)
+    part.vanished = None if vanished is None else now - vanished
+    part.over_since = None if over is None else now - over
+    since = None if gone is None else now - gone
+    return end_of(part, node=node, lost_after=60.0, gone_since=since, withdrawn=False)
+
+
+def exited(code: int, reason: str = "", message: str = "") -> PodView:
+    how = Exit(code, reason, message, 5.0)
+    return replace(RUNNING, phase="Succeeded" if not code else "Failed", running=False, exit=how)
+
+
+def test_an_exit_that_was_seen_counts() -> None:
+    assert ended(RUNNING) is None
+    assert ended(exited(0)) == PartEnd("worker-0", 0, 5.0)
+    assert ended(exited(3)) == PartEnd("worker-0", 3, 5.0)
+    assert ended(exited(137), told=True) == PartEnd("worker-0", 137, 5.0, told=True, killed=True)
+    short = ended(exited(137, "OOMKilled"), told=True)
+    assert short is not None
+    assert not short.killed
+    assert "memory" in short.note
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        ({"terminated": {"exitCode": 0, "startedAt": None, "finishedAt": None}}, None),
+        ({"waiting": {"reason": "ContainerCreating"}}, None),
+        ({"terminated": {"exitCode": 9, "finishedAt": "2026-11-22T12:00:00Z"}}, 9),
+    ],
+)
+def test_what_an_old_kubelet_says_of_a_deleted_pod_is_no_exit(
+    state: dict[str, object], code: int | None
+) -> None:
+    item = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "deletionTimestamp": "x"},
+        "spec": {},
+        "status": {"phase": "Failed", "containerStatuses": [{"name": "job", "state": state}]},
+    }
+    view = pod_view(item)
+    assert (view.exit.code if view.exit else None) == code
+    later = kept(exited(4), view)
+    assert later.exit is not None
+    assert later.exit.code == (4 if code is None else code)
+    assert kept(replace(exited(4), uid="another"), view) == view
+    told = ended(kept(RUNNING, view), told=True)
+    assert told is not None
+    assert (told.code, told.lost) == (143 if code is None else 9, "")
+
+
+def test_what_nobody_ordered_is_lost_and_not_failed() -> None:
+    for view in (
+        replace(exited(143), deleting=True),
+        replace(exited(137), reason="Evicted", message="The node was low on memory"),
+    ):
+        found = ended(view)
+        assert found is not None
+        assert found.lost
+    # Evicted on paper: its container has a moment to end.
+    evicted = replace(RUNNING, phase="Failed", reason="Evicted")
+    assert ended(evicted, over=1.0) is None
+    found = ended(evicted, over=6.0)
+    assert found is not None
+    assert "Evicted" in found.lost
+    refused = replace(RUNNING, phase="Failed", running=False, began=None, reason="OutOfcpu")
+    found = ended(refused)
+    assert found is not None
+    assert "one did not take worker-0: OutOfcpu" in found.lost
+
+
+def test_a_pod_that_vanished_while_it_ran_is_given_a_moment() -> None:
+    assert ended(RUNNING, vanished=1.0) is None
+    found = ended(RUNNING, vanished=6.0)
+    assert found is not None
+    assert "not by the scheduler" in found.lost
+    found = ended(RUNNING, vanished=6.0, told=True)
+    assert found is not None
+    assert (found.code, found.told, found.lost) == (143, True, "")
+
+
+def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() -> None:
+    assert ended(RUNNING, gone=30.0) is None
+    assert ended(RUNNING, gone=30.0, vanished=20.0) is None  # forced away: nobody saw an end
+    found = ended(RUNNING, gone=61.0)
+    assert found is not None
+    assert "the node one is not there" in found.lost
+    off = ended(RUNNING, gone=1.0, node=replace(READY, ready=False, off=True))
+    assert off is not None
+    assert off.lost
+    assert ended(exited(0), gone=61.0) == PartEnd("worker-0", 0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            'OCI runtime create failed: exec: "/no/p": stat /no/p: no such file or directory',
+            "cannot run /no/p: No such file or directory",
+        ),
+        ('exec: "p": executable file not found in $PATH', "cannot run p: No such file"),
+        ('exec: "/": permission denied: unknown', "cannot run /: Permission denied"),
+        ("something else", "cannot run it: something else"),
+    ],
+)
+def test_why_a_program_cannot_be_run_is_said_as_elsewhere(message: str, said: str) -> None:
+    assert said in cannot_run(message)
