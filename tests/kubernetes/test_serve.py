@@ -1,0 +1,174 @@
+"""``shadowprice serve --executor kubernetes``: jobs are resized and finish; others are seen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from tools.testbed import Testbed
+
+from tests.contract.harness import BASE
+
+RIGHTS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "executor-rights.yaml"
+START = "from shadowprice.cli.main import run; run()"
+PATIENCE = 180.0
+CLUSTER = {
+    "slot": "4s",
+    "horizon": 300,
+    # "two" is not in the file: it joins because the cluster has it.
+    "servers": [{"name": "one", "capacity": {"cpu": 2}}],
+}
+# Counts to what it was told in all its generations together, a step a file; SIGTERM ends it at 143.
+TRAIN = """
+trap 'exit 143' TERM
+cd "$SHADOWPRICE_CHECKPOINT_DIR"
+echo "$SHADOWPRICE_WORKERS" >> workers.$SHADOWPRICE_GENERATION
+while [ ! -e done ]; do
+  if [ "$RANK" = 0 ]; then
+    n=$(cat steps 2>/dev/null || echo 0)
+    if [ "$n" -ge STEPS ]; then touch done; else echo $((n + 1)) > new && mv new steps; fi
+  fi
+  sleep 0.5
+done
+"""
+
+
+@contextmanager
+def serving(folder: Path, config: Path, *more: str) -> Iterator[httpx.Client]:
+    file = folder / "cluster.yaml"
+    file.write_text(yaml.safe_dump(CLUSTER))
+    words = ["serve", "-c", str(file), "--data", str(folder / "data"), "--listen", "127.0.0.1:0"]
+    words += ["-p", "drf", "-o", "json", "--executor", "kubernetes"]
+    words += ["--address", str(config), *more]
+    with (
+        (folder / "log").open("a") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", START, *words], stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, (folder / "log").read_text()
+            token = (folder / "data" / "operator.token").read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            address = json.loads(line)["address"]
+            with httpx.Client(base_url=address, headers=headers, timeout=20) as client:
+                yield client
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def until(said: Callable[[], Any], shown: Callable[[], Any] = lambda: "") -> Any:
+    end = time.monotonic() + PATIENCE
+    while True:
+        found = said()
+        if found:
+            return found
+        assert time.monotonic() < end, shown()
+        time.sleep(0.3)
+
+
+def job(name: str, steps: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "chunks": 4,
+        "minibatches": 100,
+        "minibatch_time": "2s",
+        "worker": {"cpu": 0.5},
+        "utility": {"kind": "sigmoid", "value": 10, "decay": 0.1, "target": "300s"},
+        "run": {"command": TRAIN.replace("STEPS", str(steps)), "image": BASE, "grace": "10s"}
+        | {"pod": {"pull": "Never"}},
+    }
+
+
+def jobs(client: httpx.Client) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in client.get("/v1/jobs").json()["jobs"]}
+
+
+def pods(bed: Testbed) -> list[dict[str, Any]]:
+    chosen = "?labelSelector=shadowprice.io/service"
+    found: list[dict[str, Any]] = bed.ask("GET", f"/api/v1/pods{chosen}")["items"]
+    return found
+
+
+def test_jobs_come_are_resized_and_finish(testbed: Testbed, tmp_path: Path) -> None:
+    settings = ["--executor-set", f"shared={tmp_path / 'jobs'}", "--executor-set", "lost_after=60"]
+    with serving(tmp_path, testbed.kubeconfig, *settings) as client:
+
+        def said() -> Any:
+            return jobs(client), (tmp_path / "log").read_text()[-3000:]
+
+        until(lambda: len(client.get("/v1/servers").json()["servers"]) == 2, said)
+        assert client.post("/v1/jobs", json=job("first", 60)).is_success
+        until(lambda: len([one for one in pods(testbed) if _runs(one)]) >= 4, said)
+        assert client.post("/v1/jobs", json=job("second", 20)).is_success
+        until(lambda: {_job(one) for one in pods(testbed)} == {"first", "second"}, said)
+        until(lambda: jobs(client)["second"]["state"] == "finished", said)
+        until(lambda: jobs(client)["first"]["state"] == "finished", said)
+        generations = jobs(client)["first"]["generation"]
+    assert generations >= 2  # it made room for the second
+    folders = {path.parent for path in tmp_path.glob("jobs/files/*/checkpoints/done")}
+    assert len(folders) == 2
+    for folder in folders:  # every generation had as many workers as it was told
+        for file in folder.glob("workers.*"):
+            told = file.read_text().split()
+            assert len(told) == int(told[0])
+    assert pods(testbed) == []
+
+
+def _runs(pod: dict[str, Any]) -> bool:
+    return bool(pod["status"]["phase"] == "Running")
+
+
+def _job(pod: dict[str, Any]) -> str:
+    return str(json.loads(pod["metadata"]["annotations"]["shadowprice.io/job-name"]))
+
+
+def test_what_another_scheduler_runs_is_seen_and_nothing_is_written(
+    testbed: Testbed, tmp_path: Path
+) -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "theirs-0", "labels": {"job-name": "theirs"}},
+        "spec": {
+            "containers": [
+                {
+                    "name": "c",
+                    "image": BASE,
+                    "imagePullPolicy": "Never",
+                    "command": ["sleep", "600"],
+                    "resources": {"requests": {"cpu": "500m"}},
+                }
+            ],
+            "terminationGracePeriodSeconds": 1,
+        },
+    }
+    role = next(one for one in yaml.safe_load_all(RIGHTS.read_text()) if one["kind"] != "Role")
+    testbed.kubectl("apply", "-f", "-", given=json.dumps(role))
+    words = ("--clusterrole", role["metadata"]["name"], "--user", "reader")
+    testbed.kubectl("create", "clusterrolebinding", "looks-on", *words)
+    testbed.ask("POST", "/api/v1/namespaces/default/pods", pod)
+    try:
+        with serving(tmp_path, testbed.kubeconfig_of("reader"), "--observe") as client:
+
+            def seen() -> bool:
+                found = client.get("/v1/comparison").json()
+                return "theirs" in json.dumps(found)
+
+            until(seen, lambda: (tmp_path / "log").read_text()[-3000:])
+            assert client.post("/v1/jobs", json=job("paper", 5)).is_success
+            until(lambda: jobs(client)["paper"]["generation"] >= 1)
+        assert pods(testbed) == []
+    finally:
+        testbed.ask("DELETE", "/api/v1/namespaces/default/pods/theirs-0")
