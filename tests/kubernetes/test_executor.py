@@ -249,13 +249,14 @@ def test_it_asks_for_what_its_role_says_and_for_nothing_else(
         await executor.open()
         told = Told(executor)
         await executor.start(spec("job", 1, POLITE, Share("one", 1), Share("two", 1)))
+        await told.one(Started, "job")
         await ready(executor, "job")
         await executor.stop(7, "job", 1)
         assert (await told.one(Ended, "job")).ending is Ending.STOPPED
         await executor.forget("job", 1)
         await executor.discard("job")
         await executor.start(spec("two", 1, POLITE))
-        await ready(executor, "two")
+        await told.one(Started, "two")
         await executor.close()
         await told.end()
         executor = create(
