@@ -51,7 +51,7 @@ def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> 
 
 
 def _simulated(policy: str) -> tuple[Any, dict[str, Any]]:
-    asked = [(one.after, measure._record(one, SPEEDS, 0)) for one in measure.WORKLOAD]
+    asked = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
     return measure._simulated(policy, asked), {job["name"]: job for _, job in asked}
 
 
@@ -78,6 +78,14 @@ def test_measured_progress_is_what_was_reported_by_the_end_of_a_slot() -> None:
     assert measure._measured_progress(never, 12.0, 2) == [0.0, 0.0]
 
 
+def test_a_first_start_takes_what_its_steps_do_not() -> None:
+    curve = [(13.0, 6.0), (14.0, 20.0)]
+    assert Lived({}, 0.0, curve, began=10.0, workers=4).start(SPEEDS) == 2.5
+    assert Lived({}, 0.0, curve, began=12.9, workers=1).start(SPEEDS) == 0.0
+    assert Lived({}, 0.0, [], began=10.0, workers=1).start(SPEEDS) is None
+    assert Lived({}, 0.0, []).start(SPEEDS) is None
+
+
 @pytest.mark.train
 def test_real_jobs_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,6 +100,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     figure = run_experiment(find_experiment("elastic-training"), tmp_path, Settings(quick=True))
     assert figure.stat().st_size > 10_000
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
+    assert 0.0 < found["starts"]["restart"][0] <= SLOT
     assert found["summary"]["policy"].to_list() == ["fifo", "rolling"]
     assert found["summary"]["finished"].to_list() == [2, 2]
     assert found["summary"]["utility"].to_list() == [10.0, 10.0]

@@ -41,6 +41,23 @@ class Lived:
     record: Mapping[str, Any]
     submitted: float
     curve: Sequence[tuple[float, float]]
+    began: float | None = None
+    """When its first generation was to run: the beginning of that slot, in the same seconds."""
+    workers: int = 0
+    """What it began with."""
+
+    def start(self, speeds: Mapping[int, float]) -> float | None:
+        """Return the seconds that its first start took, None where it never reported.
+
+        Parameters
+        ----------
+        speeds : mapping of int to float
+            Mini-batches a second by number of workers.
+        """
+        if self.began is None or not self.curve:
+            return None
+        moment, done = self.curve[0]
+        return max(0.0, moment - self.began - done / speeds[self.workers])
 
 
 class _Api:
@@ -126,6 +143,7 @@ def live(
             if not waiting and states <= OVER:
                 break
             time.sleep(0.5)
+        slot = float(str(cluster["slot"]).removesuffix("s"))
         origin = _moment(api.ask("GET", "/v1/timeline")["origin"])
         found = {}
         for _, job in jobs:
@@ -133,7 +151,15 @@ def live(
             points = api.ask("GET", f"{path}/progress?limit=5000")["points"]
             record = api.ask("GET", path)
             curve = [(_moment(one["at"]) - origin, float(one["minibatches"])) for one in points]
-            found[str(job["name"])] = Lived(record, _moment(record["submitted"]) - origin, curve)
+            ran = api.ask("GET", f"{path}/generations")["generations"]
+            first = min(ran, key=lambda one: int(one["generation"]), default=None)
+            found[str(job["name"])] = Lived(
+                record,
+                _moment(record["submitted"]) - origin,
+                curve,
+                None if first is None else first["slot"] * slot,
+                0 if first is None else first["workers"],
+            )
         return found
 
 

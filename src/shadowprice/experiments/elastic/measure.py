@@ -1,4 +1,7 @@
-"""Real jobs of two tenants under several policies, beside the simulator on the same files."""
+"""Real jobs of two tenants under several policies, beside the simulator on the same files.
+
+What a start costs is measured before, on a job that is alone, and is what models count on.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,14 @@ if TYPE_CHECKING:
 
 POLICIES: Final = ("rolling", "oasis", "fifo", "drf")
 SLOT: Final = 5.0
-RESTART: Final = 2.0
 SCRIPT: Final = Path(__file__).with_name("train.py")
 CLUSTER: Final[Mapping[str, Any]] = {
     "slot": f"{SLOT:g}s",
     "horizon": 60,
-    "servers": [{"name": "box", "count": 2, "capacity": {"cpu": 2, "memory": "4GiB"}}],
+    "restart_first": True,
+    "servers": [
+        {"name": name, "capacity": {"cpu": 2, "memory": "4GiB"}} for name in ("box-1", "box-2")
+    ],
     "tenants": [{"name": "vision"}, {"name": "language"}],
 }
 WIDTHS: Final = (1, 2, 4)
@@ -75,31 +80,57 @@ def measure_elastic(settings: Settings) -> Tables:
         raise MissingExtraError("uvicorn", "service", "running the live service")
     policies = POLICIES[:2] if settings.quick else POLICIES
     asked = WORKLOAD[:4] if settings.quick else WORKLOAD
-    parts = len(policies) + 1
+    parts = len(policies) + 2
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
         settings.progress(0, parts, "measuring the job")
         findings = _profiled(Path(folder, "profile"))
         speeds = {n: rounded(point.step.per_second) for n, point in findings.curve.items()}
-        for at, policy in enumerate(policies, 1):
+        settings.progress(1, parts, "measuring a start")
+        probe = [(0.0, _probe(speeds, settings.seed))]
+        start = _start_cost(_lived(Path(folder, "probe"), probe, "fifo"), speeds)
+        # A step is finished before it stops; no model has restarts longer than a slot.
+        restart = min(SLOT, start + 1.0 / speeds[1])
+        for at, policy in enumerate(policies, 2):
             settings.progress(at, parts, f"really running under {policy}")
-            own = Path(folder, policy)
-            own.mkdir()
-            jobs = [(one.after, _record(one, speeds, settings.seed)) for one in asked]
-            lived = live(own, CLUSTER, jobs, policy, limit=600.0)
-            _compare(policy, jobs, lived, rows, curves)
+            jobs = [(one.after, _record(one, speeds, settings.seed, restart)) for one in asked]
+            _compare(policy, jobs, _lived(Path(folder, policy), jobs, policy), rows, curves)
     measured = [
         {"workers": n, "per_second": point.step.per_second, "half_width": point.step.half_width}
         for n, point in findings.curve.items()
     ]
     table = pl.DataFrame(rows, infer_schema_length=None)
+    progress = pl.DataFrame(curves, infer_schema_length=None)
     return {
         "jobs": table,
-        "progress": pl.DataFrame(curves, infer_schema_length=None),
+        "progress": progress,
         "speed": pl.DataFrame(measured),
-        "summary": _summary(table, pl.DataFrame(curves, infer_schema_length=None), policies),
+        "starts": pl.DataFrame([{"start": start, "restart": restart}]),
+        "summary": _summary(table, progress, policies),
     }
+
+
+def _lived(
+    folder: Path, jobs: Sequence[tuple[float, Mapping[str, Any]]], policy: str
+) -> dict[str, Lived]:
+    folder.mkdir()
+    return live(folder, CLUSTER, jobs, policy, limit=600.0)
+
+
+def _probe(speeds: Mapping[int, float], seed: int) -> dict[str, Any]:
+    """Return a job that is alone, to see what its start costs."""
+    alone = Asked("probe", "vision", 0.0, 40, {"kind": "constant", "value": 1})
+    return _record(alone, speeds, seed, 0.0)
+
+
+def _start_cost(lived: Mapping[str, Lived], speeds: Mapping[int, float]) -> float:
+    """Return the seconds from the beginning of a job's first slot on in which it got nowhere."""
+    found = lived["probe"].start(speeds)
+    if found is None:
+        told = lived["probe"].record.get("reason")
+        raise ShadowpriceError(f"the job that was to be measured got nowhere: {told}")
+    return found
 
 
 def _profiled(folder: Path) -> Findings:
@@ -124,7 +155,7 @@ def _path() -> dict[str, str]:
     return {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
 
 
-def _record(one: Asked, speeds: Mapping[int, float], seed: int) -> dict[str, Any]:
+def _record(one: Asked, speeds: Mapping[int, float], seed: int, restart: float) -> dict[str, Any]:
     words = [sys.executable, str(SCRIPT), "--steps", str(one.steps), "--seed", str(seed)]
     return {
         "name": one.name,
@@ -133,7 +164,7 @@ def _record(one: Asked, speeds: Mapping[int, float], seed: int) -> dict[str, Any
         "minibatches": one.steps // max(speeds),
         "throughput": dict(speeds),
         "worker": {"cpu": 1, "memory": "512MiB"},
-        "restart": f"{RESTART:g}s",
+        "restart": f"{restart:.2f}s",
         "utility": dict(one.utility),
         "run": {"command": words, "env": _path(), "retries": 2, "grace": "20s"},
     }
@@ -171,6 +202,7 @@ def _compare(
                 "predicted_utility": float(said["utility"] or 0.0),
                 "generations": record["generation"], "failures": record["failures"],
                 "reason": (record["reason"] or {}).get("message", ""),
+                "start": one.start(job["throughput"]),
             }
         )  # fmt: skip
     predicted = _predicted_progress(run, dict(_by_name(jobs)), last + 1)
@@ -182,11 +214,12 @@ def _compare(
             {
                 "policy": policy,
                 "job": name,
-                "slot": slot,
-                "predicted": min(1.0, predicted[name][slot] / work),
-                "measured": measured[slot] / work,
+                "slot": at,
+                "until": (at + 1) * SLOT,
+                "predicted": min(1.0, predicted[name][at] / work),
+                "measured": measured[at] / work,
             }
-            for slot in range(last + 1)
+            for at in range(last + 1)
         )
 
 
@@ -215,6 +248,7 @@ def _predicted_progress(
     """Return mini-batches by the end of each slot, from what the simulator ran."""
     found = {}
     for name, job in jobs.items():
+        restart = float(job["restart"].removesuffix("s"))
         held: dict[int, list[tuple[int, int]]] = {}
         for row in run.allocations.filter(pl.col("job") == name).iter_rows(named=True):
             held.setdefault(row["slot"], []).append((row["server"], row["workers"]))
@@ -222,8 +256,8 @@ def _predicted_progress(
         for slot in range(slots):
             now = sorted(held.get(slot, ()))
             if now:
-                moved = before is not None and (now != before[1] or before[0] != slot - 1)
-                seconds = SLOT - (RESTART if moved else 0.0)
+                moved = before is None or now != before[1] or before[0] != slot - 1
+                seconds = SLOT - (restart if moved else 0.0)
                 total += job["throughput"][sum(workers for _, workers in now)] * seconds
                 before = (slot, now)
             done.append(total)
@@ -263,6 +297,7 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
                 "finished": int((rows["state"] == "finished").sum()),
                 "promised": len(promised),
                 "kept": len(kept),
+                "start": cast("float | None", rows["start"].mean()),
                 "slots_off": cast("float", off.mean()) if len(off) else math.nan,
                 "progress_off": progress.filter(pl.col("policy") == policy)["off"].mean(),
                 "generations": int(rows["generations"].sum()),
