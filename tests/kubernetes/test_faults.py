@@ -42,6 +42,35 @@ def gated(tmp_path: Path, name: str = "go") -> str:
     return f"echo ready; until [ -e {tmp_path}/{name} ]; do sleep 0.1; done; echo went"
 
 
+@pytest.mark.parametrize("name", ["kube-apiserver", "etcd"])
+def test_jobs_run_on_and_end_while_nobody_can_be_asked(
+    harness: KubernetesHarness, tmp_path: Path, name: str
+) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("ends", 1, gated(tmp_path)))
+        await executor.start(spec("stays", 1, POLITE, Share("two", 1)))
+        await ready(executor, "ends")
+        await ready(executor, "stays")
+        await asyncio.to_thread(own.bed.kill, name)
+        try:
+            (tmp_path / "go").touch()
+            with pytest.raises(ExecutorError):
+                async with asyncio.timeout(120):
+                    await executor.start(spec("later", 1, "true"))
+            assert not told.of(Ended, "ends")
+        finally:
+            await asyncio.to_thread(own.bed.restart, name)
+            await asyncio.to_thread(own.bed.component("kube-apiserver").wait)
+        assert (await told.one(Ended, "ends")).ending is Ending.DONE
+        assert not told.of(Ended, "stays")
+        await _accepted(executor, spec("later", 1, "true"))
+        assert (await told.one(Ended, "later")).ending is Ending.DONE
+        assert await executor.stop(11, "stays", 1, 20.0) == Receipt.ACCEPTED
+        assert (await told.one(Ended, "stays")).ending is Ending.STOPPED
+
+    harness.run(scenario)
+
+
 async def _accepted(executor: Executor, order: Any) -> None:
     """Give an order until it is known to be taken, as the service does."""
     for _ in range(100):
@@ -52,6 +81,19 @@ async def _accepted(executor: Executor, order: Any) -> None:
         else:
             return
     raise AssertionError("never taken")
+
+
+def test_watches_that_expire_lose_nothing(harness: KubernetesHarness, tmp_path: Path) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, gated(tmp_path)))
+        await ready(executor, "job")
+        (tmp_path / "go").touch()  # the end falls into the time in which nobody watches
+        await asyncio.to_thread(own.bed.expire_watches)
+        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        await _accepted(executor, spec("job", 2, "true"))
+        assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+
+    harness.run(scenario)
 
 
 def test_a_node_that_is_not_heard_of_for_a_while_loses_nothing(
