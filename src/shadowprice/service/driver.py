@@ -207,6 +207,11 @@ class Driver:
                 await self._tick()
                 await self._step()
         finally:
+            self._stopping = True  # whatever ended it: nobody is left waiting
+            while self._queue:
+                answer = self._queue.popleft().answer
+                if not answer.done():
+                    answer.set_exception(ProblemError("stopping", "the service is ending"))
             for task in (deliver, self._sweeping):
                 if task is not None:
                     task.cancel()

@@ -16,6 +16,7 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.operations import Submit
 from shadowprice.service.outcome import Operation, Outcome
+from shadowprice.service.problems import ProblemError
 from shadowprice.service.recovery import PolicyChoice
 from shadowprice.service.store import Store
 from shadowprice.service.submission import read_submissions
@@ -98,3 +99,33 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
     store.close()
     assert [size for size in truth.batches if size] == [1, 1, 1, 1, 1, 1, 7]
     assert not any(slept)
+
+
+def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = SteadyClock(HandClock())
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+
+    async def broken() -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    async def play() -> None:
+        asked = [asyncio.create_task(driver.do(_submit(f"asked-{at}"))) for at in range(3)]
+        await asyncio.sleep(0)
+        monkeypatch.setattr(driver, "_step", broken)
+        with pytest.raises(RuntimeError, match="cannot schedule"):
+            await driver.run()
+        async with asyncio.timeout(PATIENCE):
+            for answer in await asyncio.gather(*asked, return_exceptions=True):
+                assert isinstance(answer, ProblemError)
+                assert "ending" in str(answer)
+            with pytest.raises(ProblemError, match="stopping"):
+                await driver.do(_submit("late"))
+        await driver.finish()
+
+    asyncio.run(play())
+    store.close()
