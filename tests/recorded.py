@@ -53,7 +53,7 @@ TRACES: Final = {
 }
 """Pieces of traces, below the folder of traces."""
 
-TOLD: Final = frozenset({"charged", "payoff_bound"})
+TOLD: Final = frozenset({"charged", "payoff_bound", "slot_costs"})
 """Fields of decisions that tell more of them, and came after the first digests."""
 
 SLOW: Final = frozenset({"optimum"})
