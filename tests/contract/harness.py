@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 BASE = "shadowprice.test/base:1"
 """The image of the testbed: a shell and little more."""
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds that anything may take on a busy machine."""
 
 SERVERS = (

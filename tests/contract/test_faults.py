@@ -65,6 +65,7 @@ def test_a_lost_server_ends_what_ran_there(harness: Harness) -> None:
         await executor.start(spec("aside", 1, POLITE, Share("one", 1)))
         await ready(executor, "across")
         await ready(executor, "aside")
+        await told.one(Started, "across")  # on both: what has not begun everywhere is refused
         own.lose_server("two")
         assert (await told.one(Ended, "across")).ending is Ending.LOST
         assert not told.of(Ended, "aside")

@@ -147,7 +147,14 @@ def test_workers_that_are_tolerated_may_die_while_another_lives(harness: Harness
 @pytest.mark.parametrize(
     ("command", "process"),
     [
-        ("[ $RANK = 0 ] && sleep 0.5; exit 9", "worker-0"),
+        (
+            # The other is seen to die before; clusters tell of exits by the second.
+            (
+                'cd "$SHADOWPRICE_CHECKPOINT_DIR"; [ $RANK = 1 ] && touch gone && exit 9; '
+                "until [ -e gone ]; do sleep 0.1; done; sleep 1.5; exit 9"
+            ),
+            "worker-0",
+        ),
         ("[ $SHADOWPRICE_ROLE = ps ] && exit 9; exec sleep 600", "ps-0"),
     ],
 )

@@ -48,7 +48,8 @@ class Space:
         self.bed.ask("POST", f"{self.path}/pods", made)
 
     def has_account(self) -> bool:
-        return self.finds(f"{self.path}/serviceaccounts/default")
+        path = f"{self.path}/serviceaccounts/default"
+        return self.finds(path) and bool(self.bed.ask("GET", path).get("secrets"))
 
     def finds(self, path: str) -> bool:
         try:

@@ -161,7 +161,8 @@ def test_what_never_fits_is_rejected_with_the_reason(user: User, service: Runnin
 
 
 def test_whoever_takes_the_finalizer_away_cancels_too(user: User, service: Running) -> None:
-    user.apply(manifest("forced"))
+    deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]  # it is not gone at once
+    user.apply(manifest("forced", run={"command": deaf, "grace": "20s"}))
     user.waits_for("forced", "Running")
     job = user.status("forced")["job"]
     user.delete("forced")

@@ -17,7 +17,7 @@ from pathlib import Path
 HEAD, OTHER = "127.0.0.6", "127.0.0.7"
 """Loopback; a node is told from others by its address."""
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class StartedCluster:
