@@ -116,6 +116,7 @@ class Generation:
         if before["command"] == command:
             return False
         until = min(now + grace, before.get("until", now + grace))
+        grace = min(grace, before.get("grace", grace))
         self._stop.write({"command": command, "grace": grace, "until": until})
         return True
 
