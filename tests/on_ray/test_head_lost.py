@@ -40,9 +40,9 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
         forgetful.join()
         until(lambda: jobs(client)["only"]["state"] == "finished", lambda: jobs(client))
         over = jobs(client)["only"]
-        assert over["generation"] == 2
+        assert over["generation"] > 1
         kinds = [one["kind"] for one in client.get("/v1/jobs/only/explain").json()["events"]]
-        assert (kinds.count("lost"), kinds.count("retrying")) == (1, 0)  # no failure of its own
+        assert "retrying" not in kinds  # no failure of its own: lost, or moved as its server was
         text = client.get("/v1/jobs/only/logs").json()["text"]
         assert "done: loss" in text
         assert "step 0" not in text  # it went on from its checkpoint

@@ -179,7 +179,7 @@ def test_processes_that_load_data_outlive_the_signal_and_load_the_same(job: Make
     generation = moved.start(2, "--pace", "0.05")
     wait_for(moved, 4)
     generation.signal(signal.SIGTERM)  # the whole group of each: what loads data too
-    assert generation.wait() == [143, 143], generation.logs()
+    assert generation.wait() == [143, 143], "\n".join(generation.logs())
     moved.run(1)
     assert losses(moved) == pytest.approx(losses(fixed), rel=1e-9)
 
