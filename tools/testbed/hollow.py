@@ -54,8 +54,10 @@ class Hollow:
         file.chmod(0o600)
         # Each watches a folder that nothing comes into; a user has few such watches, and who runs
         # beside needs them. In a user namespace of their own they have none, and do without.
-        limit = "echo 0 > /proc/sys/user/max_inotify_instances"
-        before = ["unshare", "--user", "--map-root-user", "sh", "-c", f'{limit}; exec "$@"', "sh"]
+        # The kernel's log may be closed to such a namespace; nothing that they do stands in it.
+        limit = "echo 0 > /proc/sys/user/max_inotify_instances; mount --bind /dev/null /dev/kmsg"
+        spaces = ["unshare", "--user", "--map-root-user", "--mount"]
+        before = [*spaces, "sh", "-c", f'{limit}; exec "$@"', "sh"]
         self.component = Component("hollow-nodes", [str(file)], folder, self._ready, before=before)
 
     def _ready(self) -> bool:
