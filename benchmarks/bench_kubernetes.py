@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ import numpy as np
 import yaml
 from tools.testbed import Testbed
 from tools.testbed.audit import entries
+from tools.testbed.places import missing
 
 from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.errors import UnreachableError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import API_VERSION, KIND, PLURAL
 
@@ -118,7 +121,8 @@ async def measure(bed: Testbed, jobs: int, rate: float) -> None:
     ]
     told("applied until its pod runs", ran, jobs)
     began = time.monotonic()
-    await connection.delete(RESOURCES)
+    with suppress(UnreachableError):  # deleting many takes the server longer than it has to answer
+        await connection.delete(RESOURCES)
     await followed.until("gone", jobs, 300.0)
     gone = [seen["gone"] - began for seen in followed.seen.values() if "gone" in seen]
     told("all deleted at once, until gone", gone, jobs)
@@ -149,6 +153,9 @@ def main() -> None:
     options.add_argument("--policy", default="rolling")
     options.add_argument("--slot", default="30s")
     given = options.parse_args()
+    if why := missing():
+        print(why)
+        return
     with (
         tempfile.TemporaryDirectory() as folder,
         Testbed(hollow=given.nodes, users={USER: ("system:masters",)}) as bed,
