@@ -57,7 +57,6 @@ def known(truth: Truth | Recovered) -> str:
             placement_record(order.placement, engine.cluster.names),
         ]
         for name, order in truth.orders.items()
-        if name in engine.running  # of one that ended by itself, the last order means nothing
     }
     accounts = {name: str(account) for name, account in truth.accounts.shown().items()}
     views = {name: view.stored() for name, view in truth.views.items()}

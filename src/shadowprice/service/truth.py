@@ -215,10 +215,11 @@ class Truth:
         for name in batch.closed:
             self.views.pop(name, None)
             self.specs.pop(name, None)
-            self.orders.pop(name, None)
             self.speeds.forget(name)
             self.restarts.forget(name)
         self.engine.collect()
+        for name in self.orders.keys() - self.engine.running.keys():
+            del self.orders[name]  # its processes ended by themselves
         outcome.views, outcome.told = batch.views, batch.told
         return self._published(outcome)
 
