@@ -24,9 +24,6 @@ FINALIZER: Final = f"{GROUP}/cancel"
 TENANT_LABEL: Final = f"{GROUP}/tenant"
 """Label of a namespace that names the tenant of its jobs, in place of its own name."""
 
-SHARE_ANNOTATION: Final = f"{GROUP}/share"
-"""Annotation of a namespace that names its tenant's share, in place of its quota."""
-
 ACTIVE_LABEL: Final = f"{GROUP}/active"
 """Label of the service's pods: true on the one that writes."""
 
