@@ -45,16 +45,15 @@ test: $(STAMP) ## Run the tests
 test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'browser or postgres'
 
-# Clusters of real processes, on machines that may be busy: what fails is tried once more, and told (RERUN).
 test-train: $(TRAIN_STAMP) ## Run the tests that need torch and Ray, which are large
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -rfEsR --tb=short --timeout 600 --reruns 1 -m 'train or ray'
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -rfEsR --tb=short --timeout 600 -m 'train or ray'
 
 testbed: $(STAMP) ## Build Kubernetes from Debian's packages into the cache, once (root on Debian 12; ten minutes or more)
 	@$(BIN)/python -m tools.testbed.build
 
 test-kubernetes: $(STAMP) ## Run the tests on a real Kubernetes on this machine (after make testbed; root)
 	@$(BIN)/python -m tools.testbed.build --check || true
-	@$(BIN)/python -m pytest -n 0 -rfEsR --tb=short --reruns 1 -m kubernetes
+	@$(BIN)/python -m pytest -n 0 -rfEsR --tb=short -m kubernetes
 
 test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compiler, as `make test` does too
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py

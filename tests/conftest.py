@@ -9,6 +9,25 @@ from tests.testbeds import control_plane, testbed
 
 __all__ = ["control_plane", "testbed", "traces"]
 
+AGAIN = ("processes", "browser", "postgres", "ray", "train", "kubernetes")
+"""Markers of tests that drive real processes, whose machine may be busy with anything."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Try tests of real processes once more where they fail; the first failure is shown."""
+    if config.option.usepdb:  # a debugger wants the first failure
+        return
+    for item in items:
+        if any(item.get_closest_marker(name) for name in AGAIN):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why a test had to be tried again: a race that is hidden is never mended."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"tried again: {report.nodeid} ({report.when})")
+        terminalreporter.line(report.longreprtext)
+
 
 @pytest.fixture(scope="session")
 def traces() -> Path:

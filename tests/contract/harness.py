@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -188,8 +189,9 @@ class LocalHarness:
         return number
 
     def kill_agent(self, job: str, generation: int) -> None:
-        """Kill what looks after a generation, without a warning."""
-        os.kill(self._supervisor(job, generation), signal.SIGKILL)
+        """Kill what looks after a generation, without a warning, unless it ended by itself."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._supervisor(job, generation), signal.SIGKILL)
 
     def lose_server(self, name: str) -> None:
         """Let a server go down: what has processes there is gone at once."""
@@ -302,8 +304,9 @@ class RayHarness(LocalHarness):
         return Generation(directory).state()
 
     def kill_agent(self, job: str, generation: int) -> None:
-        """Kill the actor of worker 0, without a warning."""
-        os.kill(self.part(job, generation)["agent"], signal.SIGKILL)
+        """Kill the actor of worker 0, without a warning, unless it ended by itself."""
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            os.kill(self.part(job, generation)["agent"], signal.SIGKILL)
 
     def lose_server(self, name: str) -> None:
         """Kill a raylet."""

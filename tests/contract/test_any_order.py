@@ -15,6 +15,8 @@ import pytest
 from shadowprice.executors.contract import Executor, Phase, Receipt
 from tests.contract.harness import PATIENCE, LocalHarness, Told, python, spec
 
+pytestmark = pytest.mark.processes
+
 JOB = """
 import fcntl, os, random, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -20,6 +20,8 @@ from shadowprice.executors.local.generation import start_time
 from tests.contract.harness import POLITE, Told, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
+pytestmark = pytest.mark.processes
+
 # ------------------------------------------------------------------ faults
 
 

@@ -16,6 +16,8 @@ from shadowprice.executors.contract import (
 from tests.contract.harness import POLITE, STUBBORN, Told, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
+pytestmark = pytest.mark.processes
+
 # ------------------------------------------------------------------ plain lives
 
 

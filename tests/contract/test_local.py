@@ -30,6 +30,8 @@ from shadowprice.executors.local.store import Store, key_of
 from shadowprice.executors.registry import create
 from tests.contract.harness import POLITE, LocalHarness, Told, eventually, python, ready, spec
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalHarness]:

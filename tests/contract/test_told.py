@@ -21,6 +21,8 @@ from shadowprice.executors.contract import (
 from tests.contract.harness import POLITE, Told, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
+pytestmark = pytest.mark.processes
+
 # ------------------------------------------------------------------ what jobs are told
 
 

@@ -16,9 +16,12 @@ from shadowprice.executors.registry import create
 from tests.contract.harness import LocalHarness
 from tests.services import Running, running
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="the local executor needs Linux"
-)
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="the local executor needs Linux"
+    ),
+]
 
 PATIENCE = 120.0
 OVER = {"finished", "refused", "failed", "cancelled"}

@@ -14,6 +14,8 @@ from shadowprice.client import Address, AsyncClient, Client, ServiceError, Unrea
 from shadowprice.client.servers import Servers
 from tests.services import Running, job, running
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory):

@@ -25,6 +25,8 @@ from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import FILES, read_run
 from tests.priced import INFO, FlatRate, FlatRateParameters
 
+pytestmark = pytest.mark.processes
+
 CLUSTER = """\
 slot: 10min
 horizon: 20

@@ -21,7 +21,10 @@ ROOT = Path(__file__).parents[2]
 TRAIN = ROOT / "examples" / "live" / "train.py"
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux"),
+]
 
 
 def weights(folder: Path) -> tuple[int, list[np.ndarray]]:

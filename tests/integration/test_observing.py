@@ -30,6 +30,8 @@ from shadowprice.executors.registry import create
 from tests.services import Running, job, running
 from tests.worlds import HandClock, World, WorldExecutor
 
+pytestmark = pytest.mark.processes
+
 CLUSTER = {
     "slot": "1s",
     "horizon": 100,

@@ -20,6 +20,8 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import is_run
 
+pytestmark = pytest.mark.processes
+
 CALL = [sys.executable, "-c", "from shadowprice.cli.main import run; run()"]
 CLUSTER = "slot: 10min\nhorizon: 20\nservers: [{name: g, count: 2, capacity: {gpu: 4}}]\n"
 JOBS = """\

@@ -21,7 +21,10 @@ ROOT = Path(__file__).parents[2]
 PACED = ROOT / "tests" / "paced_job.py"
 CLUSTER = "slot: 10s\nhorizon: 100\nservers: [{name: one, capacity: {cpu: 8, memory: 8GiB}}]\n"
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux"),
+]
 
 
 def _words(*options: str, job: tuple[str, ...] = ()) -> list[str]:

@@ -23,7 +23,10 @@ from shadowprice.service.settings import parse_users
 from tests.integration.test_observing import Witness
 from tests.services import Running, running
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as others")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as others"),
+]
 
 USER = "nobody"
 CLUSTER = {

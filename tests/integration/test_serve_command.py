@@ -21,6 +21,8 @@ from shadowprice.cli.main import main
 from shadowprice.service.store import Store
 from tests.services import CLUSTER
 
+pytestmark = pytest.mark.processes
+
 START = "from shadowprice.cli.main import run; run()"
 
 

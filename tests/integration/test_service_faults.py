@@ -24,6 +24,8 @@ from shadowprice.service.slots import CATCH_UP, Edge
 from tests.live_hours import CLUSTER, SLOT, Crash, Hour, disk_full, play, scattered
 from tests.worlds import HandClock
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -17,6 +17,8 @@ from shadowprice.service.operations import DecideBacklog
 from tests.integration.test_observing import Witness
 from tests.services import Running, job, running
 
+pytestmark = pytest.mark.processes
+
 SECONDS = 5.0
 """Within which a stream ends, at most."""
 

@@ -16,6 +16,8 @@ import pytest
 from shadowprice import jobs
 from shadowprice.executors.progress import read_progress
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:

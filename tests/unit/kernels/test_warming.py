@@ -19,6 +19,8 @@ from shadowprice.kernels.manifest import Overload, manifest, overloads_of
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.stopwatch import Stopwatch, working_time
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 compiled = pytest.mark.skipif(
     os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled"

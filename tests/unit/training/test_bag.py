@@ -18,6 +18,8 @@ from shadowprice.core.errors import InputError
 from shadowprice.training import bag
 from tests import bag_functions as functions
 
+pytestmark = pytest.mark.processes
+
 
 def _alive(process: int) -> bool:
     try:
