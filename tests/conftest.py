@@ -15,8 +15,8 @@ AGAIN = ("processes", "browser", "postgres", "ray", "train", "kubernetes")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Try tests of real processes once more where they fail; the first failure is shown."""
-    if config.option.usepdb:  # a debugger wants the first failure
-        return
+    if config.option.usepdb or not config.pluginmanager.hasplugin("rerunfailures"):
+        return  # a debugger, and who looks for races, want the first failure
     for item in items:
         if any(item.get_closest_marker(name) for name in AGAIN):
             item.add_marker(pytest.mark.flaky(reruns=1))
