@@ -283,6 +283,9 @@ class PolicyContext:
         Seed of any randomness it draws.
     itemised : bool
         Whether commitments are to say what each of their slots costs.
+    explained : bool
+        Whether refusals are to say why. Who repeats a run only to ask a question needs no reasons,
+        and finding them costs as much as deciding.
     """
 
     cluster: Cluster
@@ -290,3 +293,4 @@ class PolicyContext:
     until: int | None = None
     seed: int = 0
     itemised: bool = False
+    explained: bool = True

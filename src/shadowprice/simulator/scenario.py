@@ -58,8 +58,21 @@ class Scenario:
     entry: Callable[[int], Mapping[str, Any]] | None = None
 
 
-def build_policy(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> Policy:
+def build_policy(
+    scenario: Scenario, name: str, settings: Mapping[str, Any], *, explained: bool = True
+) -> Policy:
     """Build a policy that knows the whole workload of a scenario, as simulations allow.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What is run.
+    name : str
+        The policy.
+    settings : mapping
+        Its settings.
+    explained : bool
+        Whether its refusals are to say why.
 
     Raises
     ------
@@ -71,6 +84,7 @@ def build_policy(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> 
         known_jobs=scenario.jobs,
         until=scenario.until,
         seed=scenario.seed,
+        explained=explained,
     )
     return make_policy(name, context, settings)
 

@@ -81,6 +81,7 @@ class Oasis(PricedAdmission):
         self._posted = None if parameters.fixed is None else read_posted(parameters.fixed, cluster)
         planner = self._planner_of(cluster, learners, constants)
         super().__init__(planner, learners, parameters, cluster, itemised=context.itemised)
+        self._explained = context.explained
         if self._posted is not None:
             # What copies of tasks cost at posted prices is not worked out.
             self.capabilities = replace(self.capabilities, runs_bags=False)

@@ -72,6 +72,7 @@ class Pdors(PricedAdmission):
         planner = PdorsPlanner(board, cluster, parameters, context.seed)
         self._seed = context.seed
         super().__init__(planner, [learner], parameters, cluster, itemised=context.itemised)
+        self._explained = context.explained
 
     def _follow(self, cluster: Cluster) -> None:
         (learner,), (board,) = self._learners, self._planner.boards

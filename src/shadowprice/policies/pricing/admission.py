@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,8 @@ from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
 
+_NO_REASON: Final = Refusal(Reason.PRICE, "nobody asked why")
+
 
 class PricedAdmission(ABC):
     """Decides every job once, on arrival, by the best schedule at the prices of the moment.
@@ -54,6 +57,7 @@ class PricedAdmission(ABC):
         The servers.
     """
 
+    _explained: bool = True
     capabilities: Capabilities = Capabilities(
         plans_ahead=True, elastic=True, prices=True, quotes=True
     )
@@ -175,6 +179,8 @@ class PricedAdmission(ABC):
         quote = self._planner.quote(view, job, job.required)
         offer = quote.best()
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
+            if not self._explained:
+                return Reject(job.name, _NO_REASON)
             return Reject(job.name, explain(quote, view, job, offer, job.required))
         self._earned += offer.utility
         return _commitment(job, quote, offer, itemised=self._itemised)

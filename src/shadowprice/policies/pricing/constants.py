@@ -20,6 +20,7 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.clearing import ClearingPrice
+from shadowprice.policies.pricing.measures import Measure, remembered_measures
 
 Floats = NDArray[np.float64]
 
@@ -218,29 +219,24 @@ class ConstantsLearner:
         return after if _differ(before, after) else None
 
     def _learn(self, job: Job, *, for_good: bool = True) -> None:
-        demand = self._demand(job)
-        if demand is None:
+        known = remembered_measures()
+        if known is None:
+            measure = self._measure(job)
+        else:
+            scale = self.pool.scale.tobytes()
+            key = (job, self.carries, self.floor.kind, self.horizon, self.until, scale)
+            if key not in known:
+                known[key] = self._measure(job)
+            measure = known[key]
+        if measure is None:
             return
-        shares = self.pool.shares(demand)
-        asked = shares > 0
-        window = self._window(job)
-        if not asked.any() or window <= 0:
-            return
-        # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
-        # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
-        duration = self._shortest(job) - (self.floor.kind == "guaranteed")
-        ln_best = float(job.utility.log_values(np.array([duration]))[0])
-        self._ln_upper[asked] = np.maximum(self._ln_upper[asked], ln_best - np.log(shares[asked]))
-        slots = worker_slots(job)
-        ln_use = math.log(slots) + math.log(float(shares.sum()))
-        useful = window if job.bag is None else min(window, job.bag.slots)
-        ln_worst = _ln_smallest_utility(job, useful)
-        if math.isfinite(ln_worst):
-            self._ln_least_rate = min(self._ln_least_rate, ln_worst - ln_use)
-        self._ln_least_use = min(self._ln_least_use, ln_use)
-        self._longest = max(self._longest, window)
+        np.maximum(self._ln_upper, measure.ln_upper, out=self._ln_upper)
+        if math.isfinite(measure.ln_worst):
+            self._ln_least_rate = min(self._ln_least_rate, measure.ln_worst - measure.ln_use)
+        self._ln_least_use = min(self._ln_least_use, measure.ln_use)
+        self._longest = max(self._longest, measure.window)
         if self.floor.kind == "guaranteed" and self.floor.alone is not None:
-            self._ln_alone = max(self._ln_alone, self.floor.alone.ln_utility(job, window))
+            self._ln_alone = max(self._ln_alone, self.floor.alone.ln_utility(job, measure.window))
             first, last = self._arrivals or (job.arrival, job.arrival)
             self._arrivals = min(first, job.arrival), max(last, job.arrival)
         if self.floor.kind == "clearing":
@@ -249,7 +245,30 @@ class ConstantsLearner:
                 # What those before it suggest: no job raises the price that it is asked itself.
                 self._ln_clearing = market.ln_price() if for_good else market.ln_price_to_come()
             if for_good:
-                market.add(job.arrival, ln_best - ln_use, slots * shares)
+                rate = measure.ln_best - measure.ln_use
+                market.add(job.arrival, rate, measure.slots * measure.shares)
+
+    def _measure(self, job: Job) -> Measure | None:
+        """Return what a job adds, None where it asks for nothing here or has no time to run."""
+        demand = self._demand(job)
+        if demand is None:
+            return None
+        shares = self.pool.shares(demand)
+        asked = shares > 0
+        window = self._window(job)
+        if not asked.any() or window <= 0:
+            return None
+        # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
+        # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
+        duration = self._shortest(job) - (self.floor.kind == "guaranteed")
+        ln_best = float(job.utility.log_values(np.array([duration]))[0])
+        ln_upper = np.full(len(shares), -np.inf)
+        ln_upper[asked] = ln_best - np.log(shares[asked])
+        slots = worker_slots(job)
+        ln_use = math.log(slots) + math.log(float(shares.sum()))
+        useful = window if job.bag is None else min(window, job.bag.slots)
+        ln_worst = _ln_smallest_utility(job, useful)
+        return Measure(ln_upper, ln_best, ln_worst, ln_use, slots, window, shares)
 
     def _demand(self, job: Job) -> Amounts | None:
         if self.carries == "workers" or (self.carries == "both" and job.ps is None):

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
-from shadowprice.core.amounts import parse_amount, parse_duration
-from shadowprice.core.cluster import BANDWIDTH, Cluster
+from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.job import Job
-from shadowprice.core.specs import JobSpec, resolve_utility, validate
-from shadowprice.core.specs.utilities import UtilitySpec
 from shadowprice.results.advice import Advice, Counsel, Hopeless
+from shadowprice.simulator.advice.delays import Delays
 from shadowprice.simulator.advice.moments import Admission, Moment, Rerun, visit_moments
 from shadowprice.simulator.advice.search import EVENLY, Found, Nothing, smallest
-from shadowprice.simulator.advice.ways import Entry, Key, Way, changed, later, plain, ways_of
+from shadowprice.simulator.advice.variants import Variants
+from shadowprice.simulator.advice.ways import Entry, Way, later, plain, ways_of
 from shadowprice.simulator.scenario import Scenario, build_policy
 
 MOST_ARRIVALS: Final = 20_000
 """Arrivals replayed for one job where changes must be verified by running again."""
-
-_UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
 
 
 class _TooDearError(Exception):
@@ -90,6 +86,17 @@ class _Outcome:
     at_those_prices: str | None = None
 
 
+def _worth_its_price(way: Way, step: int, found: Admission) -> int:
+    """Return the step at which a job is worth a little more than what an admitted one pays.
+
+    Dinkelbach's step: a job that is worth so much would still do with the schedule of that one.
+    """
+    if not found.price or not found.utility:
+        return step
+    enough = way.values[step - 1] * found.price / found.utility
+    return bisect_right(way.values, enough) + 1
+
+
 class _Advisor:
     """One refused job, and what was found about it so far."""
 
@@ -108,7 +115,7 @@ class _Advisor:
         self._position = position
         self._most = most_arrivals
         self._job = scenario.jobs[position]
-        self._variants = _Variants(entry, self._job, scenario.cluster)
+        self._variants = Variants(entry, self._job, scenario.cluster)
         self._rerun = Rerun(scenario, name, settings, position)
         self._outcomes: list[_Outcome] = []
         self._left_out: list[str] = []
@@ -122,33 +129,41 @@ class _Advisor:
 
     def ask(self, *, foresees: bool) -> None:
         """Ask the policy again at the moment of the arrival, and at later ones."""
-        policy = build_policy(self._scenario, self._name, self._settings)
+        policy = self._rerun.policy(self._job)
+        assert policy is not None
         in_force = repr(policy.parameters_in_force())
         arrival = self._job.arrival
-        delayed: Found[Admission] | Nothing = Nothing(len(self._later.values))
-        slots = {int(value.split()[0]): at for at, value in enumerate(self._later.values, start=1)}
+        delays = Delays(self._variants, self._later)
 
         def visit(moment: Moment) -> bool:
-            nonlocal delayed
             if moment.slot == arrival:
                 self._check(moment.ask(self._job))
                 ways = [*self._ways(moment.end)]
                 in_vain = self._smaller_in_vain(ways, moment)
+                work = 0.0  # part of the work with which it was admitted
                 for way in ways:
                     if in_vain and way.name == "size" and way.key[-1] != BANDWIDTH:
                         self._outcomes.append(_Outcome(way, Nothing(1), "asked"))
-                    else:
-                        self._ask_about(way, moment, in_force if foresees else None)
+                        continue
+                    start = 0
+                    if way.key == ("minibatches",) and work:
+                        start = sum(value > work * int(way.before) for value in way.values) + 1
+                    asked = self._ask_about(way, moment, in_force if foresees else None, start)
+                    if way.key == ("epochs",) and isinstance(asked, Found):
+                        work = way.values[asked.step - 1] / int(way.before)
                 return True
-            step = slots[moment.slot]
-            job = self._variants.job(self._later, step)
-            admission = None if job is None else moment.ask(job)
-            if admission is not None:
-                delayed = Found(step, admission)
-            return admission is None
+            return delays.visit(moment)
 
-        visit_moments(self._scenario, policy, self._position, [arrival, *slots], visit)
-        self._keep(self._later, delayed, self._true(self._later, in_force) if foresees else None)
+        slots = [arrival, *delays.slots(delays.spread())]
+        visit_moments(self._scenario, policy, self._position, slots, visit)
+        if between := delays.between():
+            # It could be taken in earlier, in a slot that was passed over.
+            again = self._rerun.policy(self._job)
+            assert again is not None
+            slots = delays.slots(between)
+            visit_moments(self._scenario, again, self._position, slots, delays.visit)
+        fate = self._later_true(in_force, delays) if foresees else None
+        self._keep(self._later, delays.found(), fate)
         self._held = (
             f"the reservations and prices that it met in slot {arrival}, and the rest of its entry"
         )
@@ -163,24 +178,29 @@ class _Advisor:
         least = self._variants.least([way for way in ways if way.name == "size"])
         return least is None or moment.ask(least) is None
 
-    def _ask_about(self, way: Way, moment: Moment, in_force: str | None) -> None:
+    def _ask_about(
+        self, way: Way, moment: Moment, in_force: str | None, start: int
+    ) -> Found[Admission] | Nothing:
         def answer(step: int) -> Admission | None:
             job = self._variants.job(way, step)
             return None if job is None else moment.ask(job)
 
-        asked = smallest(answer, len(way.values))
+        guess = partial(_worth_its_price, way) if way.name == "value" else None
+        asked = smallest(answer, len(way.values), start, guess=guess)
         self._keep(way, asked, None if in_force is None else self._true(way, in_force, answer))
+        return asked
 
     def _true(
         self,
         way: Way,
         in_force: str,
-        answer: Callable[[int], Admission | None] | None = None,
+        answer: Callable[[int], Admission | None],
+        answered: Callable[[int], bool] = lambda _: True,
     ) -> Callable[[int], Admission | None]:
         """Return what tells a step's fate where the policy knows the job set.
 
         As long as the change leaves all its parameters as they were, the policy decides on the
-        other jobs as it did, and its answer at the moment holds.
+        other jobs as it did, and its answer at the moment holds, where it was asked there.
         """
 
         def fate(step: int) -> Admission | None:
@@ -191,11 +211,14 @@ class _Advisor:
             policy = self._rerun.policy(job)
             if policy is None:
                 return None
-            if answer is not None and repr(policy.parameters_in_force()) == in_force:
+            if answered(step) and repr(policy.parameters_in_force()) == in_force:
                 return answer(step)
             return self._rerun.ask(job, policy)
 
         return fate
+
+    def _later_true(self, in_force: str, delays: Delays) -> Callable[[int], Admission | None]:
+        return self._true(self._later, in_force, delays.told.__getitem__, delays.told.__contains__)
 
     def _keep(
         self,
@@ -207,7 +230,7 @@ class _Advisor:
         if fate is None:
             self._outcomes.append(_Outcome(way, asked, "asked"))
             return
-        start = asked.step if isinstance(asked, Found) else 1
+        start = asked.step if isinstance(asked, Found) else 0
         try:
             found = smallest(fate, len(way.values), start, evenly=0)
         except _TooDearError:
@@ -295,69 +318,3 @@ class _Advisor:
         return Counsel(
             self._job.name, self._job.arrival, self._held, advice, hopeless, self._left_out
         )
-
-
-class _Variants:
-    """A job with one key of its entry changed, resolved as its file would be.
-
-    Parameters
-    ----------
-    entry : mapping
-        The job as its file writes it.
-    job : Job
-        The same, resolved.
-    cluster : Cluster
-        The servers.
-    """
-
-    def __init__(self, entry: Entry, job: Job, cluster: Cluster) -> None:
-        self.entry = entry
-        self._job = job
-        self._cluster = cluster
-        self._spec = JobSpec.model_validate(entry)
-        self._before = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
-        # Utilities are resolved alone where that is known to give the same.
-        self._alone = self._utility(entry) == job.utility
-
-    def job(self, way: Way, step: int) -> Job | None:
-        """Return the job of a step of a way, None if a file with it would be refused."""
-        return self.with_value(way.key, way.values[step - 1])
-
-    def least(self, ways: Iterable[Way]) -> Job | None:
-        """Return the job with the last step of several ways at once, None without any."""
-        entry: Entry | None = None
-        for way in ways:
-            if way.key[-1] != BANDWIDTH:  # less of it makes the work longer
-                entry = changed(entry or self.entry, way.key, way.values[-1])
-        spec = None if entry is None else validate(JobSpec, entry, "job")[0]
-        return None if spec is None else spec.resolve(self._cluster)
-
-    def with_value(self, key: Key, value: Any) -> Job | None:
-        """Return the job with a value in a place of its entry, None if it cannot stand there."""
-        # Most questions change one number, and need not read the whole entry again.
-        if len(key) == 2 and key[0] in ("worker", "ps") and key[1] != BANDWIDTH:
-            demand = getattr(self._job, str(key[0])).copy()
-            demand[self._cluster.column[str(key[1])]] = parse_amount(value).value
-            demand.setflags(write=False)
-            return replace(self._job, **{str(key[0]): demand})
-        if key[0] == "utility" and self._alone:
-            utility = self._utility(changed(self.entry, key, value))
-            return None if utility is None else replace(self._job, utility=utility)
-        spec: JobSpec | None
-        if key in (("epochs",), ("minibatches",)):
-            spec = self._spec.model_copy(update={str(key[0]): value})
-        elif key == ("arrival",):  # asked about in every slot that is left
-            spec = self._spec.model_copy(update={"arrival": parse_duration(value)})
-        else:
-            spec, _ = validate(JobSpec, changed(self.entry, key, value), "job")
-        try:
-            return None if spec is None else spec.resolve(self._cluster)
-        except InputError:
-            return None
-
-    def _utility(self, entry: Entry) -> Any:
-        try:
-            spec = _UTILITY.validate_python(entry["utility"])
-        except ValidationError:
-            return None
-        return resolve_utility(spec, self._cluster.slot_seconds, self._before)

@@ -26,6 +26,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, QuotingPolicy, View
 from shadowprice.engine import Engine
 from shadowprice.engine.validation import never_fits
+from shadowprice.policies.pricing.measures import Measures, remembered
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.scenario import Scenario, build_policy
@@ -227,12 +228,15 @@ class Rerun:
         self._name = name
         self._settings = settings
         self._position = position
+        # The other jobs are the same each time: what constants take from them is worked out once.
+        self._measures: Measures = {}
         self.arrivals = 0
 
     def policy(self, job: Job) -> Policy | None:
         """Return the policy that knows the changed job set, None if it would refuse to run it."""
         try:
-            return build_policy(self._with(job), self._name, self._settings)
+            with remembered(self._measures):
+                return build_policy(self._with(job), self._name, self._settings, explained=False)
         except InputError:
             return None
 

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-EVENLY: Final = 5
+EVENLY: Final = 3
 """Steps asked about, spread evenly, where the largest is refused."""
+
+_NEAR: Final = 4
+"""Stride at which a first step is given up, unless the largest is admitted."""
 
 Answer = TypeVar("Answer")
 
@@ -42,7 +45,11 @@ class Nothing:
 
 
 def smallest(
-    ask: Callable[[int], Answer | None], steps: int, start: int = 1, evenly: int = EVENLY
+    ask: Callable[[int], Answer | None],
+    steps: int,
+    start: int = 0,
+    evenly: int = EVENLY,
+    guess: Callable[[int, Answer], int] | None = None,
 ) -> Found[Answer] | Nothing:
     """Return a step that is admitted while the step before it is refused.
 
@@ -57,9 +64,12 @@ def smallest(
     steps : int
         Number of the largest step.
     start : int
-        Where to begin.
+        A step near which the answer may lie, 0 where nothing is known of it.
     evenly : int
         Steps asked about, spread evenly, where the largest is refused.
+    guess : callable, optional
+        Given an admitted step and what was answered, a smaller step that may be admitted as well:
+        good guesses save questions, bad ones cost a few.
     """
     known: dict[int, Answer | None] = {0: None}
 
@@ -68,27 +78,18 @@ def smallest(
             known[step] = ask(step)
         return known[step]
 
-    low, high = 0, 0
-    step = min(max(start, 1), steps)
-    if steps > 0 and answer(step) is not None:
-        # Below a first guess, in doubling strides.
-        high, stride = step, 1
-        while high - stride > 0 and answer(high - stride) is not None:
-            high, stride = high - stride, 2 * stride
-        low = max(high - stride, 0)
-    elif steps > 0 and answer(steps) is not None:
-        low, stride = step, 1
-        while not high:
-            step = min(low + stride, steps)
-            if answer(step) is not None:
-                high = step
-            else:
-                low, stride = step, 2 * stride
+    step = min(max(start, 0), steps)
+    if step > 0:
+        low, high = _around(answer, step, steps)
     else:
+        low, high = 0, steps if steps > 0 and answer(steps) is not None else 0
+    if not high:
         high = _spread(answer, steps, evenly)
         low = max((step for step in known if step < high and known[step] is None), default=0)
     if not high:
         return Nothing(len(known) - 1)
+    if guess is not None:
+        low, high = _guessed(answer, low, high, guess)
     while high - low > 1:
         middle = (low + high) // 2
         if answer(middle) is None:
@@ -100,8 +101,54 @@ def smallest(
     return Found(high, found)
 
 
+def _around(answer: Callable[[int], object], step: int, steps: int) -> tuple[int, int]:
+    """Return a refused and an admitted step about one, in doubling strides; (0, 0) without any."""
+    stride = 1
+    if answer(step) is not None:
+        high = step
+        while high - stride > 0 and answer(high - stride) is not None:
+            high, stride = high - stride, 2 * stride
+        return max(high - stride, 0), high
+    low = step
+    while low < steps:
+        if stride == _NEAR and answer(steps) is None:
+            break
+        step = min(low + stride, steps)
+        if answer(step) is not None:
+            return low, step
+        low, stride = step, 2 * stride
+    return 0, 0
+
+
+def _guessed(
+    answer: Callable[[int], Answer | None],
+    low: int,
+    high: int,
+    guess: Callable[[int, Answer], int],
+) -> tuple[int, int]:
+    """Return closer bounds: guesses are followed down while they are admitted."""
+    while high - low > 1:
+        found = answer(high)
+        assert found is not None
+        step = guess(high, found)
+        if not low < step < high:
+            return low, high
+        if answer(step) is None:
+            # Nearly: what lies right above is more likely than the middle.
+            stride = 1
+            while step + stride < high:
+                if answer(step + stride) is not None:
+                    return step + stride // 2, step + stride
+                stride *= 2
+            return step + stride // 2, high
+        high = step
+    return low, high
+
+
 def _spread(answer: Callable[[int], object], steps: int, evenly: int) -> int:
-    """Return the first admitted of some steps spread evenly, 0 if none is."""
+    """Return the first admitted of the smallest and some steps spread evenly, 0 if none is."""
+    if steps > 0 and evenly and answer(1) is not None:
+        return 1
     for part in range(1, evenly + 1):
         step = part * steps // (evenly + 1)
         if step > 0 and answer(step) is not None:

@@ -1,0 +1,85 @@
+"""A job with one key of its entry changed, resolved as its file would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from shadowprice.core.amounts import parse_amount, parse_duration
+from shadowprice.core.cluster import BANDWIDTH, Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.job import Job
+from shadowprice.core.specs import JobSpec, resolve_utility, validate
+from shadowprice.core.specs.utilities import UtilitySpec
+from shadowprice.simulator.advice.ways import Entry, Key, Way, changed
+
+_UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
+
+
+class Variants:
+    """A job with one key of its entry changed, resolved as its file would be.
+
+    Parameters
+    ----------
+    entry : mapping
+        The job as its file writes it.
+    job : Job
+        The same, resolved.
+    cluster : Cluster
+        The servers.
+    """
+
+    def __init__(self, entry: Entry, job: Job, cluster: Cluster) -> None:
+        self.entry = entry
+        self._job = job
+        self._cluster = cluster
+        self._spec = JobSpec.model_validate(entry)
+        self._before = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
+        # Utilities are resolved alone where that is known to give the same.
+        self._alone = self._utility(entry) == job.utility
+
+    def job(self, way: Way, step: int) -> Job | None:
+        """Return the job of a step of a way, None if a file with it would be refused."""
+        return self.with_value(way.key, way.values[step - 1])
+
+    def least(self, ways: Iterable[Way]) -> Job | None:
+        """Return the job with the last step of several ways at once, None without any."""
+        entry: Entry | None = None
+        for way in ways:
+            if way.key[-1] != BANDWIDTH:  # less of it makes the work longer
+                entry = changed(entry or self.entry, way.key, way.values[-1])
+        spec = None if entry is None else validate(JobSpec, entry, "job")[0]
+        return None if spec is None else spec.resolve(self._cluster)
+
+    def with_value(self, key: Key, value: Any) -> Job | None:
+        """Return the job with a value in a place of its entry, None if it cannot stand there."""
+        # Most questions change one number, and need not read the whole entry again.
+        if len(key) == 2 and key[0] in ("worker", "ps") and key[1] != BANDWIDTH:
+            demand = getattr(self._job, str(key[0])).copy()
+            demand[self._cluster.column[str(key[1])]] = parse_amount(value).value
+            demand.setflags(write=False)
+            return replace(self._job, **{str(key[0]): demand})
+        if key[0] == "utility" and self._alone:
+            utility = self._utility(changed(self.entry, key, value))
+            return None if utility is None else replace(self._job, utility=utility)
+        spec: JobSpec | None
+        if key in (("epochs",), ("minibatches",)):
+            spec = self._spec.model_copy(update={str(key[0]): value})
+        elif key == ("arrival",):  # asked about in every slot that is left
+            spec = self._spec.model_copy(update={"arrival": parse_duration(value)})
+        else:
+            spec, _ = validate(JobSpec, changed(self.entry, key, value), "job")
+        try:
+            return None if spec is None else spec.resolve(self._cluster)
+        except InputError:
+            return None
+
+    def _utility(self, entry: Entry) -> Any:
+        try:
+            spec = _UTILITY.validate_python(entry["utility"])
+        except ValidationError:
+            return None
+        return resolve_utility(spec, self._cluster.slot_seconds, self._before)

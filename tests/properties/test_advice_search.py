@@ -1,0 +1,97 @@
+"""The search behind advice: a step that is admitted right behind one that is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowprice.simulator.advice.delays import Delays
+from shadowprice.simulator.advice.moments import Admission, Moment
+from shadowprice.simulator.advice.search import Found, Nothing, smallest
+from shadowprice.simulator.advice.variants import Variants
+from shadowprice.simulator.advice.ways import Way
+
+STEPS = st.lists(st.booleans(), max_size=60)
+
+
+@given(
+    admitted=STEPS,
+    start=st.integers(0, 80),
+    jumps=st.lists(st.integers(-3, 60)),
+    evenly=st.booleans(),
+)
+def test_the_step_before_the_one_found_is_refused_whatever_is_guessed(
+    admitted: list[bool], start: int, jumps: list[int], evenly: bool
+) -> None:
+    asked: list[int] = []
+
+    def ask(step: int) -> int | None:
+        assert 1 <= step <= len(admitted)
+        assert step not in asked
+        asked.append(step)
+        return step if admitted[step - 1] else None
+
+    def guess(step: int, answer: int) -> int:
+        assert answer == step
+        return step - (jumps.pop() if jumps else 1)
+
+    found = smallest(ask, len(admitted), start, 3 if evenly else 0, guess)
+    if isinstance(found, Nothing):
+        assert found.tried == len(asked)
+        assert not any(admitted[step - 1] for step in asked)
+        assert not admitted or len(admitted) in asked
+    else:
+        assert found.answer == found.step
+        assert admitted[found.step - 1]
+        assert found.step == 1 or not admitted[found.step - 2]
+
+
+@given(steps=st.integers(1, 2000), first=st.integers(1, 2000), start=st.integers(0, 2000))
+def test_where_more_is_never_worse_the_smallest_is_found_with_few_questions(
+    steps: int, first: int, start: int
+) -> None:
+    asked = 0
+
+    def ask(step: int) -> int | None:
+        nonlocal asked
+        asked += 1
+        return step if step >= first else None
+
+    found = smallest(ask, steps, start)
+    if first > steps:
+        assert found == Nothing(asked)
+        assert asked <= 8
+        return
+    assert found == Found(first, first)
+    assert asked <= (2 * (2 * abs(first - min(start, steps))).bit_length() + 3 if start else 13)
+
+
+@given(admitted=STEPS)
+def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: list[bool]) -> None:
+    last = len(admitted)
+    values = [f"{5 + step} slots" for step in range(1, last + 1)]
+    way = Way("arrival", ("arrival",), "5 slots", values, str)
+    delays = Delays(cast("Variants", SimpleNamespace(job=lambda way, step: step)), way)
+
+    def walk(steps: Any) -> None:
+        for slot in delays.slots(steps):
+            step = slot - 5
+            yes = Admission(slot) if admitted[step - 1] else None
+            moment = SimpleNamespace(slot=slot, ask=lambda job, yes=yes: yes)
+            if not delays.visit(cast("Moment", moment)):
+                return
+
+    spread = delays.spread()
+    assert list(spread) == sorted(set(spread))
+    assert not last or (spread[0], spread[-1]) == (1, last)
+    walk(spread)
+    walk(delays.between())
+    found = delays.found()
+    if isinstance(found, Found):
+        assert found.answer == Admission(5 + found.step)
+        assert found.step == 1 or delays.told[found.step - 1] is None
+    else:
+        assert not any(admitted[step - 1] for step in spread)
