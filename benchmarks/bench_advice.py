@@ -61,7 +61,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int) -> None:
         last = int(delayed[0].after.split()[0]) if delayed else slots
         moments = [job.arrival, *(slot for slot in arrivals if slot <= last)]
         began = time.process_time()
-        built = build_policy(scenario, name, settings)
+        built = build_policy(scenario, name, settings, explained=False)
         visit_moments(scenario, built, position, moments, lambda _: True)
         repeating = time.process_time() - began
         asked.append(1000 * (whole - repeating))

@@ -108,6 +108,26 @@ def test_a_token_that_others_read(
     assert line.endswith(f"run: chmod 600 {token}")
 
 
+def test_a_token_file_that_cannot_be_written_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "loose").symlink_to("nowhere")
+    for place in ("missing/token", "loose/token", "y" * 250):
+        token = tmp_path / place
+        line = _refused(capsys, cluster, tmp_path / "d", "--token-file", str(token))
+        assert f"{token}: cannot be written: " in line
+        assert [*(tmp_path / "d").glob("*.db")] == []
+
+
+def test_an_address_that_leads_to_no_cluster_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("kubernetes_asyncio")
+    line = _refused(capsys, cluster, tmp_path / "d", "--trainingjobs", str(tmp_path / "one"))
+    assert "leads to no cluster: there is no such file" in line
+    assert [*(tmp_path / "d").glob("*.db")] == []
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

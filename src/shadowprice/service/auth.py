@@ -258,6 +258,23 @@ def read_token_file(path: Path) -> str | None:
     return token
 
 
+def check_token_place(path: Path) -> None:
+    """Make sure that a token can be written where none is yet, and leave nothing there.
+
+    Raises
+    ------
+    InputError
+        If it cannot.
+    """
+    tried = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        tried.touch(0o600, exist_ok=False)
+        tried.unlink()
+    except OSError as error:
+        mend = "name a file in a folder that is there and can be written"
+        raise InputError(Fault(str(path), f"cannot be written: {error.strerror}", mend)) from error
+
+
 def write_token_file(path: Path, token: str) -> None:
     """Write a token into a file that only its owner reads; it appears as a whole."""
     partial = path.with_name(f".{path.name}.partial")

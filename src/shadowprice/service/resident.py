@@ -44,6 +44,19 @@ class Resident:
         self._tasks: list[asyncio.Task[None]] = []
         self.controller: Controller | None = None
 
+    async def check(self) -> None:
+        """Make sure that what it was started with leads to a cluster; nothing is asked there.
+
+        Raises
+        ------
+        ConnectError
+            If it does not.
+        MissingLibraryError
+            If what speaks to clusters is not installed.
+        """
+        connection = await Connection.open(self._service.settings.cluster_address)
+        await connection.close()
+
     async def elected(self) -> int | None:
         """Return the number of this leader, None where another leads; 0 where nobody is elected.
 

@@ -29,6 +29,7 @@ from shadowprice.service.auth import (
     CreateToken,
     Role,
     Tokens,
+    check_token_place,
     hashed,
     new_token,
     read_token_file,
@@ -133,6 +134,8 @@ class Service:
             If what it was started with is wrong.
         """
         self._check_token_file()
+        if self._resident is not None:
+            asyncio.run(self._resident.check())
         rehearse(self.cluster, self.choice)
         if self.settings.lease is not None:
             return False  # who writes is decided by the lease first
@@ -282,7 +285,10 @@ class Service:
         return (self.store.folder or Path.cwd()) / TOKEN_FILE
 
     def _check_token_file(self) -> None:
-        read_token_file(self.token_file)
+        folder = self.token_file.parent
+        makes = folder == self.store.folder and not folder.exists()
+        if read_token_file(self.token_file) is None and not makes:
+            check_token_place(self.token_file)
 
     def _operator_token(self, truth: Truth) -> None:
         """Let the token in the file be valid; write one where there is none."""
