@@ -91,8 +91,28 @@ class Recovered:
     replayed: int
 
 
-def recover(store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyClock) -> Recovered:
+def recover(
+    store: Store,
+    cluster: Cluster,
+    choice: PolicyChoice,
+    clock: SteadyClock,
+    *,
+    virtual: bool = False,
+) -> Recovered:
     """Read everything back from a store, or begin a new one.
+
+    Parameters
+    ----------
+    store : Store
+        What is read.
+    cluster : Cluster
+        As the cluster file has it.
+    choice : PolicyChoice
+        Who decides from now on.
+    clock : SteadyClock
+        The service's time.
+    virtual : bool
+        Whether nothing really runs from now on, so that no order waits for the end of another.
 
     Raises
     ------
@@ -103,7 +123,7 @@ def recover(store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyC
     """
     known = store.get("format")
     if known is None:
-        return _begin(store, cluster, choice, clock)
+        return _begin(store, cluster, choice, clock, virtual=virtual)
     if int(known) > FORMAT:
         raise InputError(
             Fault(
@@ -113,7 +133,7 @@ def recover(store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyC
             )
         )
     with store.reading() as connection:
-        engine, since, replayed = _engine(connection, choice)
+        engine, since, replayed = _engine(connection, choice, virtual=virtual)
         views, specs, pending = _jobs(connection)
         return Recovered(
             engine,
@@ -131,8 +151,10 @@ def recover(store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyC
         )
 
 
-def _begin(store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyClock) -> Recovered:
-    engine = Engine(cluster, choice.build(cluster), acknowledges=True)
+def _begin(
+    store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyClock, *, virtual: bool
+) -> Recovered:
+    engine = Engine(cluster, choice.build(cluster), acknowledges=not virtual)
     now = clock.now()
     calendar = Calendar.starting(now, cluster.slot_seconds)
     packed = _packed(engine)
@@ -185,7 +207,9 @@ def _last_at(connection: Connection) -> int:
 # ---------------------------------------------------------------- engine
 
 
-def _engine(connection: Connection, choice: PolicyChoice) -> tuple[Engine, int, int]:
+def _engine(
+    connection: Connection, choice: PolicyChoice, *, virtual: bool
+) -> tuple[Engine, int, int]:
     """Return the engine, the number of the snapshot's event, and how many were replayed."""
     table = tables.snapshots
     rows = connection.execute(select(table).order_by(table.c.sequence.desc())).all()
@@ -193,7 +217,7 @@ def _engine(connection: Connection, choice: PolicyChoice) -> tuple[Engine, int, 
     for row in rows:
         try:
             state = json.loads(zlib.decompress(row.state))
-            engine, replayed = _replayed(connection, state, choice)
+            engine, replayed = _replayed(connection, state, choice, virtual=virtual)
         except (ValueError, zlib.error) as error:
             problem = ShadowpriceError(f"snapshot {row.sequence} is damaged: {error}")
         except InputError as error:
@@ -211,13 +235,19 @@ def _engine(connection: Connection, choice: PolicyChoice) -> tuple[Engine, int, 
 
 
 def _replayed(
-    connection: Connection, state: dict[str, Any], choice: PolicyChoice
+    connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int]:
     """Return an engine with a snapshot's state and all that came after it."""
     label = _value(connection, "policy")
     same = label == choice.label
     before = choice if same else _choice_of(label)
     engine = restore(state, before.build(cluster_of(state["cluster"])))
+    # As the service is now, not as the one was that wrote the snapshot: what really runs is waited
+    # for from the first order on, and where nothing does, orders that nobody acknowledges would add
+    # up, and be gone through in every slot.
+    engine.acknowledges = not virtual
+    if virtual:
+        engine.unacknowledged.clear()
     table, replayed = tables.journal, 0
     memory = connection.execute(select(tables.memory)).first()
     if memory is not None and memory.policy != label:

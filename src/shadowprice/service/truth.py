@@ -97,13 +97,12 @@ class Truth:
             If it does not fit what the service was started with.
         """
         began = time.monotonic()
-        found: Recovered = recover(self.store, self._file_cluster, self.choice, self.clock)
+        found: Recovered = recover(
+            self.store, self._file_cluster, self.choice, self.clock, virtual=self.virtual
+        )
         self.engine: Engine = found.engine
-        self.engine.acknowledges = not self.virtual
         # A copy of what the policy knows before every event costs more than all else that is done.
         self.engine.keeps_memory = not self.engine.can_begin_anew
-        if self.virtual:
-            self.engine.unacknowledged.clear()
         self.calendar: Calendar = found.calendar
         self.views: dict[str, JobView] = found.views
         self.specs: dict[str, Mapping[str, Any]] = found.specs

@@ -17,7 +17,7 @@ from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.operations import Cancel, Revise, Submit
 from shadowprice.service.outcome import Outcome
 from shadowprice.service.reading import list_events, list_jobs
-from shadowprice.service.recovery import PolicyChoice
+from shadowprice.service.recovery import PolicyChoice, recover
 from shadowprice.service.reports import TakeProgress, TakeReports
 from shadowprice.service.restarts import Restarts
 from shadowprice.service.slots import Edge
@@ -344,6 +344,35 @@ def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
         ended = list_jobs(connection, limit=100)
     assert {view.state.open for view in ended} == {False}
     bench.store.close()
+
+
+def test_orders_are_not_kept_where_nothing_runs(bench: Bench) -> None:
+    bench.virtual = True
+    bench.read()
+    for at in range(4):
+        bench.submit(f"job-{at}")
+        bench.slot()
+    found = recover(
+        bench.store, CLUSTER, bench.choice, bench.truth.clock, virtual=True
+    )  # of each start and end, none of which anybody acknowledges
+    assert found.replayed > 8
+    assert not found.engine.unacknowledged
+
+
+def test_what_is_to_run_since_the_last_start_is_waited_for_after_the_next(bench: Bench) -> None:
+    bench.virtual = True
+    bench.read()
+    bench.submit("shown")
+    bench.slot()
+    bench.truth.write_snapshot()
+    bench.virtual = False
+    bench.read()  # from now on jobs really run, and no snapshot says so yet
+    bench.submit("real")
+    bench.slot()
+    waited = dict(bench.truth.engine.unacknowledged)
+    assert {order.job for order in waited.values()} == {"real"}
+    bench.read()
+    assert bench.truth.engine.unacknowledged == waited
 
 
 def test_the_policy_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
