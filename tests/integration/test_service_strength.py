@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from shadowprice.service import operations, reading, recovery
+from shadowprice.service.api import jobs
 from shadowprice.service.batch import Batch
-from shadowprice.service.operations import ChangeServers
-from shadowprice.service.views import JobView
+from shadowprice.service.clock import Calendar
+from shadowprice.service.operations import Cancel, ChangeServers
+from shadowprice.service.views import JobView, State
 from tests.integration.test_service_stateful import EXAMPLES, Api
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="make fuzz-api runs it")
@@ -42,6 +44,35 @@ def the_same_job_again_is_refused(patch: Patch) -> None:
     patch.setattr(
         operations, "_taken", lambda one, view, content: taken(one, view, f"not {content}")
     )
+
+
+@fault
+def anybody_cancels_anything(patch: Patch) -> None:
+    async def any_job(service: Any, _caller: Any, name: str) -> JobView:
+        return await jobs.job_of(service, name)
+
+    patch.setattr(jobs, "own_job", any_job)
+
+
+@fault
+def a_cancelled_job_goes_on(patch: Patch) -> None:
+    def perform(self: Cancel, batch: Batch) -> JobView:
+        view = batch.view(self.name)
+        return replace(view, state=State.CANCELLED) if view.state.open else _cancel(self, batch)
+
+    _cancel = Cancel.perform
+    patch.setattr(Cancel, "perform", perform)
+
+
+@fault
+def what_is_over_is_cancelled_once_more(patch: Patch) -> None:
+    _cancel = Cancel.perform
+
+    def perform(self: Cancel, batch: Batch) -> JobView:
+        view = batch.view(self.name)
+        return view if not view.state.open else _cancel(self, batch)
+
+    patch.setattr(Cancel, "perform", perform)
 
 
 @fault
@@ -80,6 +111,39 @@ def a_start_forgets_open_jobs(patch: Patch) -> None:
         return dict(list(views.items())[1:]), specs, pending
 
     patch.setattr(recovery, "_jobs", forgetful)
+
+
+@fault
+def a_start_moves_time(patch: Patch) -> None:
+    calendar = recovery._calendar
+
+    def moved(*given: Any) -> Calendar:
+        found = calendar(*given)
+        return found.moved(int(found.slot))
+
+    patch.setattr(recovery, "_calendar", moved)
+
+
+@fault
+def promises_are_made_silently(patch: Patch) -> None:
+    tell = Batch.tell
+
+    def quiet(self: Batch, kind: str, *given: Any, **data: Any) -> None:
+        if kind != "admitted":
+            tell(self, kind, *given, **data)
+
+    patch.setattr(Batch, "tell", quiet)
+
+
+@fault
+def promises_change_silently(patch: Patch) -> None:
+    tell = Batch.tell
+
+    def quiet(self: Batch, kind: str, *given: Any, **data: Any) -> None:
+        if kind not in {"moved", "broken"}:
+            tell(self, kind, *given, **data)
+
+    patch.setattr(Batch, "tell", quiet)
 
 
 @fault
