@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, Protocol
 
 SECOND: Final = 1_000_000_000
@@ -135,7 +136,12 @@ def stamp(moment: int) -> str:
     """Return a moment as RFC 3339 in UTC, to the millisecond."""
     seconds, rest = divmod(moment, SECOND)
     try:
-        told = datetime.fromtimestamp(seconds, UTC)
+        return f"{_to_the_second(seconds)}.{rest // 1_000_000:03d}Z"
     except (ValueError, OverflowError, OSError):  # beyond the year 9999
         return "9999-12-31T23:59:59.999Z"
-    return f"{told.isoformat()[:19]}.{rest // 1_000_000:03d}Z"
+
+
+@lru_cache(4_096)
+def _to_the_second(seconds: int) -> str:
+    """Return a second's stamp: pages of jobs name the same ones again and again."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]

@@ -172,7 +172,7 @@ class JobView:
     def of_store(cls, text: str) -> JobView:
         """Return the view that `stored` wrote; what is unknown here is left out."""
         values = json.loads(text)
-        known = {field.name: values[field.name] for field in _FIELDS if field.name in values}
+        known = {name: values[name] for name in _NAMES if name in values}
         known["state"] = State(known["state"])
         known["servers"] = tuple(known["servers"])
         known["measured"] = tuple(known.get("measured", ()))
@@ -228,8 +228,7 @@ class JobView:
         }
 
 
-_FIELDS: Final = fields(JobView)
-_NAMES: Final = tuple(field.name for field in _FIELDS)
+_NAMES: Final = tuple(field.name for field in fields(JobView))
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
