@@ -18,7 +18,7 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
-from shadowprice.executors.local.store import Store
+from shadowprice.executors.generations.store import Store
 from shadowprice.executors.registry import create
 
 

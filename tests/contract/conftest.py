@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.executors.local import cgroups
+from shadowprice.executors.supervision import cgroups
 from tests.contract.harness import KubernetesHarness, LocalHarness, RayHarness
 from tests.rays import RayCluster
 

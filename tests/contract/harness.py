@@ -28,10 +28,10 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
+from shadowprice.executors.generations.generation import OVER, Generation
+from shadowprice.executors.generations.store import Store, key_of
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
-from shadowprice.executors.local.generation import OVER, Generation
-from shadowprice.executors.local.store import Store, key_of
 from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.executors.registry import create
 from tests.rays import RayCluster

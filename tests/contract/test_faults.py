@@ -16,7 +16,7 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
-from shadowprice.executors.local.generation import start_time
+from shadowprice.executors.generations.generation import start_time
 from tests.contract.harness import POLITE, Told, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 

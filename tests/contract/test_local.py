@@ -23,11 +23,12 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
+from shadowprice.executors.generations.generation import Generation
+from shadowprice.executors.generations.store import Store, key_of
 from shadowprice.executors.local import executor as module
-from shadowprice.executors.local.generation import Generation
 from shadowprice.executors.local.settings import read_settings
-from shadowprice.executors.local.store import Store, key_of
 from shadowprice.executors.registry import create
+from shadowprice.executors.supervision import AGENT
 from tests.contract.harness import POLITE, LocalHarness, Told, eventually, python, ready, spec
 
 pytestmark = pytest.mark.processes
@@ -99,7 +100,7 @@ def test_a_generation_that_was_taken_but_not_begun_begins_after_a_restart(
 
 
 def test_supervisors_too_many_begin_nothing(local: LocalHarness) -> None:
-    agent = Path(module.__file__).with_name("agent.py")
+    agent = AGENT
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, f"echo once >> ../ran; {POLITE}"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.executors.contract import Ended, Ending, Executor
-from shadowprice.executors.local.store import Store
+from shadowprice.executors.generations.store import Store
 from tests.contract.harness import LocalHarness, RayHarness, Told, ready, spec
 from tests.rays import RayCluster
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from shadowprice.cli.main import main
-from shadowprice.executors.local.children import processes
+from shadowprice.executors.supervision.children import processes
 from shadowprice.inputs.files import read_cluster, read_jobs
 
 ROOT = Path(__file__).parents[2]

@@ -53,6 +53,7 @@ class Follower(threading.Thread):
         self.live, self.token, self.after = live, token, after
         self.lines: list[str] = []
         self.ended: float | None = None
+        self.refused = False
 
     def run(self) -> None:
         query = {} if self.after is None else {"after": self.after}
@@ -60,6 +61,9 @@ class Follower(threading.Thread):
             self.live.as_(self.token) as client,
             client.stream("GET", "/v1/events", params=query, timeout=60) as answer,
         ):
+            if answer.status_code == 401:
+                self.refused = True
+                return
             assert answer.status_code == 200
             for line in answer.iter_lines():
                 self.lines.append(line)
@@ -73,7 +77,7 @@ class Follower(threading.Thread):
 def following(live: Running, token: str, after: int | None = None) -> Iterator[Follower]:
     follower = Follower(live, token, after)
     follower.start()
-    until(lambda: bool(follower.lines))
+    until(lambda: bool(follower.lines) or follower.refused)
     yield follower
 
 
@@ -119,12 +123,15 @@ def test_a_stream_ends_when_its_token_is_revoked(live: Running, busy: bool) -> N
 
 @pytest.mark.parametrize("after", [None, 0])
 def test_a_stream_ends_when_its_token_expires(live: Running, after: int | None) -> None:
-    made = _made(live, expires="1s")
-    began = time.monotonic()
-    with following(live, made["token"], after) as follower:
-        follower.join(1 + SECONDS)
-        assert follower.ended is not None
-        assert 0.5 < follower.ended - began < 1 + SECONDS
+    for life in (1, 4, 16):  # a busy machine may let a token expire before it is used
+        made = _made(live, expires=f"{life}s")
+        began = time.monotonic()
+        with following(live, made["token"], after) as follower:
+            follower.join(life + SECONDS)
+        if not follower.refused:
+            break
+    assert follower.ended is not None
+    assert life / 2 < follower.ended - began < life + SECONDS
 
 
 def test_a_client_that_follows_is_told_why_it_ends(live: Running) -> None:

@@ -20,9 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, Receipt, Share
-from shadowprice.executors.local import disk
-from shadowprice.executors.local.generation import ENDED, OVER, RUNNING
-from shadowprice.executors.local.store import Store
+from shadowprice.executors.generations import disk
+from shadowprice.executors.generations.generation import ENDED, OVER, RUNNING
+from shadowprice.executors.generations.store import Store
 
 JOBS = ("job", "../job")
 PLAN = {"processes": [], "bell": ""}

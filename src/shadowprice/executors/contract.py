@@ -18,7 +18,7 @@ duplicate: neither starts anything. Orders may so be repeated, delayed and reord
 Endings. All processes of a generation end together: with the first that fails, and once all workers
 exited 0. A program that tolerates workers (`Program.tolerates_workers`) says that the others go on
 without one that dies: only parameter servers, or the last worker, then end the generation.
-`executors.local.verdict` is that rule, for every executor.
+`executors.generations.verdict` is that rule, for every executor.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
-from shadowprice.executors.local.machine import NoPlaceError
-from shadowprice.executors.local.verdict import verdict
-from shadowprice.executors.parts import PartEnd, verdict_of
+from shadowprice.executors.generations.parts import PartEnd, verdict_of
+from shadowprice.executors.generations.placing import NoPlaceError
+from shadowprice.executors.generations.verdict import verdict
 from shadowprice.executors.ray.nodes import Node, asked_of, check_room, nodes_of
 from shadowprice.executors.ray.reach import endpoint, reached
 from shadowprice.executors.ray.settings import read_settings
@@ -160,11 +160,11 @@ def test_what_fits_is_not_refused(node: Node) -> None:
     ("given_", "says"),
     [
         ({"patients": "3"}, "did you mean 'patience'?"),
-        ({"lost_after": "0"}, "write seconds, from 1"),
-        ({"patience": "soon"}, "write seconds, from 1"),
+        ({"lost_after": "0"}, "write seconds from 1"),
+        ({"patience": "soon"}, "write seconds from 1"),
         ({"shared": "here"}, "write an absolute path"),
         ({"memory": "cgroup"}, "one of: rlimit, off"),
-        ({"log_bytes": "7"}, "from 1,024 on"),
+        ({"log_bytes": "7"}, "from 1,024 to"),
     ],
 )
 def test_wrong_settings_are_refused(given_: dict[str, str], says: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.executors.local.verdict import Verdict, decided, verdict
+from shadowprice.executors.generations.verdict import Verdict, decided, verdict
 
 Exits = list[tuple[str, int]]
 W0, W1, PS = "worker-0", "worker-1", "ps-0"

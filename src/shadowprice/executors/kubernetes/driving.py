@@ -16,6 +16,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from shadowprice.executors.generations.generation import ACCEPTED, ENDED, OVER, REFUSED, RUNNING
+from shadowprice.executors.generations.parts import PartEnd, is_decided, verdict_of
 from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
 from shadowprice.executors.kubernetes.following import Follower
 from shadowprice.executors.kubernetes.judging import (
@@ -28,8 +30,6 @@ from shadowprice.executors.kubernetes.pods import (
     seconds,
 )
 from shadowprice.executors.kubernetes.views import PodView, kept
-from shadowprice.executors.local.generation import ACCEPTED, ENDED, OVER, REFUSED, RUNNING
-from shadowprice.executors.parts import PartEnd, is_decided, verdict_of
 from shadowprice.kubernetes.errors import ApiError
 
 if TYPE_CHECKING:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.generations.entry import DrivenEntry
+from shadowprice.executors.generations.generation import Generation
+from shadowprice.executors.generations.parts import PartEnd
 from shadowprice.executors.kubernetes.following import Follower
 from shadowprice.executors.kubernetes.views import PodView
-from shadowprice.executors.local.entry import Entry
-from shadowprice.executors.local.generation import Generation
-from shadowprice.executors.parts import PartEnd
 
 if TYPE_CHECKING:
     from shadowprice.executors.kubernetes.driving import Drive
@@ -58,8 +57,8 @@ class Part:
         return self.view is not None and self.view.began is not None
 
 
-class KubernetesEntry(Entry):
-    """One generation that is not forgotten; see `local.entry`.
+class KubernetesEntry(DrivenEntry):
+    """One generation that is not forgotten; see `generations.entry`.
 
     Parameters
     ----------
@@ -74,14 +73,10 @@ class KubernetesEntry(Entry):
     def __init__(self, job: str, number: int, path: Path) -> None:
         super().__init__(job, number, Generation(path))
         self.parts: dict[str, Part] = {}
-        self.workers = 0
-        self.tolerant = False
         self.spec: GenerationSpec | None = None
         self.token = ""
         self.namespace = ""
-        self.news_came = asyncio.Event()
         self.driver: Drive | None = None
-        self.driving: asyncio.Task[None] | None = None
         self.since = time.monotonic()
 
     def take(self, state: dict[str, Any]) -> None:
@@ -98,8 +93,6 @@ class KubernetesEntry(Entry):
             )
             parts = [Part(**one) for one in plan["parts"]]
             self.parts = {one.process: one for one in parts}
-            self.tolerant = bool(plan["tolerates_workers"])
-            self.workers = sum(one.process.startswith("worker-") for one in parts)
             self.namespace = str(plan["namespace"])
 
     def read(self) -> None:

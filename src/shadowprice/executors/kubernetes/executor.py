@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,11 @@ from shadowprice.executors.contract import (
     ServerSeen,
     ServerSlice,
 )
+from shadowprice.executors.generations.disk import Lock
+from shadowprice.executors.generations.generation import ACCEPTED, OVER, RUNNING
+from shadowprice.executors.generations.placing import NoPlaceError
+from shadowprice.executors.generations.roster import Roster, let_go
+from shadowprice.executors.generations.store import key_of
 from shadowprice.executors.kubernetes.discovery import has_gates
 from shadowprice.executors.kubernetes.driving import Drive
 from shadowprice.executors.kubernetes.entry import KubernetesEntry
@@ -39,10 +44,6 @@ from shadowprice.executors.kubernetes.planning import plan_of
 from shadowprice.executors.kubernetes.pods import folders
 from shadowprice.executors.kubernetes.records import Records
 from shadowprice.executors.kubernetes.settings import read_settings
-from shadowprice.executors.local.disk import Lock
-from shadowprice.executors.local.generation import ACCEPTED, OVER, RUNNING
-from shadowprice.executors.local.machine import NoPlaceError
-from shadowprice.executors.local.store import key_of
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError, ConnectError
 from shadowprice.kubernetes.informer import Informer
@@ -97,12 +98,10 @@ class KubernetesExecutor:
         self.service = named if _LABEL.fullmatch(named) else f"s-{key_of(named)[:16]}"
         self.path = Path(options.directory)
         self._keeping = Keeping(self.path)
-        self.entries: dict[tuple[str, int], KubernetesEntry] = {}
+        self._roster: Roster[KubernetesEntry] = Roster()
         self.gates = False
         self.namespace = self.settings.namespace
         self._expected: frozenset[str] = frozenset()
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
         self._forgetting: set[tuple[str, int]] = set()
         self._lock: Lock | None = None
         self._lease: Lease | None = None
@@ -254,13 +253,8 @@ class KubernetesExecutor:
 
     async def close(self) -> None:
         """Let go. What runs goes on."""
-        tasks = [one.driving for one in self.entries.values() if one.driving is not None]
-        if self._patrolling is not None:
-            tasks.append(self._patrolling)
-            self._patrolling = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await let_go(self._roster.entries.values(), self._patrolling)
+        self._patrolling = None
         if self._cluster is not None:
             await self._cluster.close()
             self._cluster = None
@@ -273,13 +267,12 @@ class KubernetesExecutor:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-        self._reports.put_nowait(None)
+        self._roster.end()
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
         """Take in which servers the service reckons with; those not there are told gone."""
         self._expected = frozenset(server.name for server in servers)
-        for name in self._expected - self.cluster.servers.keys():
-            self._reports.put_nowait(self._gone(name))
+        self._roster.tell(map(self._gone, self._expected - self.cluster.servers.keys()))
 
     def _gone(self, name: str) -> ServerGone:
         there = self._cluster is not None and name in self._cluster.nodes.items
@@ -290,16 +283,15 @@ class KubernetesExecutor:
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._one_at_a_time(spec.job):
+        async with self._roster.one_at_a_time(spec.job):
             self._check_charge()
             owner = Owner.of_labels(spec.labels)
             space = owner.namespace if owner is not None else self.namespace
-            live = [one for one in self.entries.values() if not one.over]
             plan, refusal = plan_of(
                 spec,
                 nodes=self.cluster.nodes.items,
                 used=self.cluster.used,
-                held=[deal for one in live for deal in one.deals],
+                held=self._roster.deals,
                 settings=self.settings,
                 namespace=space,
             )
@@ -315,12 +307,12 @@ class KubernetesExecutor:
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
         """Stop a generation; see `Executor.stop`."""
-        async with self._one_at_a_time(job):
+        async with self._roster.one_at_a_time(job):
             self._check_charge()
             receipt: Receipt = await self._recorded(
                 job, lambda record: record.stop(command, generation, grace)
             )
-            entry = self.entries.get((job, generation))
+            entry = self._roster.entries.get((job, generation))
             if entry is not None:
                 entry.told_end = False  # it is told again, now as the answer to this order
             self._hold_all(None, job)
@@ -353,10 +345,10 @@ class KubernetesExecutor:
     ) -> None:
         if (job, number) in self._forgetting:
             return
-        entry = self.entries.get((job, number))
+        entry = self._roster.entries.get((job, number))
         if entry is None:
             folder = self._keeping.generation(job, number)
-            entry = self.entries[job, number] = KubernetesEntry(job, number, folder)
+            entry = self._roster.entries[job, number] = KubernetesEntry(job, number, folder)
             entry.spec = spec if state["phase"] == ACCEPTED else None
         if not entry.over or entry.state is not state:
             entry.take(dict(state))
@@ -366,23 +358,17 @@ class KubernetesExecutor:
         self.look(entry)
         entry.news_came.set()
 
-    def _one_at_a_time(self, job: str) -> asyncio.Lock:
-        if len(self._locks) > 10_000:
-            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
-        return self._locks.setdefault(job, asyncio.Lock())
-
     # ------------------------------------------------------------------ following
 
     def look(self, entry: KubernetesEntry) -> None:
         """Report what is new of a generation."""
-        for report in entry.news():
-            self._reports.put_nowait(report)
+        self._roster.tell(entry.news())
 
     def _happened(self, service: str, job: str, generation: int) -> None:
         """Take in that a pod is other than it was."""
         if service != self.service:
             return
-        for entry in self.entries.values():
+        for entry in self._roster.entries.values():
             if entry.number == generation and entry.key == job:
                 entry.news_came.set()
 
@@ -407,16 +393,14 @@ class KubernetesExecutor:
     def _look_at_nodes(self) -> None:
         seen, gone = self.cluster.look()
         now = time.time()
-        for server in seen:
-            self._reports.put_nowait(ServerSeen(server, now))
-        for name in gone:
-            self._reports.put_nowait(self._gone(name))
+        self._roster.tell(ServerSeen(server, now) for server in seen)
+        self._roster.tell(map(self._gone, gone))
 
     async def _sweep(self) -> None:
         """Remove pods of generations that are over: what an old request brought late."""
         if self._lease is None or self._lease.lost.is_set():
             return
-        live = {(one.key, one.number) for one in self.entries.values() if not one.over}
+        live = {(one.key, one.number) for one in self._roster.live}
         now = time.monotonic()
         found: dict[str, float] = {}
         for key, view in self.pods.items.items():
@@ -437,35 +421,26 @@ class KubernetesExecutor:
 
     async def list(self) -> tuple[Held, ...]:
         """Return every generation that is not forgotten."""
-        ordered = sorted(self.entries.values(), key=lambda entry: entry.accepted)
-        return tuple(entry.held() for entry in ordered)
+        return self._roster.held()
 
-    async def watch(self) -> AsyncIterator[Report]:
+    def watch(self) -> AsyncIterator[Report]:
         """Tell what happens; see `Executor.watch`."""
-        reports = self._reports = asyncio.Queue()
-        now = time.time()
+        return self._roster.watch(self._servers)
+
+    def _servers(self) -> Iterator[Report]:
         if self._cluster is not None:
             for server in self._cluster.servers.values():
-                reports.put_nowait(ServerSeen(server, now))
-            for name in self._expected - self._cluster.servers.keys():
-                reports.put_nowait(self._gone(name))
-        for entry in sorted(self.entries.values(), key=lambda one: one.accepted):
-            entry.told_start = entry.told_end = False
-            self.look(entry)
-        while True:
-            told = await reports.get()
-            if told is None:
-                return
-            yield told
+                yield ServerSeen(server, time.time())
+            yield from map(self._gone, self._expected - self._cluster.servers.keys())
 
     # ------------------------------------------------------------------ afterwards
 
     async def forget(self, job: str, generation: int) -> None:
         """Take in that an end was recorded; see `Executor.forget`."""
-        entry = self.entries.get((job, generation))
+        entry = self._roster.entries.get((job, generation))
         if entry is None or not entry.over:
             return
-        del self.entries[job, generation]
+        del self._roster.entries[job, generation]
         for part in entry.parts.values():
             self.last.pop(f"{entry.namespace}/{part.pod}", None)
         self._forgetting.add((job, generation))
@@ -479,8 +454,8 @@ class KubernetesExecutor:
 
     async def discard(self, job: str) -> None:
         """Remove what is kept of a job that is over."""
-        async with self._one_at_a_time(job):
-            if any(key[0] == job and not one.over for key, one in self.entries.items()):
+        async with self._roster.one_at_a_time(job):
+            if any(one.job == job for one in self._roster.live):
                 return
             try:
                 record = await self.records.read(job)
@@ -491,8 +466,7 @@ class KubernetesExecutor:
             except ApiError as error:
                 raise ExecutorError(f"the API server did not take it: {error}") from error
             self.records.known.pop(job, None)
-            for key in [key for key in self.entries if key[0] == job]:
-                del self.entries[key]
+            self._roster.drop(job)
             await asyncio.to_thread(self._keeping.remove, job)
             if self.settings.shared:  # where it is seen from here
                 own = Path(folders(self.settings, job)[0]).parent
@@ -509,9 +483,10 @@ class KubernetesExecutor:
     ) -> LogChunk:
         """Return a piece of a process's log; see `Executor.logs`."""
         if generation is None:
-            begun = [n for (name, n), one in self.entries.items() if name == job and one.parts]
+            known = self._roster.entries.values()
+            begun = [one.number for one in known if one.job == job and one.parts]
             generation = max([*begun, *self._keeping.numbers(job)], default=0)
-        entry = self.entries.get((job, generation))
+        entry = self._roster.entries.get((job, generation))
         if entry is not None and not entry.over:
             await self._fetch(entry, process)
         complete = entry is None or entry.over
@@ -532,7 +507,7 @@ class KubernetesExecutor:
         own = (
             []
             if self._observing
-            else [e.held() for e in self.entries.values() if e.phase == RUNNING]
+            else [e.held() for e in self._roster.entries.values() if e.phase == RUNNING]
         )
         ours = [Observed(one.job, one.placement, one.started or 0.0) for one in own]
         skipped = "" if self._observing else self.service

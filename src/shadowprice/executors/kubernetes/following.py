@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+from shadowprice.executors.generations.logs import LogWriter
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.local.logs import LogWriter
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
 

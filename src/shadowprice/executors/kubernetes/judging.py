@@ -6,11 +6,11 @@ import re
 import time
 from typing import Any, Final
 
+from shadowprice.executors.generations.parts import PartEnd
+from shadowprice.executors.generations.verdict import TERMINATED
 from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.views import Exit, PodView
-from shadowprice.executors.local.verdict import TERMINATED
-from shadowprice.executors.parts import PartEnd
 
 VANISHED: Final = 5.0
 """Seconds from when a pod that ran is deleted by force until its node has surely ended it."""

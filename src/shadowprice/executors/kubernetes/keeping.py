@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from shadowprice.executors.contract import LogChunk
-from shadowprice.executors.local import logs
-from shadowprice.executors.local.disk import names
-from shadowprice.executors.local.store import KEPT, key_of
+from shadowprice.executors.generations import logs
+from shadowprice.executors.generations.disk import names
+from shadowprice.executors.generations.store import KEPT, key_of
 
 MOST: Final = 1 << 20
 """Bytes of a piece, at most."""

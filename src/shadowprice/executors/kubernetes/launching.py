@@ -9,14 +9,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.executors.environment import processes_of
+from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNNING
+from shadowprice.executors.generations.placing import NoPlaceError
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.entry import KubernetesEntry
 from shadowprice.executors.kubernetes.judging import REFUSING, UNSEEN, VANISHED
 from shadowprice.executors.kubernetes.objects import Objects
 from shadowprice.executors.kubernetes.pods import TOKEN, Place, pod_of, secret_of, service_of
 from shadowprice.executors.kubernetes.views import kept
-from shadowprice.executors.local.generation import ACCEPTED, REFUSED, RUNNING
-from shadowprice.executors.local.machine import NoPlaceError
 from shadowprice.kubernetes.errors import ApiError
 
 if TYPE_CHECKING:

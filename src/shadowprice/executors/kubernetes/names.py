@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from shadowprice.executors.local.store import key_of
+from shadowprice.executors.generations.store import key_of
 
 PREFIX: Final = "shadowprice.io/"
 SERVICE: Final = f"{PREFIX}service"

@@ -9,8 +9,8 @@ from typing import Any, Final
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
 from shadowprice.executors.contract import ServerSlice
+from shadowprice.executors.generations.placing import NoPlaceError
 from shadowprice.executors.kubernetes.quantities import unit_of, units
-from shadowprice.executors.local.machine import NoPlaceError
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 _LEFT_OUT: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")

@@ -8,12 +8,17 @@ from typing import Any
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, processes_of
+from shadowprice.executors.generations.placing import (
+    PORTS,
+    NoPlaceError,
+    check,
+    deals_of,
+    on_server,
+)
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, asked_of, check_room
-from shadowprice.executors.kubernetes.pods import PORT, check
+from shadowprice.executors.kubernetes.pods import PORT, check_pod
 from shadowprice.executors.kubernetes.settings import Settings
-from shadowprice.executors.local import planning as local
-from shadowprice.executors.local.machine import NoPlaceError
 
 
 def plan_of(
@@ -45,13 +50,13 @@ def plan_of(
     held = list(held)
     processes = processes_of(spec)
     try:
-        local.check(spec)
-        check(spec, settings)
-        deals = [{"server": one.server, "amounts": dict(amounts(spec, one))} for one in processes]
+        check(spec)
+        check_pod(spec, settings)
+        deals = deals_of(spec, processes)
         for server in dict.fromkeys(one.server for one in processes):
             if server not in nodes:
                 raise NoPlaceError(f"the cluster has no node called {server!r}")
-            wanted, there = _of(server, deals), _of(server, held)
+            wanted, there = on_server(server, deals), on_server(server, held)
             check_room(nodes[server], used(server), wanted, there, settings.gpu)
             for one in wanted:
                 asked_of(one, nodes[server], settings.gpu)
@@ -82,17 +87,8 @@ def _master(
     settings: Settings,
 ) -> tuple[str, int]:
     if settings.network == "host" or spec.program.pod.get("host_network"):
-        port = SystemRandom().choice(local.PORTS)  # of the node's own, which others use too
+        port = SystemRandom().choice(PORTS)  # of the node's own, which others use too
         return nodes[processes[0].server].address, port
     if len(processes) == 1:
         return "127.0.0.1", PORT
     return f"{processes[0].name}.{names.generation_name(spec.job, spec.generation)}", PORT
-
-
-def _of(server: str, deals: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
-    return [deal["amounts"] for deal in deals if deal["server"] == server]
-
-
-def amounts(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
-    """Return what a process takes."""
-    return spec.worker if process.role == "worker" else spec.ps

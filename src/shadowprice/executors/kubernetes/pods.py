@@ -11,11 +11,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, environment_of
+from shadowprice.executors.generations.placing import NoPlaceError
+from shadowprice.executors.generations.store import key_of
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, asked_of
 from shadowprice.executors.kubernetes.settings import Settings
-from shadowprice.executors.local.machine import NoPlaceError
-from shadowprice.executors.local.store import key_of
 
 TOKEN: Final = "SHADOWPRICE_PROGRESS_TOKEN"
 PORT: Final = 29_500
@@ -142,7 +142,7 @@ def reached(settings: Settings, url: str) -> str:
     return urlunsplit((own.scheme, own.netloc, told.path, told.query, ""))
 
 
-def check(spec: GenerationSpec, settings: Settings) -> None:
+def check_pod(spec: GenerationSpec, settings: Settings) -> None:
     """Refuse what a job may not ask for here.
 
     Raises

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec, Receipt
+from shadowprice.executors.generations.generation import ACCEPTED, OVER, REFUSED
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.local.generation import ACCEPTED, OVER, REFUSED
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
 

@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import yaml
 
-from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.faults import validate
 from shadowprice.core.specs.pod import PodSpec
-from shadowprice.core.wording import closest, shown
-from shadowprice.executors.local.settings import LOG_BYTES
+from shadowprice.core.wording import shown
+from shadowprice.executors.reading import LOG_BYTES, Reading
 
 ALLOWED: Final = ("host_network", "host_path", "root", "secrets", "service_account")
 """What jobs may ask for only where the operator says so."""
@@ -34,9 +33,6 @@ _NAMES: Final = (
     "shared",
     "volume",
 )
-_MOST_LOG_BYTES: Final = 1 << 40
-_LEAST_LOG_BYTES: Final = 1024
-_MOST_SECONDS: Final = 86_400
 _MOST_POD: Final = 1 << 20
 _OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
@@ -95,47 +91,15 @@ class Settings:
     volume: str = "host"
 
 
-class _Reading:
-    """Reads settings, and collects what is wrong."""
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self.values = values
-        self.faults: list[Fault] = []
-
-    def fault(self, name: str, message: str, mend: str) -> None:
-        """Note a fault."""
-        self.faults.append(Fault(f"--executor-set {name}", message, mend))
-
-    def unknown(self) -> None:
-        """Refuse names that are none."""
-        for name in self.values:
-            if name not in _NAMES:
-                likely = closest(name, _NAMES)
-                mend = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(_NAMES)}"
-                self.fault(shown(name), "unknown setting", mend)
-
-    def matching(self, name: str, pattern: str | re.Pattern[str], usual: str, mend: str) -> str:
-        """Return a text that fits a pattern, or is left out."""
-        value = self.values.get(name, usual)
-        if value and not re.fullmatch(pattern, value):
-            self.fault(name, f"{shown(value)} is no such", mend)
-        return value
-
-    def whole(self, name: str, usual: int, least: int, most: int, what: str) -> int:
-        """Return a whole number within bounds."""
-        written = self.values.get(name, str(usual))
-        number = int(written) if written.isdecimal() and len(written) < 16 else -1
-        if not least <= number <= most:
-            self.fault(name, f"{shown(written)} is no such", f"write {what} from {least:,} on")
-        return number
+class _Reading(Reading):
+    """Reads what only this executor has as well."""
 
     def allowed(self) -> frozenset[str]:
         """Return what jobs may ask for."""
         names = [one.strip() for one in self.values.get("allow", "").split(",") if one.strip()]
         for name in names:
             if name not in ALLOWED:
-                likely = closest(name, ALLOWED)
-                mend = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(ALLOWED)}"
+                mend = self.one_of(name, ALLOWED)
                 self.fault("allow", f"{shown(name)} is nothing that can be allowed", mend)
         return frozenset(names)
 
@@ -167,8 +131,7 @@ def read_settings(values: Mapping[str, str]) -> Settings:
     InputError
         If a name is unknown or a value is wrong, listing all of them.
     """
-    reading = _Reading(values)
-    reading.unknown()
+    reading = _Reading(values, _NAMES)
     name = "write the name of an object: small letters, digits and -"
     settings = Settings(
         allow=reading.allowed(),
@@ -177,13 +140,11 @@ def read_settings(values: Mapping[str, str]) -> Settings:
         image=reading.matching(
             "image", r"[A-Za-z0-9][\w./:@+-]{0,3999}", "", "write REGISTRY/NAME:TAG"
         ),
-        log_bytes=reading.whole(
-            "log_bytes", LOG_BYTES, _LEAST_LOG_BYTES, _MOST_LOG_BYTES, "a number of bytes"
-        ),
-        lost_after=float(reading.whole("lost_after", 300, 1, _MOST_SECONDS, "seconds")),
+        log_bytes=reading.log_bytes(),
+        lost_after=reading.seconds("lost_after", 300),
         namespace=reading.matching("namespace", _OBJECT, "", name),
-        network=reading.matching("network", r"pods|host", "pods", "one of: pods, host"),
-        patience=float(reading.whole("patience", 120, 1, _MOST_SECONDS, "seconds")),
+        network=reading.choice("network", ("pods", "host")),
+        patience=reading.seconds("patience", 120),
         pod=reading.pod(),
         service_url=reading.matching(
             "service_url", r"https?://[^\s/]+", "", "write http://HOST:PORT"
@@ -193,6 +154,5 @@ def read_settings(values: Mapping[str, str]) -> Settings:
     )
     if "volume" in values and not settings.shared:
         reading.fault("volume", "nothing says where pods see it", "add shared=/PATH")
-    if reading.faults:
-        raise InputError(reading.faults)
+    reading.end()
     return settings

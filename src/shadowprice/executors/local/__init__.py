@@ -1,7 +1,6 @@
 """Jobs as processes of this machine, each generation under a supervisor that outlives the service.
 
-`executor` is what the service holds; `supervisor` (with `children`, `logs`, `cgroups`) is a program
-of its own, one a generation, and imports nothing but the standard library; `generation` and `disk`
-are what the two say to each other, on disk; `store` keeps the fences; `machine` deals out cores and
-devices.
+`executor` is what the service holds; `machine` deals out cores and devices; `planning` writes down
+what a supervisor is to run; `users` keeps jobs of other users apart; `observing` tells what others
+run here.
 """

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +28,10 @@ from shadowprice.executors.contract import (
     ServerSlice,
     Started,
 )
-from shadowprice.executors.local import cgroups, children, logs, planning
-from shadowprice.executors.local.disk import Lock
-from shadowprice.executors.local.entry import Entry
-from shadowprice.executors.local.generation import (
+from shadowprice.executors.generations.desk import Desk
+from shadowprice.executors.generations.disk import Lock
+from shadowprice.executors.generations.entry import Entry
+from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
     LAUNCHING,
@@ -40,11 +41,14 @@ from shadowprice.executors.local.generation import (
     boot,
     start_time,
 )
-from shadowprice.executors.local.machine import Machine, NoPlaceError
+from shadowprice.executors.generations.placing import NoPlaceError, check
+from shadowprice.executors.generations.store import key_of
+from shadowprice.executors.local import planning
+from shadowprice.executors.local.machine import Machine
 from shadowprice.executors.local.observing import observed
 from shadowprice.executors.local.settings import read_settings
-from shadowprice.executors.local.store import Store, key_of
 from shadowprice.executors.local.users import Tree, identity
+from shadowprice.executors.supervision import AGENT, cgroups, children
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -53,9 +57,6 @@ PATROL: Final = 1.0
 
 PATIENCE: Final = 5.0
 """Seconds that a supervisor has to claim its generation before another is sent."""
-
-_MOST_LOG: Final = 1 << 20
-_AGENT: Final = Path(__file__).with_name("agent.py")
 
 
 class LocalExecutor:
@@ -81,9 +82,7 @@ class LocalExecutor:
         beside = self._path.parent.parent / f"{self._path.parent.name}-users"
         self._users = Tree(Path(self._settings.users) if self._settings.users else beside)
         self._machine = Machine(sorted(os.sched_getaffinity(0)), self._settings.devices)
-        self._entries: dict[tuple[str, int], Entry] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
+        self._desk = Desk(self._path, Entry)
         self._lock: Lock | None = None
         self._bell = -1
         self._cgroup: Path | None = None
@@ -117,7 +116,7 @@ class LocalExecutor:
         self._patrolling = asyncio.create_task(self._patrol_forever())
 
     def _open(self) -> None:
-        self._store = Store(self._path)
+        self._desk.open()
         self._lock = Lock.take(self._path / "lock")
         if self._lock is None:
             raise ExecutorError(
@@ -140,10 +139,7 @@ class LocalExecutor:
                     "one (systemd: Delegate=memory), or set memory=rlimit"
                 )
             self._memory = "cgroup" if able else "rlimit"
-        for job, number, generation in self._store.live():
-            entry = Entry(job, number, generation)
-            entry.read()
-            self._entries[job, number] = entry
+        self._desk.find()
 
     async def close(self) -> None:
         """Let go. What runs goes on."""
@@ -165,7 +161,7 @@ class LocalExecutor:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-        self._reports.put_nowait(None)
+        self._desk.end()
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
         """Tell which slices of this machine there are."""
@@ -175,47 +171,35 @@ class LocalExecutor:
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._one_at_a_time(spec.job):
-            try:
-                receipt = await asyncio.to_thread(self._store.weigh, spec.job, spec.generation)
-                if receipt is not Receipt.ACCEPTED:
-                    return receipt
-                entry, plan, refusal = self._prepare(spec)
-                self._entries[spec.job, spec.generation] = entry
-                try:
-                    await asyncio.to_thread(self._accept, spec, plan, refusal)
-                except BaseException:
-                    del self._entries[spec.job, spec.generation]
-                    raise
-            except (OSError, ValueError) as error:
-                raise ExecutorError(f"{self._path}: {error}") from error
-            if not refusal:
-                await asyncio.to_thread(self._launch, entry)
-            await self._look(entry)
+        async with self._desk.one_at_a_time(spec.job):
+            receipt, entry, refusal = await self._desk.start(spec, partial(self._prepare, spec))
+            if entry is not None:
+                if not refusal:
+                    await asyncio.to_thread(self._launch, entry)
+                await self._look(entry)
             return receipt
 
-    def _prepare(self, spec: GenerationSpec) -> tuple[Entry, dict[str, Any], str]:
-        """Return what stands for a generation, what is to be run, and why it cannot be."""
-        entry = Entry(spec.job, spec.generation, self._store.generation(spec.job, spec.generation))
-        entry.placement = spec.placement
-        open_entries = [one for one in self._entries.values() if not one.over]
+    def _prepare(self, spec: GenerationSpec, entry: Entry) -> tuple[dict[str, Any], str]:
+        """Return what is to be run, and why it cannot be."""
         try:
-            planning.check(spec)
+            check(spec)
             user = identity(spec.program.user) if spec.program.user else None
-            dealt = self._machine.deal(spec, [deal for one in open_entries for deal in one.deals])
-            port = planning.free_port({one.port for one in open_entries})
+            dealt = self._machine.deal(spec, self._desk.deals)
+            port = planning.free_port({one.port for one in self._desk.live})
         except NoPlaceError as error:
-            return entry, {}, str(error)
+            return {}, str(error)
         cgroup = None
         if self._cgroup is not None:
             cgroup = self._cgroup / f"{key_of(spec.job)}-{spec.generation}"
+        own, progress = self._desk.store.job(spec.job), entry.generation.progress
+        if user is not None:
+            own = self._users.job(key_of(spec.job))
+            progress = own / "progress" / f"{spec.generation}.json"
         plan = planning.plan_of(
             spec,
             dealt,
-            own=self._store.job(spec.job) if user is None else self._users.job(key_of(spec.job)),
-            progress=entry.generation.progress
-            if user is None
-            else self._users.job(key_of(spec.job)) / "progress" / f"{spec.generation}.json",
+            own=own,
+            progress=progress,
             port=port,
             log_bytes=self._settings.log_bytes,
             bell=self._bell_path,
@@ -227,14 +211,8 @@ class LocalExecutor:
             try:
                 self._users.make(key_of(spec.job), user)
             except OSError as error:
-                return entry, {}, f"{error.filename}: {error.strerror}"
-        entry.take_plan(plan)
-        return entry, plan, ""
-
-    def _accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
-        for folder in plan.get("folders", ()):
-            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._store.accept(spec, plan, refusal)
+                return {}, f"{error.filename}: {error.strerror}"
+        return plan, ""
 
     def _launch(self, entry: Entry) -> None:
         """Send a supervisor; the patrol sends another should this one not come to claim it."""
@@ -244,7 +222,7 @@ class LocalExecutor:
         try:
             process = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(_AGENT), str(entry.generation.path)],
+                [sys.executable, "-I", "-S", str(AGENT), str(entry.generation.path)],
                 {
                     name: os.environ[name]
                     for name in ("LD_LIBRARY_PATH", "LANG")
@@ -267,24 +245,9 @@ class LocalExecutor:
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
         """Stop a generation; see `Executor.stop`."""
-        async with self._one_at_a_time(job):
-            entry = self._entries.get((job, generation))
-            if grace is None:
-                grace = entry.grace if entry is not None else 0.0
-            try:
-                receipt = await asyncio.to_thread(
-                    self._store.stop, command, job, generation, max(0.0, grace)
-                )
-            except (OSError, ValueError) as error:
-                raise ExecutorError(f"{self._path}: {error}") from error
-            if receipt in {Receipt.ACCEPTED, Receipt.DUPLICATE}:
-                if entry is None:
-                    held = self._store.generation(job, generation)
-                    entry = Entry(job, generation, held)
-                    if await asyncio.to_thread(entry.is_live):
-                        self._entries[job, generation] = entry
-                entry.stop_ordered = True
-                entry.told_end = False  # it is told again, now as the answer to this order
+        async with self._desk.one_at_a_time(job):
+            receipt, entry = await self._desk.stop(command, job, generation, grace)
+            if entry is not None:
                 await self._look(entry)
                 self._signal(entry)
             return receipt
@@ -304,11 +267,6 @@ class LocalExecutor:
             finally:
                 os.close(handle)
 
-    def _one_at_a_time(self, job: str) -> asyncio.Lock:
-        if len(self._locks) > 10_000:
-            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
-        return self._locks.setdefault(job, asyncio.Lock())
-
     # ------------------------------------------------------------------ following
 
     def _ring(self) -> None:
@@ -317,7 +275,7 @@ class LocalExecutor:
             self._rung += os.read(self._bell, 65_536)
         *lines, self._rung = self._rung.split(b"\n")
         rung = {line.decode("ascii", "replace") for line in lines}
-        for entry in tuple(self._entries.values()):
+        for entry in tuple(self._desk.entries.values()):
             if f"{entry.key} {entry.number}" in rung:
                 task = asyncio.create_task(self._look(entry))
                 self._looking.add(task)
@@ -332,8 +290,7 @@ class LocalExecutor:
             if progress is not None:  # what a job said last counts before its end
                 over = bool(news) and not isinstance(news[-1], Started)
                 news.insert(len(news) - over, progress)
-            for report in news:
-                self._reports.put_nowait(report)
+            self._desk.tell(news)
         if entry.stop_ordered:
             self._signal(entry)
 
@@ -348,9 +305,7 @@ class LocalExecutor:
                 if not os.waitpid(process, os.WNOHANG)[0]:
                     continue
             del self._launched[process]
-        for entry in tuple(self._entries.values()):
-            if entry.over:
-                continue
+        for entry in self._desk.live:
             try:
                 await asyncio.to_thread(self._care, entry)
                 await self._look(entry)
@@ -403,42 +358,26 @@ class LocalExecutor:
 
     async def list(self) -> tuple[Held, ...]:
         """Return every generation that is not forgotten."""
-        ordered = sorted(self._entries.values(), key=lambda entry: entry.accepted)
-        return tuple(entry.held() for entry in ordered)
+        return self._desk.held()
 
-    async def watch(self) -> AsyncIterator[Report]:
+    def watch(self) -> AsyncIterator[Report]:
         """Tell what happens; see `Executor.watch`."""
-        self._reports = asyncio.Queue()
-        for entry in sorted(self._entries.values(), key=lambda one: one.accepted):
-            entry.told_start = entry.told_end = False
-            for report in entry.news():
-                self._reports.put_nowait(report)
-        reports = self._reports
-        while True:
-            told = await reports.get()
-            if told is None:
-                return
-            yield told
+        return self._desk.watch()
 
     # ------------------------------------------------------------------ afterwards
 
     async def forget(self, job: str, generation: int) -> None:
         """Take in that an end was recorded; see `Executor.forget`."""
-        async with self._one_at_a_time(job):
-            with contextlib.suppress(OSError):
-                if await asyncio.to_thread(self._store.forget, job, generation):
-                    self._entries.pop((job, generation), None)
+        await self._desk.forget(job, generation)
 
     async def discard(self, job: str) -> None:
         """Remove what is kept of a job that is over."""
-        async with self._one_at_a_time(job):
-            try:
-                if await asyncio.to_thread(self._store.discard, job):
+        async with self._desk.one_at_a_time(job):
+            if await self._desk.discard(job):
+                try:
                     await asyncio.to_thread(self._users.remove, key_of(job))
-                    for key in [key for key in self._entries if key[0] == job]:
-                        del self._entries[key]
-            except OSError as error:
-                raise ExecutorError(f"{self._path}: {error}") from error
+                except OSError as error:
+                    raise ExecutorError(f"{self._path}: {error}") from error
 
     async def logs(
         self,
@@ -450,26 +389,19 @@ class LocalExecutor:
         most: int = 65_536,
     ) -> LogChunk:
         """Return a piece of a process's log; see `Executor.logs`."""
-        most = max(1, min(most, _MOST_LOG))
         return await asyncio.to_thread(self._logs, job, generation, process, start, most)
 
     def _logs(
         self, job: str, number: int | None, process: str, start: int | None, most: int
     ) -> LogChunk:
-        numbers = self._store.generations(job)
+        numbers = self._desk.store.generations(job)
         if number is None:
-            kept = [one for one in numbers if logs.names(self._store.generation(job, one).logs)]
-            number = max(kept, default=0)
-        generation = self._store.generation(job, number)
-        if number not in numbers or process not in logs.names(generation.logs):
+            number = max((one for one in numbers if self._desk.has_logs(job, one)), default=0)
+        if number not in numbers:
             raise KeyError(f"{process} of generation {number}")
-        complete = generation.state()["phase"] in OVER
-        begin, end, text = logs.read(generation.logs, process, start, most, complete=complete)
-        _, last, _ = logs.read(generation.logs, process, None, 1, complete=True)
-        return LogChunk(number, process, begin, end, text, complete and end >= last)
+        return self._desk.log(job, number, process, start, most)
 
     async def observe(self) -> tuple[Observed, ...]:
         """Return what really runs on this machine; see `observing`."""
-        entries = sorted(self._entries.values(), key=lambda entry: entry.accepted)
-        own = [entry.held() for entry in entries if entry.phase == RUNNING or entry.over]
+        own = [entry.held() for entry in self._desk.ordered if entry.phase == RUNNING or entry.over]
         return await asyncio.to_thread(observed, own, self._machine.slice_of)

@@ -12,13 +12,10 @@ from typing import Any, Final
 from shadowprice.core.amounts import MILLI
 from shadowprice.executors.contract import GenerationSpec, ServerSlice
 from shadowprice.executors.environment import Process, processes_of
-from shadowprice.executors.local.disk import names
+from shadowprice.executors.generations.disk import names
+from shadowprice.executors.generations.placing import NoPlaceError
 
 _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
-
-
-class NoPlaceError(Exception):
-    """A generation cannot run where it is to run, and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from shadowprice.core import bounds
 from shadowprice.executors.contract import Ended, Ending, Held, Observed, Share
-from shadowprice.executors.local.children import processes
-from shadowprice.executors.local.generation import start_time
+from shadowprice.executors.generations.generation import start_time
+from shadowprice.executors.supervision.children import processes
 
 _MOST: Final = 10_000
 """Jobs observed at once."""

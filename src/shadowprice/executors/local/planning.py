@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import environment_of, own_environment
-from shadowprice.executors.local.generation import MARK
-from shadowprice.executors.local.machine import Dealt, NoPlaceError
-
-PORTS: Final = range(20_000, 32_000)
-"""Below those that Linux gives to whoever asks for any port."""
+from shadowprice.executors.generations.generation import MARK
+from shadowprice.executors.generations.placing import PORTS, NoPlaceError
+from shadowprice.executors.local.machine import Dealt
 
 PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
 _DATA_LIMIT: Final = 64 << 20
@@ -106,35 +104,6 @@ def plan_of(
         if user is not None
         else [checkpoints, *([] if spec.program.directory else [str(own / "work")])],
     }
-
-
-def check(spec: GenerationSpec) -> None:
-    """Refuse what no process can be told.
-
-    Raises
-    ------
-    NoPlaceError
-        If there is no worker, or a text that a program is given holds a null character.
-    """
-    if spec.workers < 1 or any(min(one.workers, one.ps) < 0 for one in spec.placement):
-        raise NoPlaceError("it has no worker")
-    texts: Iterable[str] = (
-        spec.job,
-        spec.checkpoint_dir,
-        spec.progress_url,
-        spec.progress_token,
-        spec.program.directory,
-        *spec.program.command,
-        *_pairs(spec.program.environment),
-    )
-    if not spec.program.command or any("\0" in text for text in texts):
-        raise NoPlaceError("a text that its program would be given holds a null character")
-
-
-def _pairs(values: Mapping[str, str]) -> Iterable[str]:
-    for name, value in values.items():
-        yield name
-        yield value
 
 
 def free_port(taken: Container[int]) -> int:

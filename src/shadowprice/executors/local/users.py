@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from shadowprice.executors.local.machine import NoPlaceError
+from shadowprice.executors.generations.placing import NoPlaceError
 
 
 def identity(name: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
 
 
 def _parts() -> Any:
-    from shadowprice.executors.local import generation  # noqa: PLC0415  # from the bundle
+    from shadowprice.executors.generations import generation  # noqa: PLC0415  # from the bundle
 
     return generation
 
@@ -274,7 +274,7 @@ class Agent:
 
     def logs(self, process: str, start: int | None, most: int, complete: bool) -> list[Any] | None:
         """Return a piece of the log as of `local.logs.read`, and where the log ends."""
-        from shadowprice.executors.local import logs  # noqa: PLC0415  # from the bundle
+        from shadowprice.executors.generations import logs  # noqa: PLC0415  # from the bundle
 
         if not self._path.is_dir() or process not in logs.names(self._path / "logs"):
             return None
@@ -335,7 +335,7 @@ def clear(place: dict[str, Any], patience: float) -> dict[str, Any]:
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
     generation = _parts()
-    from shadowprice.executors.local import children  # noqa: PLC0415  # from the bundle
+    from shadowprice.executors.supervision import children  # noqa: PLC0415  # from the bundle
 
     path = Path(place["root"]) / "parts" / place["key"]
     if not path.is_dir():

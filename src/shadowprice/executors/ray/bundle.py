@@ -9,16 +9,22 @@ from typing import Final
 
 _ROOT: Final = "shadowprice"
 _MODULES: Final = (
-    "executors/local/cgroups.py",
-    "executors/local/children.py",
-    "executors/local/disk.py",
-    "executors/local/generation.py",
-    "executors/local/logs.py",
-    "executors/local/supervisor.py",
-    "executors/local/verdict.py",
+    "executors/supervision/cgroups.py",
+    "executors/supervision/children.py",
+    "executors/generations/disk.py",
+    "executors/generations/generation.py",
+    "executors/generations/logs.py",
+    "executors/supervision/supervisor.py",
+    "executors/generations/verdict.py",
     "executors/ray/part.py",
 )
-_PACKAGES: Final = ("", "executors/", "executors/local/", "executors/ray/")
+_PACKAGES: Final = (
+    "",
+    "executors/",
+    "executors/generations/",
+    "executors/ray/",
+    "executors/supervision/",
+)
 
 
 @cache

@@ -17,12 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import PASSED_ON, Process, processes_of
-from shadowprice.executors.local.generation import ACCEPTED, ENDED, LAUNCHING, REFUSED, RUNNING, me
-from shadowprice.executors.parts import PartEnd, is_decided, verdict_of
+from shadowprice.executors.generations.generation import (
+    ACCEPTED,
+    ENDED,
+    LAUNCHING,
+    REFUSED,
+    RUNNING,
+    me,
+)
+from shadowprice.executors.generations.parts import PartEnd, is_decided, verdict_of
+from shadowprice.executors.generations.placing import amounts
 from shadowprice.executors.ray.entry import Part, RayEntry
 from shadowprice.executors.ray.link import BridgeError
 from shadowprice.executors.ray.nodes import asked_of, gpus
-from shadowprice.executors.ray.planning import amounts, part_plan
+from shadowprice.executors.ray.planning import part_plan
 
 if TYPE_CHECKING:
     from shadowprice.executors.ray.executor import RayExecutor

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import Progressed
-from shadowprice.executors.local.disk import Lock
-from shadowprice.executors.local.entry import Entry
-from shadowprice.executors.local.generation import OVER, Generation
-from shadowprice.executors.parts import PartEnd
+from shadowprice.executors.generations.disk import Lock
+from shadowprice.executors.generations.entry import DrivenEntry
+from shadowprice.executors.generations.generation import OVER, Generation
+from shadowprice.executors.generations.parts import PartEnd
 from shadowprice.executors.progress import read_progress
 
 
@@ -61,22 +60,18 @@ class Part:
         self.on_node = False
 
 
-class RayEntry(Entry):
-    """One generation that is not forgotten; see `local.entry`.
+class RayEntry(DrivenEntry):
+    """One generation that is not forgotten; see `generations.entry`.
 
     Parameters
     ----------
     job, number, generation
-        As in `Entry`.
+        As of `Entry`.
     """
 
     def __init__(self, job: str, number: int, generation: Generation) -> None:
         super().__init__(job, number, generation)
         self.parts: dict[str, Part] = {}
-        self.workers = 0
-        self.tolerant = False
-        self.news_came = asyncio.Event()
-        self.driving: asyncio.Task[None] | None = None
         self.lock: Lock | None = None
         self.latest: Progressed | None = None
         self._told: list[Any] = []
@@ -87,8 +82,6 @@ class RayEntry(Entry):
         if plan and not self.parts:
             parts = (Part(**one) for one in plan["parts"])
             self.parts = {one.actor: one for one in parts}
-            self.tolerant = plan["tolerates_workers"]
-            self.workers = sum(one.process.startswith("worker-") for one in self.parts.values())
 
     def new_progress(self) -> Progressed | None:
         """Return what was reported by file since the last look."""

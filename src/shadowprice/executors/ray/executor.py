@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,10 +30,10 @@ from shadowprice.executors.contract import (
     ServerSlice,
     Started,
 )
-from shadowprice.executors.local import logs
-from shadowprice.executors.local.disk import Lock, write_new
-from shadowprice.executors.local.generation import OVER, RUNNING
-from shadowprice.executors.local.store import Store
+from shadowprice.executors.generations.desk import MOST_LOG, Desk
+from shadowprice.executors.generations.disk import Lock, write_new
+from shadowprice.executors.generations.generation import RUNNING
+from shadowprice.executors.generations.roster import let_go
 from shadowprice.executors.ray.bundle import bundle, digest
 from shadowprice.executors.ray.driving import Drive
 from shadowprice.executors.ray.entry import RayEntry
@@ -53,8 +53,6 @@ CONNECT: Final = 60.0
 
 TURN: Final = 10.0
 """Seconds that the bridge of a service that was killed has to end."""
-
-_MOST_LOG: Final = 1 << 20
 
 
 class UnreachableError(ExecutorError):
@@ -90,10 +88,8 @@ class RayExecutor:
         self.path = Path(options.directory)
         self.base = Path(self.settings.shared) if self.settings.shared else self.path
         self.nodes: dict[str, Node] = {}
-        self.entries: dict[tuple[str, int], RayEntry] = {}
+        self._desk = Desk(self.path, RayEntry)
         self._expected: frozenset[str] = frozenset()
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
         self._lock: Lock | None = None
         self.link: Link | None = None
         self._by_client = False
@@ -137,15 +133,13 @@ class RayExecutor:
         except BaseException:
             await self.close()
             raise
-        for job, number, generation in await asyncio.to_thread(lambda: list(self._store.live())):
-            entry = RayEntry(job, number, generation)
-            entry.read()
-            self.entries[job, number] = entry
+        await asyncio.to_thread(self._desk.find)
+        for entry in self._desk.live:
             self._drive(entry)
         self._patrolling = asyncio.create_task(self._patrol_forever())
 
     def _open(self) -> None:
-        self._store = Store(self.path)
+        self._desk.open()
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
         mark = self.base / ".shadowprice-id"
         if not mark.exists():
@@ -199,30 +193,25 @@ class RayExecutor:
 
     async def close(self) -> None:
         """Let go. What runs goes on."""
-        tasks = [one.driving for one in self.entries.values() if one.driving is not None]
-        if self._patrolling is not None:
-            tasks.append(self._patrolling)
-            self._patrolling = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        entries = tuple(self._desk.entries.values())
+        await let_go(entries, self._patrolling)
+        self._patrolling = None
         if self.link is not None:
             await self.link.close()
             self.link = None
-        for entry in self.entries.values():
+        for entry in entries:
             if entry.lock is not None:
                 entry.lock.release()
                 entry.lock = None
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-        self._reports.put_nowait(None)
+        self._desk.end()
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
         """Take in which servers the service reckons with; those not there are told gone."""
         self._expected = frozenset(server.name for server in servers)
-        for name in self._expected - self.nodes.keys():
-            self._reports.put_nowait(self._gone(name))
+        self._desk.tell(self._gone(name) for name in self._expected - self.nodes.keys())
 
     @staticmethod
     def _gone(name: str) -> ServerGone:
@@ -232,71 +221,37 @@ class RayExecutor:
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._one_at_a_time(spec.job):
+        async with self._desk.one_at_a_time(spec.job):
             if self.link is None or not self.link.up:
                 raise ExecutorError("there is no connection to Ray")
-            try:
-                receipt = await asyncio.to_thread(self._store.weigh, spec.job, spec.generation)
-                if receipt is not Receipt.ACCEPTED:
-                    return receipt
-                held = self._store.generation(spec.job, spec.generation)
-                entry = RayEntry(spec.job, spec.generation, held)
-                entry.placement = spec.placement
-                live = [one for one in self.entries.values() if not one.over]
-                plan, refusal = plan_of(spec, self.nodes, [d for one in live for d in one.deals])
-                entry.take_plan(plan)
-                self.entries[spec.job, spec.generation] = entry
-                try:
-                    await asyncio.to_thread(self._store.accept, spec, plan, refusal)
-                except BaseException:
-                    del self.entries[spec.job, spec.generation]
-                    raise
-            except (OSError, ValueError) as error:
-                raise ExecutorError(f"{self.path}: {error}") from error
-            await self.look(entry)
-            if not refusal:
-                self._drive(entry)
+            receipt, entry, refusal = await self._desk.start(
+                spec, lambda _: plan_of(spec, self.nodes, self._desk.deals)
+            )
+            if entry is not None:
+                await self.look(entry)
+                if not refusal and not entry.over:
+                    self._drive(entry)
             return receipt
 
     def _drive(self, entry: RayEntry) -> None:
-        if not entry.over:
-            entry.driving = asyncio.create_task(Drive(self, entry).run())
+        entry.driving = asyncio.create_task(Drive(self, entry).run())
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
         """Stop a generation; see `Executor.stop`."""
-        async with self._one_at_a_time(job):
-            entry = self.entries.get((job, generation))
-            if grace is None:
-                grace = entry.grace if entry is not None else 0.0
-            try:
-                receipt = await asyncio.to_thread(
-                    self._store.stop, command, job, generation, max(0.0, grace)
-                )
-            except (OSError, ValueError) as error:
-                raise ExecutorError(f"{self.path}: {error}") from error
-            if receipt in {Receipt.ACCEPTED, Receipt.DUPLICATE}:
-                if entry is None:
-                    entry = RayEntry(job, generation, self._store.generation(job, generation))
-                    if await asyncio.to_thread(entry.is_live):
-                        self.entries[job, generation] = entry
-                entry.stop_ordered = True
-                entry.told_end = False  # it is told again, now as the answer to this order
+        async with self._desk.one_at_a_time(job):
+            receipt, entry = await self._desk.stop(command, job, generation, grace)
+            if entry is not None:
                 await self.look(entry)
                 entry.news_came.set()
             return receipt
-
-    def _one_at_a_time(self, job: str) -> asyncio.Lock:
-        if len(self._locks) > 10_000:
-            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
-        return self._locks.setdefault(job, asyncio.Lock())
 
     # ------------------------------------------------------------------ following
 
     def _happened(self, event: dict[str, Any]) -> None:
         """Take in what the bridge tells of an actor."""
-        for entry in self.entries.values():
+        for entry in self._desk.entries.values():
             part = entry.parts.get(event["name"])
             if part is None:
                 continue
@@ -319,8 +274,7 @@ class RayExecutor:
             if progress is not None:  # what a job said last counts before its end
                 over = bool(news) and not isinstance(news[-1], Started)
                 news.insert(len(news) - over, progress)
-            for report in news:
-                self._reports.put_nowait(report)
+            self._desk.tell(news)
 
     async def _patrol_forever(self) -> None:
         trouble = ""
@@ -328,7 +282,7 @@ class RayExecutor:
             await asyncio.sleep(PATROL)
             try:
                 if self.link is None or not self.link.up:
-                    for entry in self.entries.values():
+                    for entry in self._desk.entries.values():
                         for part in entry.parts.values():
                             part.attached = part.asking = False
                     await self._connect()
@@ -345,7 +299,7 @@ class RayExecutor:
                     await self.link.close()  # a driver ends with its connection, a client may not
             except (OSError, ValueError) as error:
                 log.warning("looking at the nodes of Ray failed: %s", error)
-            for entry in self.entries.values():
+            for entry in self._desk.entries.values():
                 entry.news_came.set()
 
     async def _look_at_nodes(self) -> None:
@@ -356,9 +310,8 @@ class RayExecutor:
         now = time.time()
         for name, node in found.items():
             if name not in before or before[name].server != node.server:
-                self._reports.put_nowait(ServerSeen(node.server, now))
-        for name in before.keys() - found.keys():
-            self._reports.put_nowait(self._gone(name))
+                self._desk.tell([ServerSeen(node.server, now)])
+        self._desk.tell(self._gone(name) for name in before.keys() - found.keys())
 
     async def _tidy(self) -> None:
         """Remove what nodes that are back kept of processes that were lost with them."""
@@ -371,51 +324,32 @@ class RayExecutor:
 
     async def list(self) -> tuple[Held, ...]:
         """Return every generation that is not forgotten."""
-        ordered = sorted(self.entries.values(), key=lambda entry: entry.accepted)
-        return tuple(entry.held() for entry in ordered)
+        return self._desk.held()
 
-    async def watch(self) -> AsyncIterator[Report]:
+    def watch(self) -> AsyncIterator[Report]:
         """Tell what happens; see `Executor.watch`."""
-        reports = self._reports = asyncio.Queue()
-        now = time.time()
+        return self._desk.watch(self._servers)
+
+    def _servers(self) -> Iterator[Report]:
         for node in self.nodes.values():
-            reports.put_nowait(ServerSeen(node.server, now))
-        for name in self._expected - self.nodes.keys():
-            reports.put_nowait(self._gone(name))
-        for entry in sorted(self.entries.values(), key=lambda one: one.accepted):
-            entry.told_start = entry.told_end = False
-            for report in entry.news():
-                reports.put_nowait(report)
-        while True:
-            told = await reports.get()
-            if told is None:
-                return
-            yield told
+            yield ServerSeen(node.server, time.time())
+        yield from map(self._gone, self._expected - self.nodes.keys())
 
     # ------------------------------------------------------------------ afterwards
 
     async def forget(self, job: str, generation: int) -> None:
         """Take in that an end was recorded; see `Executor.forget`."""
-        async with self._one_at_a_time(job):
-            with contextlib.suppress(OSError):
-                if await asyncio.to_thread(self._store.forget, job, generation):
-                    self.entries.pop((job, generation), None)
+        await self._desk.forget(job, generation)
 
     async def discard(self, job: str) -> None:
         """Remove what is kept of a job that is over."""
-        async with self._one_at_a_time(job):
-            try:
-                if await asyncio.to_thread(self._store.discard, job):
-                    for key in [key for key in self.entries if key[0] == job]:
-                        del self.entries[key]
-                    folder = self.folder(job)
-                    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-            except OSError as error:
-                raise ExecutorError(f"{self.path}: {error}") from error
+        async with self._desk.one_at_a_time(job):
+            if await self._desk.discard(job):
+                await asyncio.to_thread(shutil.rmtree, self.folder(job), ignore_errors=True)
 
     def folder(self, job: str) -> Path:
         """Return where a job may leave files that all nodes see."""
-        return self.base / "files" / self._store.job(job).name
+        return self.base / "files" / self._desk.store.job(job).name
 
     async def logs(
         self,
@@ -427,23 +361,23 @@ class RayExecutor:
         most: int = 65_536,
     ) -> LogChunk:
         """Return a piece of a process's log; see `Executor.logs`."""
-        most = max(1, min(most, _MOST_LOG))
-        numbers = await asyncio.to_thread(self._store.generations, job)
+        numbers = await asyncio.to_thread(self._desk.store.generations, job)
         if generation is None:
             kept = [n for n in numbers if self._has_logs(job, n)]
             generation = max(kept, default=0)
         if generation not in numbers:
             raise KeyError(f"{process} of generation {generation}")
-        entry = self.entries.get((job, generation))
+        entry = self._desk.entries.get((job, generation))
         if entry is not None and not entry.over:
+            most = max(1, min(most, MOST_LOG))
             return await self._live_logs(entry, process, start, most)
-        return await asyncio.to_thread(self._kept_logs, job, generation, process, start, most)
+        return await asyncio.to_thread(self._desk.log, job, generation, process, start, most)
 
     def _has_logs(self, job: str, number: int) -> bool:
-        entry = self.entries.get((job, number))
+        entry = self._desk.entries.get((job, number))
         if entry is not None and not entry.over:
             return entry.phase == RUNNING
-        return bool(logs.names(self._store.generation(job, number).logs))
+        return self._desk.has_logs(job, number)
 
     async def _live_logs(
         self, entry: RayEntry, process: str, start: int | None, most: int
@@ -461,18 +395,7 @@ class RayExecutor:
         begin, end, text, _ = found
         return LogChunk(entry.number, process, begin, end, text, complete=False)
 
-    def _kept_logs(
-        self, job: str, number: int, process: str, start: int | None, most: int
-    ) -> LogChunk:
-        generation = self._store.generation(job, number)
-        if process not in logs.names(generation.logs):
-            raise KeyError(f"{process} of generation {number}")
-        complete = generation.state()["phase"] in OVER
-        begin, end, text = logs.read(generation.logs, process, start, most, complete=complete)
-        _, last, _ = logs.read(generation.logs, process, None, 1, complete=True)
-        return LogChunk(number, process, begin, end, text, complete and end >= last)
-
     async def observe(self) -> tuple[Observed, ...]:
         """Return what really runs: this executor's own generations."""
-        own = [entry.held() for entry in self.entries.values() if entry.phase == RUNNING]
+        own = [entry.held() for entry in self._desk.entries.values() if entry.phase == RUNNING]
         return tuple(Observed(one.job, one.placement, one.started or 0.0) for one in own)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
 from shadowprice.executors.contract import ServerSlice
-from shadowprice.executors.local.machine import NoPlaceError
+from shadowprice.executors.generations.placing import NoPlaceError
 
 log = logging.getLogger("shadowprice.executors")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from shadowprice.executors.local.supervisor import main  # found only now
+from shadowprice.executors.supervision.supervisor import main  # found only now
 
 if __name__ == "__main__":
     if os.fork():  # Ray kills the children of a worker that ends before they could end in order

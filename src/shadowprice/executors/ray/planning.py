@@ -8,9 +8,14 @@ from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process, environment_of, own_environment, processes_of
-from shadowprice.executors.local.generation import MARK
-from shadowprice.executors.local.machine import NoPlaceError
-from shadowprice.executors.local.planning import check
+from shadowprice.executors.generations.generation import MARK
+from shadowprice.executors.generations.placing import (
+    NoPlaceError,
+    amounts,
+    check,
+    deals_of,
+    on_server,
+)
 from shadowprice.executors.ray.nodes import Node, check_room
 
 _DATA_LIMIT: Final = 64 << 20
@@ -36,11 +41,11 @@ def plan_of(
         check(spec)
         if spec.devices:
             raise NoPlaceError("Ray deals out devices itself: none may be named")
-        deals = [{"server": one.server, "amounts": dict(amounts(spec, one))} for one in processes]
+        deals = deals_of(spec, processes)
         for server in dict.fromkeys(one.server for one in processes):
             if server not in nodes:
                 raise NoPlaceError(f"the Ray cluster has no node called {server!r}")
-            check_room(nodes[server], _of(server, deals), _of(server, held))
+            check_room(nodes[server], on_server(server, deals), on_server(server, held))
     except NoPlaceError as error:
         return {}, str(error)
     execution = secrets.token_hex(16)
@@ -63,15 +68,6 @@ def plan_of(
         "tolerates_workers": spec.program.tolerates_workers,
         "port": 0,
     }, ""
-
-
-def _of(server: str, deals: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
-    return [deal["amounts"] for deal in deals if deal["server"] == server]
-
-
-def amounts(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
-    """Return what a process takes."""
-    return spec.worker if process.role == "worker" else spec.ps
 
 
 def part_plan(

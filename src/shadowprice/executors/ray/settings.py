@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest, shown
-from shadowprice.executors.local.settings import LOG_BYTES
+from shadowprice.executors.reading import LOG_BYTES, Reading
 
 _NAMES: Final = ("log_bytes", "lost_after", "memory", "node_dir", "patience", "shared")
-_MOST_LOG_BYTES: Final = 1 << 40
-_LEAST_LOG_BYTES: Final = 1024
-_MOST_SECONDS: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,41 +50,14 @@ def read_settings(values: Mapping[str, str]) -> Settings:
     InputError
         If a name is unknown or a value is wrong, listing all of them.
     """
-    faults = []
-    for name in values:
-        if name not in _NAMES:
-            likely = closest(name, _NAMES)
-            mend = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(_NAMES)}"
-            faults.append(Fault(f"--executor-set {shown(name)}", "unknown setting", mend))
-    for name in ("node_dir", "shared"):
-        given = values.get(name, "")
-        if given and not os.path.isabs(given):  # noqa: PTH117  # text
-            mend = "write an absolute path"
-            faults.append(Fault(f"--executor-set {name}", f"{shown(given)} is no such", mend))
-    memory = values.get("memory", "rlimit")
-    if memory not in {"rlimit", "off"}:
-        mend = "one of: rlimit, off"
-        faults.append(Fault("--executor-set memory", f"{shown(memory)} is no such", mend))
-    written = values.get("log_bytes", str(LOG_BYTES))
-    log_bytes = int(written) if written.isdecimal() and len(written) < 16 else 0
-    if not _LEAST_LOG_BYTES <= log_bytes <= _MOST_LOG_BYTES:
-        mend = f"write a number of bytes from {_LEAST_LOG_BYTES:,} on"
-        faults.append(Fault("--executor-set log_bytes", f"{shown(written)} is no such", mend))
-    spans = {}
-    for name in ("lost_after", "patience"):
-        written = values.get(name, "60")
-        spans[name] = int(written) if written.isdecimal() and len(written) < 8 else -1
-        if not 1 <= spans[name] <= _MOST_SECONDS:
-            mend = f"write seconds, from 1 to {_MOST_SECONDS:,}"
-            faults.append(Fault(f"--executor-set {name}", f"{shown(written)} is no such", mend))
-    if faults:
-        raise InputError(faults)
-    return Settings(
-        log_bytes,
-        float(spans["lost_after"]),
-        memory,
-        values.get("node_dir", "")
-        or f"/tmp/shadowprice-ray-{os.geteuid()}",  # its owner is checked
-        float(spans["patience"]),
-        values.get("shared", ""),
+    reading = Reading(values, _NAMES)
+    settings = Settings(
+        reading.log_bytes(),
+        reading.seconds("lost_after", 60),
+        reading.choice("memory", ("rlimit", "off")),
+        reading.path("node_dir") or f"/tmp/shadowprice-ray-{os.geteuid()}",  # its owner is checked
+        reading.seconds("patience", 60),
+        reading.path("shared"),
     )
+    reading.end()
+    return settings

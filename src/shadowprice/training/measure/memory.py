@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from pathlib import Path
 
-from shadowprice.executors.local.children import marked
+from shadowprice.executors.supervision.children import marked
 
 
 def by_role(execution: str) -> dict[str, int]:

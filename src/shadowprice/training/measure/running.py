@@ -27,9 +27,9 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
-from shadowprice.executors.local.entry import Entry
+from shadowprice.executors.generations.entry import Entry
+from shadowprice.executors.generations.store import Store
 from shadowprice.executors.local.executor import LocalExecutor
-from shadowprice.executors.local.store import Store
 from shadowprice.training.measure import memory
 from shadowprice.training.measure.fit import Speed
 from shadowprice.training.measure.pace import BackwardsError, Pace, StepTime

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from shadowprice.executors.generations.parts import PartEnd
 from shadowprice.executors.kubernetes.entry import Part
 from shadowprice.executors.kubernetes.judging import cannot_run, end_of
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.views import Exit, PodView, kept, pod_view
-from shadowprice.executors.parts import PartEnd
 
 RUNNING = PodView("n", "p", "u", "one", "Running", began=1.0, running=True)
 READY = NodeView("one", "u", {})

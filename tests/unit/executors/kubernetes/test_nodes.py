@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.executors.contract import Observed, ServerSlice, Share
+from shadowprice.executors.generations.placing import NoPlaceError
 from shadowprice.executors.kubernetes.nodes import (
     bears,
     check_room,
@@ -19,7 +20,6 @@ from shadowprice.executors.kubernetes.nodes import (
 from shadowprice.executors.kubernetes.observing import observed
 from shadowprice.executors.kubernetes.quantities import units
 from shadowprice.executors.kubernetes.views import pod_view
-from shadowprice.executors.local.machine import NoPlaceError
 
 GPU = "nvidia.com/gpu"
 

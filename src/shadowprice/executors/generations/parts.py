@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shadowprice.executors.local.verdict import Verdict, decided, verdict
+from shadowprice.executors.generations.verdict import Verdict, decided, verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from shadowprice.executors.local import disk
+from shadowprice.executors.generations import disk
 
 TAIL_BYTES: Final = 16_384
 TAIL_LINES: Final = 20

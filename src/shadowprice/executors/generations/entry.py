@@ -23,7 +23,7 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
-from shadowprice.executors.local.generation import (
+from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
     ENDED,
@@ -32,7 +32,7 @@ from shadowprice.executors.local.generation import (
     REFUSED,
     Generation,
 )
-from shadowprice.executors.local.store import key_of
+from shadowprice.executors.generations.store import key_of
 from shadowprice.executors.progress import read_progress
 
 _MOST_PROGRESS: Final = 65_536
@@ -198,3 +198,27 @@ class Entry:
         finally:
             os.close(descriptor)
         return report if report.generation == self.number else None
+
+
+class DrivenEntry(Entry):
+    """One whose processes are each in a place of their own, and carried on by a task.
+
+    Parameters
+    ----------
+    job, number, generation
+        As of `Entry`.
+    """
+
+    def __init__(self, job: str, number: int, generation: Generation) -> None:
+        super().__init__(job, number, generation)
+        self.workers = 0
+        self.tolerant = False
+        self.news_came = asyncio.Event()
+        self.driving: asyncio.Task[None] | None = None
+
+    def take_plan(self, plan: dict[str, Any]) -> None:
+        """Keep what the executor has to know of a plan."""
+        super().take_plan(plan)
+        if plan:
+            self.tolerant = bool(plan["tolerates_workers"])
+            self.workers = sum(name.startswith("worker-") for name in self.processes)

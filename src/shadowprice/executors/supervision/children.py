@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.executors.local import cgroups
-from shadowprice.executors.local.disk import names
-from shadowprice.executors.local.generation import MARK
+from shadowprice.executors.generations.disk import names
+from shadowprice.executors.generations.generation import MARK
+from shadowprice.executors.supervision import cgroups
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36

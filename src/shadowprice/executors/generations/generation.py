@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.executors.local.disk import Lock, Record, sync_directory, write_new
+from shadowprice.executors.generations.disk import Lock, Record, sync_directory, write_new
 
 ACCEPTED: Final = "accepted"
 LAUNCHING: Final = "launching"

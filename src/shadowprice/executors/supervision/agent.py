@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from shadowprice.executors.local.supervisor import main  # found only now
+from shadowprice.executors.supervision.supervisor import main  # found only now
 
 if __name__ == "__main__":
     sys.exit(main(Path(sys.argv[1])))

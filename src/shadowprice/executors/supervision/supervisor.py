@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.executors.local import cgroups, children
-from shadowprice.executors.local.generation import ENDED, RUNNING, Generation, me, start_time
-from shadowprice.executors.local.logs import LogWriter
-from shadowprice.executors.local.verdict import decided, status, verdict
+from shadowprice.executors.generations.generation import ENDED, RUNNING, Generation, me, start_time
+from shadowprice.executors.generations.logs import LogWriter
+from shadowprice.executors.generations.verdict import decided, status, verdict
+from shadowprice.executors.supervision import cgroups, children
 
 STRAY_GRACE: Final = 2.0
 """Seconds that what a job left behind has to end, once its own processes are over."""

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec, Receipt
-from shadowprice.executors.local.disk import Record, names, sync_directory, write_new
-from shadowprice.executors.local.generation import ACCEPTED, OVER, REFUSED, Generation
+from shadowprice.executors.generations.disk import Record, names, sync_directory, write_new
+from shadowprice.executors.generations.generation import ACCEPTED, OVER, REFUSED, Generation
 
 FENCE_BYTES: Final = 64
 KEPT: Final = 20

@@ -1,0 +1,7 @@
+"""What every executor shares: a generation's record and its end, its log, and what is told of it.
+
+`generation` and `disk` are a generation's directory; `store` keeps the fences; `entry` is what is
+in memory of one, `roster` all of them, `desk` those whose orders are on this disk; `verdict` and
+`parts` say how it ended by how its processes did; `logs` keeps what they write; `placing` is what
+any executor refuses.
+"""
