@@ -374,6 +374,8 @@ class Promise:
         What completing then is worth, what it costs others, and the difference.
     message : str
         Why a promise changed.
+    copies : tuple of TaskCopies
+        Of a bag: the copies that the plan of the moment gives its tasks.
     """
 
     job: str
@@ -383,14 +385,27 @@ class Promise:
     utility: float = 0.0
     cost: float = 0.0
     message: str = ""
+    copies: tuple[TaskCopies, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Run a queued job in this placement from the coming slot on, until told otherwise."""
+    """Run a queued job in this placement from the coming slot on, until told otherwise.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    placement : Placement
+        Where it stands.
+    copies : tuple of TaskCopies
+        Of a bag: the copies that are to start, one place each. Without, those that run go on, in
+        no more places on any server than they have.
+    """
 
     job: str
     placement: Placement
+    copies: tuple[TaskCopies, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

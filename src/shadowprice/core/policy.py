@@ -69,6 +69,11 @@ class JobState(Protocol):
         ...
 
     @property
+    def copies_running(self) -> int:
+        """Copies of a bag's unfinished tasks that it has places for, at most; 0 where none run."""
+        ...
+
+    @property
     def plan(self) -> Schedule:
         """Its committed schedule, past slots included."""
         ...

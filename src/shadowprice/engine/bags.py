@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shadowprice.core.bag import TaskCopies
+from shadowprice.core.bag import Bag, TaskCopies
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.events import Place
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine.state import JobRecord
 from shadowprice.engine.validation import check_roles
@@ -55,6 +56,21 @@ def check_bag(
     check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
     if plan.ps.any():
         raise PolicyError(f"{record.story()}: a bag of tasks has no parameter servers")
+    started = _check_tasks(record, bag, copies)
+    workers, _, _ = plan.totals()
+    if int(workers[0]) != started:
+        raise PolicyError(
+            f"{record.story()}: {int(workers[0])} places in the first slot for {started} copies"
+        )
+    if (np.diff(plan.active_slots) != 1).any() or (np.diff(workers) > 0).any():
+        raise PolicyError(
+            f"{record.story()}: copies run on without a break and only end, but the plan has "
+            f"{workers.tolist()} places in slots {plan.active_slots.tolist()}"
+        )
+
+
+def _check_tasks(record: JobRecord, bag: Bag, copies: Sequence[TaskCopies]) -> int:
+    """Check that copies are of all tasks that remain; return how many there are."""
     given = np.zeros(len(bag.groups), dtype=np.int64)
     for entry in copies:
         if not 0 <= entry.group < len(given) or entry.tasks < 1 or entry.copies < 1:
@@ -65,17 +81,56 @@ def check_bag(
             f"{record.story()}: copies for {given.tolist()} tasks by group, but "
             f"{list(record.tasks_left)} remain"
         )
-    workers, _, _ = plan.totals()
-    started = sum(entry.tasks * entry.copies for entry in copies)
-    if int(workers[0]) != started:
-        raise PolicyError(
-            f"{record.story()}: {int(workers[0])} places in the first slot for {started} copies"
-        )
-    if (np.diff(plan.active_slots) != 1).any() or (np.diff(workers) > 0).any():
-        raise PolicyError(
-            f"{record.story()}: copies run on without a break and only end, but the plan has "
-            f"{workers.tolist()} places in slots {plan.active_slots.tolist()}"
-        )
+    return sum(entry.tasks * entry.copies for entry in copies)
+
+
+def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int) -> None:
+    """Check where copies of a bag are to stand from the coming slot on, but for capacity.
+
+    Parameters
+    ----------
+    record : JobRecord
+        The bag.
+    decision : Place
+        Copies that start, or the places that those which run keep.
+    cluster : Cluster
+        The servers.
+    slot : int
+        The coming slot.
+
+    Raises
+    ------
+    PolicyError
+        If a rule is broken, with the job's story.
+    """
+    bag, placement = record.job.bag, decision.placement
+    if bag is None:
+        raise PolicyError(f"{record.story()}: placed with copies, but it is no bag of tasks")
+    if not placement.servers:
+        raise PolicyError(f"{record.story()}: placed nowhere; pause it instead")
+    last = record.job.arrival + bag.slots - 1
+    if slot > last:
+        raise PolicyError(f"{record.story()}: placed in slot {slot}, its deadline fell in {last}")
+    columns = (placement.servers, placement.workers, placement.ps)
+    servers, workers, ps = (np.array(column, dtype=np.int64) for column in columns)
+    check_roles(record, servers, workers, ps, cluster)
+    if ps.any():
+        raise PolicyError(f"{record.story()}: a bag of tasks has no parameter servers")
+    if decision.copies:
+        started = _check_tasks(record, bag, decision.copies)
+        if placement.total_workers != started:
+            raise PolicyError(
+                f"{record.story()}: {placement.total_workers} places for {started} copies"
+            )
+        return
+    before = record.placement
+    has = {} if before is None else dict(zip(before.servers, before.workers, strict=True))
+    for server, count in zip(placement.servers, placement.workers, strict=True):
+        if count > has.get(server, 0):
+            raise PolicyError(
+                f"{record.story()}: copies run on and only end, but it is placed with {count} on "
+                f"server {server} where {has.get(server, 0)} run"
+            )
 
 
 def count_finished(record: JobRecord, slot: int, gained: int, done: tuple[int, ...] | None) -> None:

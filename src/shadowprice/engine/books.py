@@ -363,7 +363,9 @@ class Books:
         record = self._touch(self.jobs[name])
         undo, names = self._undo, self.cluster.names
         number = self._number()
-        plan = record.plans if len(record.plan) else 0
+        # Copies that are placed slot by slot are numbered like plans: each start draws anew.
+        planned = len(record.plan) or record.job.bag is not None
+        plan = record.plans if planned else 0
         before = self.running.get(name)
         record.generation = record.generation + 1
         record.following = plan

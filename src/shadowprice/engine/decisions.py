@@ -26,7 +26,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.policy import Policy, Status
 from shadowprice.core.schedule import Schedule
-from shadowprice.engine.bags import check_bag
+from shadowprice.engine.bags import check_bag, check_copies
 from shadowprice.engine.books import Books
 from shadowprice.engine.memory import Kept, inner, recall, remember
 from shadowprice.engine.state import JobRecord
@@ -256,14 +256,19 @@ class Decider(Books):
     def _place(self, record: JobRecord, decision: Place) -> None:
         if len(record.plan):
             raise PolicyError(f"{record.story()}: placed, although it follows a plan")
-        if record.job.bag is not None:
-            raise PolicyError(f"{record.story()}: placed, but copies of tasks follow a plan")
-        check_placement(record, decision.placement, self.cluster, local_free=self._local_free)
         job = record.job
+        if job.bag is not None or decision.copies:
+            check_copies(record, decision, self.cluster, self.slot)
+        else:
+            check_placement(record, decision.placement, self.cluster, local_free=self._local_free)
         before = record.placement
         self.ledger.stand(job.name, decision.placement, job.worker, job.ps)
         self._undo.push(self.ledger.unstand, job.name, before)
         self._touch(record).placement = decision.placement
+        if decision.copies:
+            record.plans = record.plans + 1
+            record.copies = decision.copies
+            record.left = [entry.tasks for entry in decision.copies]
         record.status = Status.ADMITTED
         self._move(job.name)
 
@@ -277,7 +282,7 @@ class Decider(Books):
             self._touch(record).status = Status.QUEUED
 
     def _promise(self, record: JobRecord, decision: Promise) -> None:
-        if record.job.bag is not None or len(record.plan):
+        if len(record.plan):
             raise PolicyError(f"{record.story()}: promised, although it follows a plan")
         completion = decision.completion
         if completion is not None and completion < self.slot:
@@ -287,6 +292,14 @@ class Decider(Books):
                 f"{record.story()}: promised for slot {completion}, but nothing runs in slot "
                 f"{self.until} or later"
             )
+        bag = record.job.bag
+        if completion is not None and bag is not None:
+            last = record.job.arrival + bag.slots - 1
+            if completion > last:
+                raise PolicyError(
+                    f"{record.story()}: promised for slot {completion}, but its deadline falls in "
+                    f"slot {last}"
+                )
         if completion is None and record.promise is None:
             raise PolicyError(f"{record.story()}: a promise was taken back that was never given")
         self._touch(record).promise = completion

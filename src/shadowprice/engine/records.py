@@ -239,6 +239,8 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Record:
                 record["slot_costs"] = list(decision.slot_costs)
         case Place():
             record["on"] = placement_record(decision.placement, names)
+            if decision.copies:
+                record["copies"] = [list(entry) for entry in decision.copies]
         case Reject() | Drop():
             record["refusal"] = decision.refusal.record()
         case Queue():
@@ -246,7 +248,10 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Record:
                 record["message"] = decision.message
         case Promise():
             for field in fields(decision):
-                record[field.name] = getattr(decision, field.name)
+                if field.name != "copies":
+                    record[field.name] = getattr(decision, field.name)
+            if decision.copies:
+                record["copies"] = [list(entry) for entry in decision.copies]
         case Charge():
             record |= {"slot": decision.slot, "payer": decision.payer, "payee": decision.payee}
             record["amounts"] = dict(decision.amounts)
@@ -264,16 +269,16 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
         If it is none.
     """
     job = record["job"]
+    copies = tuple(TaskCopies(*entry) for entry in record.get("copies", ()))
     match record["decide"]:
         case "Commit":
-            copies = tuple(TaskCopies(*entry) for entry in record.get("copies", ()))
             plan = schedule_of(record["plan"], index)
             worth = record["payoff"], record["utility"], record["cost"]
-            told = record.get("charged"), record.get("payoff_bound")
+            bounds = record.get("charged"), record.get("payoff_bound")
             costs = tuple(float(cost) for cost in record.get("slot_costs", ()))
-            return Commit(job, plan, *worth, copies, *told, slot_costs=costs)
+            return Commit(job, plan, *worth, copies, *bounds, slot_costs=costs)
         case "Place":
-            return Place(job, placement_of(record["on"], index))
+            return Place(job, placement_of(record["on"], index), copies)
         case "Reject":
             return Reject(job, refusal_of(record["refusal"]))
         case "Drop":
@@ -283,7 +288,8 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
         case "Pause":
             return Pause(job)
         case "Promise":
-            return Promise(**{name: value for name, value in record.items() if name != "decide"})
+            told = {name: value for name, value in record.items() if name != "decide"}
+            return Promise(**{**told, "copies": copies})
         case "Charge":
             amounts = record["amounts"]
             return Charge(job, record["slot"], record["payer"], record["payee"], amounts)

@@ -91,6 +91,14 @@ class JobRecord:
         )
 
     @property
+    def copies_running(self) -> int:
+        """Copies of a bag's unfinished tasks that it has places for, at most; 0 where none run."""
+        if self.placement is None and not len(self.plan):
+            return 0
+        pairs = zip(self.left, self.copies, strict=True)
+        return sum(left * entry.copies for left, entry in pairs)
+
+    @property
     def remaining(self) -> int:
         """Progress units still to make."""
         return max(0, self.job.required - self.progress)

@@ -321,6 +321,8 @@ def _decision(
             record["cost"] = plain(decision.cost)
             record["completion"] = decision.expected
             record["promise"] = decision.completion
+            if decision.copies:
+                record["copies"] = [list(entry) for entry in decision.copies]
         case Reject(refusal=refusal) | Drop(refusal=refusal):
             record["outcome"] = "rejected" if isinstance(decision, Reject) else "dropped"
             record["reason"] = refusal.reason.value

@@ -275,10 +275,22 @@ def _listed(chains: _Chains) -> Stood:
 
 @kernel
 def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: _Chains) -> None:
-    """Keep up to a level's numbers where they stand, giving up the smallest groups first."""
+    """Keep up to a level's numbers where they stand, giving up the smallest groups first.
+
+    What others were given in their place, as bags of tasks are, goes first of all.
+    """
     begin, end = kept.first[row], kept.first[row] + kept.number[row]
-    workers = _cut(kept.workers[begin:end], jobs.workers[row, level])
-    ps = _cut(kept.ps[begin:end], jobs.servers[row, level])
+    workers, ps = kept.workers[begin:end].copy(), kept.ps[begin:end].copy()
+    for n in range(end - begin):
+        room = free[kept.server[begin + n]]
+        for r in range(free.shape[1]):
+            one, other = jobs.worker[row, r], jobs.ps[row, r]
+            if one > 0 and workers[n] * one > room[r]:
+                workers[n] = max(0, room[r]) // one
+            if other > 0 and workers[n] * one + ps[n] * other > room[r]:
+                ps[n] = max(0, room[r] - workers[n] * one) // other
+    workers = _cut(workers, jobs.workers[row, level])
+    ps = _cut(ps, jobs.servers[row, level])
     for n in range(end - begin):
         if workers[n] == 0 and ps[n] == 0:
             continue
@@ -291,9 +303,8 @@ def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: _Ch
 
 
 @kernel
-def _cut(numbers: Ints, wanted: int) -> Ints:
-    """Return numbers cut down to a sum, the smallest first."""
-    left = numbers.copy()
+def _cut(left: Ints, wanted: int) -> Ints:
+    """Cut numbers down to a sum, the smallest first; return them."""
     total = left.sum()
     while total > wanted:
         smallest = -1

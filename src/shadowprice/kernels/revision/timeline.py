@@ -238,6 +238,35 @@ def total_fit(line: Timeline, state: int, role: int, demand: Ints, most: int) ->
 
 
 @kernel
+def rooms_for_copies(
+    line: Timeline, demand: Ints, tenant: int, most: int, end: int, rooms: Ints
+) -> None:
+    """Write how many of a demand each slot before ``end`` has room for, at most ``most``.
+
+    Parameters
+    ----------
+    demand : int64[resources]
+        What one takes of a server that carries workers.
+    tenant : int
+        Whose they are; no more than it may hold counts.
+    rooms : int64[end - first slot]
+        Written.
+    """
+    now = line.start[0]
+    for k in range(line.used[0]):
+        if line.start[k] >= end:
+            break
+        state = line.state[k]
+        room = total_fit(line, state, WORKERS, demand, most)
+        if len(line.share) > 0:
+            for r in range(len(demand)):
+                if demand[r] > 0:
+                    room = min(room, entitled(line, state, tenant, r) // demand[r])
+        for slot in range(line.start[k], min(line.start[k + 1], end)):
+            rooms[slot - now] = room
+
+
+@kernel
 def _before(line: Timeline, state: int, one: int, other: int) -> bool:
     """Whether a group comes before another where both hold as many: by what they have left.
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.cloning.feasible import (
-    fewest_machines,
-    smallest_deadline,
-)
-from shadowprice.cloning.problem import CloningProblem, Constraint, TaskGroup
-from shadowprice.core.amounts import format_seconds
 from shadowprice.core.bag import Bag
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, Status, View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
-from shadowprice.laws.named import law_of
-from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, Plan
+from shadowprice.policies.bags.planner import BagPlanner, Plan
+from shadowprice.policies.bags.refusals import out_of_reach, past_deadline
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import Offer, Scarcity
 
@@ -116,14 +109,10 @@ class BagQuote:
 
     def hopeless(self) -> Refusal:
         """Return why no plan keeps the deadline."""
-        bag, view, left = self._bag, self.view, sum(self._left)
-        last = self.job.arrival + bag.slots - 1
+        view = self.view
+        last = self.job.arrival + self._bag.slots - 1
         if view.slot > last:
-            return Refusal(
-                Reason.DEADLINE,
-                f"its deadline passed in slot {last} with {left} of {bag.tasks} tasks unfinished",
-                numbers={"tasks_unfinished": left},
-            )
+            return past_deadline(self.job, self._left)
         limit = "timespan" if view.until == view.end else "planning horizon"
         cut = f", in the {limit} that ends at slot {view.end}" if view.end <= last else ""
         planner = self._planner
@@ -216,32 +205,5 @@ class BagQuote:
 
     def _hopeless(self, cut: str) -> Refusal:
         """Return the refusal of a bag that all places of the pool together could not save."""
-        bag = self._bag
-        passed = self.view.slot - self.job.arrival
-        time = min(float(max(self._slots, 0)), bag.deadline - passed) * bag.slot_seconds
-        groups = [
-            TaskGroup(left, law_of(group.law))
-            for left, group in zip(self._left, bag.groups, strict=True)
-            if left
-        ]
-        if self._slots <= 0:
-            return Refusal(Reason.TOO_LATE, f"no slot is left for it{cut}")
-        tasks = sum(group.count for group in groups)
-        places = max(self._costs.shape[1] - 1, tasks)
-        share = 1.0 - RESERVE_SHARE
-        problem = CloningProblem(groups, places, time, bag.miss_probability * share)
-        decays = problem.decays(time)
-        best = 1.0
-        if decays.min() > 0.0:
-            late, _ = fewest_machines(problem, Constraint.EXACT, places, decays)
-            best = -math.expm1(-late) / share
-        # On the clock a deadline runs from the submission.
-        since = passed + self.job.before_arrival
-        soonest = smallest_deadline(problem) + since * bag.slot_seconds
-        return Refusal(
-            Reason.TOO_LATE if cut else Reason.DEADLINE,
-            f"no number of copies on {places} places ends {tasks} tasks within "
-            f"{format_seconds(time)} with a miss probability of {bag.miss_probability:g}{cut}; "
-            f"the best misses with {min(best, 1.0):.3g}",
-            numbers={"best_miss_probability": min(best, 1.0), "smallest_deadline_s": soonest},
-        )
+        places = self._costs.shape[1] - 1 if self._slots > 0 else 0
+        return out_of_reach(self.job, self._left, self.view.slot, self._slots, places, cut)

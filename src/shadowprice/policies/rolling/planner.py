@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
 from shadowprice.kernels.revision.plans import (
     Log,
     Steps,
@@ -20,13 +22,16 @@ from shadowprice.kernels.revision.plans import (
     rooms,
 )
 from shadowprice.kernels.revision.timeline import (
+    FOR_EVER,
     SERVERS,
     WORKERS,
     Timeline,
     clear,
     new_timeline,
+    rooms_for_copies,
     split,
 )
+from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.book import Book
 from shadowprice.policies.rolling.quotas import Quotas
 
@@ -62,6 +67,14 @@ class Offer:
     done: int
     utility: float
     cost: float
+
+
+class Beside(Enum):
+    """Who else is there when room is counted."""
+
+    ALL = "all"
+    BAGS = "bags"
+    NOBODY = "nobody"
 
 
 class Layout:
@@ -117,12 +130,15 @@ class Planner:
         The servers.
     book : Book
         The open jobs.
+    bags : BagBook
+        The open bags of tasks: what their plans hold is no room for anybody else.
     quotas : Quotas
         What promises to each tenant may hold.
     """
 
-    def __init__(self, cluster: Cluster, book: Book, quotas: Quotas) -> None:
+    def __init__(self, cluster: Cluster, book: Book, bags: BagBook, quotas: Quotas) -> None:
         self._book = book
+        self._bags = bags
         self._quotas = quotas
         self._cluster = cluster
         self.shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
@@ -133,6 +149,8 @@ class Planner:
             cluster.hosts_workers[first] * WORKERS + cluster.hosts_ps[first] * SERVERS
         ).astype(np.int64)
         self._kind_count = np.bincount(kinds, minlength=len(first)).astype(np.int64)
+        self._up = np.ones(cluster.servers, np.bool_)
+        self._roles = (cluster.hosts_workers * WORKERS + cluster.hosts_ps * SERVERS).astype(np.int64)
         self._width = min(cluster.servers, _GROUPS)
         self._current = self._new_layout(64)
         self._other = self._new_layout(64)
@@ -163,10 +181,12 @@ class Planner:
 
     def lose(self, server: int) -> None:
         """Take a server out."""
+        self._up[server] = False
         self._kind_count[self._cluster.kinds[server]] -= 1
 
     def restore(self, server: int) -> None:
         """Bring a lost server back."""
+        self._up[server] = True
         self._kind_count[self._cluster.kinds[server]] += 1
 
     def promised(self) -> Integers:
@@ -235,8 +255,51 @@ class Planner:
 
     def alone(self, now: int, row: int, price: Floats) -> Offer | None:
         """Return the plan of largest payoff, were nobody else there."""
-        self._clear(self._other, now)
+        self._clear(self._other, now, bags=False)
         return self._offer(self._other, row, price)
+
+    # ---------------------------------------------------------------- bags of tasks
+
+    @property
+    def whole(self) -> bool:
+        """Whether no server is out."""
+        return bool(self._up.all())
+
+    def standing(self) -> Integers:
+        """Return what training jobs hold where they stand now, shape (servers, resources)."""
+        book = self._book
+        return book.table.held(book.jobs, self._cluster.capacity.shape)
+
+    def beside_bags(self, now: int, *, revise: bool) -> bool:
+        """Lay promised jobs out around the plans of bags as they are now; keep that if it goes."""
+        if revise and self._join(now, self.promised()) is None:
+            return True
+        return self._keep(now)
+
+    def room_for_copies(
+        self, now: int, job: Job, end: int, most: int, beside: Beside
+    ) -> Integers:
+        """Return how many copies of a bag's tasks find room in each slot before ``end``.
+
+        Parameters
+        ----------
+        now : int
+            The coming slot.
+        job : Job
+            The bag.
+        most : int
+            Copies that are counted.
+        beside : Beside
+            Who is there.
+        """
+        layout = self._current
+        if beside is not Beside.ALL:
+            layout = self._other
+            self._clear(layout, now, bags=beside is Beside.BAGS)
+        rooms = np.zeros(max(0, end - now), np.int64)
+        tenant = self._quotas.row_of(self._cluster, job)
+        rooms_for_copies(layout.line, job.worker.copy(), tenant, most, end, rooms)
+        return rooms
 
     def earliest(self, row: int) -> int | None:
         """Return the first slot in which a job could complete beside the layout, worth or not."""
@@ -312,13 +375,42 @@ class Planner:
         self._current, self._other = target, before
         return True
 
-    def _clear(self, layout: Layout, now: int) -> None:
+    def _clear(self, layout: Layout, now: int, *, bags: bool = True) -> None:
         self.reserve()
         layout.log.used[0] = 0
         layout.log.level[:] = -1
-        clear(layout.line, now, self._kind_count, self._kind_role, self._kind_free)
+        if bags and self._bags.plans:
+            self._begin_beside_bags(layout, now)
+        else:
+            clear(layout.line, now, self._kind_count, self._kind_role, self._kind_free)
         split(layout.line, now + 1)
         layout.order = np.zeros(0, np.int64)
+
+    def _begin_beside_bags(self, layout: Layout, now: int) -> None:
+        """Make a timeline in which nothing but the plans of bags takes room.
+
+        Copies stand on servers of their own from their start to their end, so that what they leave
+        free is known server by server.
+        """
+        starts = [now, *self._bags.cuts(now)]
+        self._grow(4 * len(self._book.table.rows) + 16 + 2 * len(starts))
+        line = layout.line
+        whole = np.where(self._up[:, None], self._cluster.capacity, 0)
+        for at, slot in enumerate(starts):
+            free = np.maximum(whole - self._bags.held(slot), 0)
+            rows = np.column_stack((self._roles, free))[self._up]
+            groups, count = np.unique(rows, axis=0, return_counts=True)
+            # Where groups run out, the emptiest servers count.
+            groups, count = groups[-self._width :], count[-self._width :]
+            number = len(groups)
+            line.groups[at] = number
+            line.servers[at, :number] = count
+            line.role[at, :number] = groups[:, 0]
+            line.free[at, :number] = groups[:, 1:]
+            line.held[at] = self._bags.held_by(slot)
+            line.start[at], line.state[at] = slot, at
+        line.used[:] = len(starts)
+        line.start[len(starts)] = FOR_EVER
 
     def reserve(self) -> None:
         """Make room for the plans of all open jobs; what is written stays."""

@@ -27,7 +27,9 @@ from shadowprice.kernels.revision.coming import densities, fill, plan_waiting
 from shadowprice.kernels.revision.plans import last_worth
 from shadowprice.kernels.revision.timeline import Timeline
 from shadowprice.policies.reactive.base import Reactive
+from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.book import Book
+from shadowprice.policies.rolling.copies import Copies
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Offer, Planner
 from shadowprice.policies.rolling.prices import Pools, PriceLearner, costs, weights
@@ -68,6 +70,7 @@ class Rolling(Reactive[RollingParameters]):
         elastic=True,
         prices=True,
         wakes_every_slot=True,
+        runs_bags=True,
         quotes=True,
         answers_at_once=False,
     )
@@ -77,8 +80,18 @@ class Rolling(Reactive[RollingParameters]):
         cluster = context.cluster
         self._quotas = quotas_of(cluster, wanted=parameters.quota)
         self._book = Book(cluster, context.until, self._quotas)
-        self._planner = Planner(cluster, self._book, self._quotas)
+        self._bags = BagBook(cluster, self._quotas)
+        self._planner = Planner(cluster, self._book, self._bags, self._quotas)
         self._pools = Pools(cluster)
+        self._copies = Copies(
+            cluster,
+            context.until,
+            self._bags,
+            self._planner,
+            self._copy_price,
+            revision=parameters.revision,
+            standby=parameters.standby,
+        )
         # The demand of all, which ranks, and, where tenants have shares, of each, which it pays.
         everything = np.ones(len(cluster.resources))
         self._learner = self._new_learner(everything)
@@ -110,18 +123,25 @@ class Rolling(Reactive[RollingParameters]):
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Take in a job with its promise and where it stands."""
-        del view, before
-        self._book.resume(state)
+        if state.job.bag is not None:
+            self._bags.resume(state, before._bags, view.slot)
+        else:
+            self._book.resume(state)
 
     def _leave(self, name: str) -> None:
-        self._book.remove(name)
+        if name in self._bags.jobs:
+            self._bags.remove(name)
+        else:
+            self._book.remove(name)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
         del view
         for name in names:
             self._book.clear(name)
+            self._bags.lose_plan(name, "servers were lost")
 
     def _lose(self, server: int) -> None:
+        self._bags.lose_server(server)
         self._book.table.lose(server)
         self._planner.lose(server)
         self._pools.lose(server)
@@ -144,7 +164,7 @@ class Rolling(Reactive[RollingParameters]):
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return what would be decided about a job if it arrived now; leaves no trace."""
         del explained  # the reason comes with the decision
-        shared = (self._cluster, *self._book.table.jobs)
+        shared = (self._cluster, *self._book.table.jobs, *self._bags.jobs.values())
         twin = copy.deepcopy(self, {id(part): part for part in shared})
         decision = next(
             decision for decision in twin._arrive(view, (job,)) if decision.job == job.name
@@ -157,20 +177,33 @@ class Rolling(Reactive[RollingParameters]):
         """Answer jobs that arrive together, the one that earns most by its share first."""
         slot = view.slot
         yield from self._lay_out(view, slot)
-        for job in jobs:
+        training = [job for job in jobs if job.bag is None]
+        for job in training:
             self._book.add(job)
         self._planner.reserve()
-        rows = np.array([self._book.table.rows[job.name] for job in jobs], np.int64)
-        order = [0]
+        rows = {job.name: self._book.table.rows[job.name] for job in training}
         if len(jobs) > 1:
-            rated, _ = densities(self._book.jobs, rows, slot, self._weights(slot))
-            order = np.argsort(-rated, kind="stable").tolist()
-        for at in order:
-            yield self._answer(slot, jobs[at], int(rows[at]))
+            rated = self._densities(slot, jobs, list(rows.values()))
+            jobs = sorted(jobs, key=lambda job: -rated[job.name])
+        for job in jobs:
+            if job.bag is None:
+                yield self._answer(slot, job, rows[job.name])
+            else:
+                yield self._copies.answer(slot, job, self._pools.capacity())
         for job in jobs:  # nobody bids against himself
             self._learner.learn(job, slot)
             if self._quotas.given:
                 self._learners[self._quotas.row_of(self._cluster, job)].learn(job, slot)
+
+    def _densities(self, slot: int, jobs: Sequence[Job], rows: Sequence[int]) -> dict[str, float]:
+        """Return what each of some jobs earns by its share; rows are those of training jobs."""
+        weight = self._weights(slot)
+        found, _ = densities(self._book.jobs, np.array(rows, np.int64), slot, weight)
+        rated = {self._book.name(row): value for row, value in zip(rows, found, strict=True)}
+        for job in jobs:
+            if job.bag is not None:
+                rated[job.name] = self._copies.density(slot, job, self._copy_weight(slot, job))
+        return rated
 
     def _answer(self, slot: int, job: Job, row: int) -> Decision:
         """Return a promise if the job is worth its price; else whether it waits."""
@@ -237,17 +270,23 @@ class Rolling(Reactive[RollingParameters]):
     def _begin(self, view: View) -> Iterator[Decision]:
         slot = view.slot
         book = self._book
-        if not book.table.rows or (book.until is not None and slot >= book.until):
+        idle = not book.table.rows and not self._bags.jobs
+        if idle or (book.until is not None and slot >= book.until):
             return
         yield from self._lay_out(view, slot)
         weight = self._weights(slot)
         yield from self._give_up(view, slot)
+        yield from self._revise_bags(view, slot)
         rows = book.table.in_order()
         waiting = rows[book.promise[rows] < 0]
         rated, _ = densities(book.jobs, waiting, slot, weight)
         waiting = waiting[np.argsort(-rated, kind="stable")]
         waiting = waiting[: self._parameters.waiting]
         planned = yield from self._plan_waiting(slot, waiting)
+        if (yield from self._plan_bags(slot, free=True)):
+            # Everything was laid out around what starts: who waits is planned in what is left.
+            waiting = waiting[book.promise[waiting] < 0]
+            planned = self._plan(slot, waiting, self._planner.layout.line)[:, 0] >= 0
         layout = self._planner.layout
         line = layout.line
         if self._quotas.given:
@@ -256,7 +295,26 @@ class Rolling(Reactive[RollingParameters]):
             line = line._replace(share=self._quotas.share[:0])
             self._plan(slot, waiting[~planned & (layout.log.level[waiting] < 0)], line)
         self._fill(slot, rows, weight, line)
-        yield from self._stand(rows)
+        yield from self._copies.let_go(view)
+        yield from self._stand(slot, rows)
+        yield from self._copies.start(slot)
+
+    def _revise_bags(self, view: View, slot: int) -> Iterator[Decision]:
+        """Give up, promise and move bags of tasks before waiting jobs are planned."""
+        if self._bags.jobs:
+            yield from self._copies.give_up(view)
+            self._copies.advance(slot, self._pools.capacity())
+            yield from self._plan_bags(slot, free=False)
+
+    def _plan_bags(self, slot: int, *, free: bool) -> Generator[Decision, None, bool]:
+        """Plan waiting bags; return whether any was promised. See `Copies.plan_waiting`."""
+        promised = False
+        for made in self._copies.plan_waiting(
+            slot, self._pools.capacity(), lambda job: self._copy_weight(slot, job), free=free
+        ):
+            promised = True
+            yield made
+        return promised
 
     def _fill(self, slot: int, rows: Integers, weight: Floats, line: Timeline) -> None:
         """Deal out what is left of the slot that begins."""
@@ -314,11 +372,14 @@ class Rolling(Reactive[RollingParameters]):
         layout.order = np.concatenate((layout.order, rows[promised]))
         return np.asarray(result[:, 0] >= 0)
 
-    def _stand(self, rows: Integers) -> Iterator[Decision]:
+    def _stand(self, slot: int, rows: Integers) -> Iterator[Decision]:
         """Put what was packed on servers, moving as little as possible."""
         book, table, log = self._book, self._book.table, self._planner.layout.log
         for stay in (True, False):
-            if table.put(self._pools.capacity(), book.jobs, log, stay=stay):
+            free = self._pools.capacity()
+            if self._bags.plans:
+                free -= self._bags.held(slot)
+            if table.put(free, book.jobs, log, stay=stay):
                 break
         book.standing[rows] = log.level[rows]
         book.started[rows] |= log.level[rows] >= 0
@@ -331,12 +392,15 @@ class Rolling(Reactive[RollingParameters]):
         if self._laid_out_for == slot:
             return
         self._book.refresh(view)
+        self._bags.refresh(view, self._pools.capacity())
         parameters = self._parameters
         broken = self._planner.renew(slot, revise=parameters.revision, steady=parameters.steady)
         self._laid_out_for = slot
         self._book.promise[broken] = -1
         for row in broken:
             yield self._mend(row)
+        if self._bags.broken:
+            yield from self._copies.mend(slot, self._pools.capacity())
 
     def _mend(self, row: int) -> Promise:
         """Return a new promise for a job whose old one cannot be kept, or take it back."""
@@ -353,6 +417,20 @@ class Rolling(Reactive[RollingParameters]):
         if self._parameters.prices == "given":
             return np.full(self._pools.columns, self._parameters.price)
         return (learner or self._learner).prices(slot, self._parameters.scarcity)
+
+    def _copy_price(self, slot: int, job: Job) -> float:
+        """Return what a copy of a bag's tasks costs in a slot."""
+        owner = self._quotas.row_of(self._cluster, job)
+        price = self._price(slot, self._learners[owner])
+        return float(costs(price, self._shares_of(job))[0, 0])
+
+    def _copy_weight(self, slot: int, job: Job) -> float:
+        """Return the same for ranking: never 0."""
+        return float(weights(self._price(slot), self._shares_of(job))[0, 0])
+
+    def _shares_of(self, job: Job) -> tuple[Floats, Floats]:
+        worker = job.worker[None, :]
+        return self._pools.shares(worker, np.zeros_like(worker))
 
     def _costs(self, slot: int, rows: Integers | None = None) -> Floats:
         """Return what a worker and a parameter server of rows, by default all, cost in a slot."""

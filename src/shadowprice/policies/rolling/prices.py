@@ -167,12 +167,19 @@ class PriceLearner:
             self._first = slot
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
         on_worker, on_ps = self._pools.shares(job.worker[None, :], ps[None, :])
+        if job.bag is not None:  # one copy a task, for as long as it is expected to run
+            shortest = np.array([job.bag.shortest_slots - 1], np.float64)
+            self._enter(slot, job.utility.values(shortest)[0], on_worker[0] * job.bag.worker_slots)
+            return
         each = job.worker_counts[:, None] * on_worker + job.ps_counts[:, None] * on_ps
         useful = job.gains > 0
         slots = np.where(useful, -(-job.required // np.maximum(job.gains, 1)), 1)
         value = np.where(useful, job.utility.values((slots - 1).astype(np.float64)), 0.0)
         spent = each.max(axis=1) * slots
         best = int(np.argmax(value / np.maximum(spent, 1e-300)))
+        self._enter(slot, value[best], each[best] * slots[best])
+
+    def _enter(self, slot: int, value: float, use: Floats) -> None:
         at = self._count % _SAMPLE
         if at == len(self._at):
             self._at, self._value, self._use = (
@@ -180,8 +187,8 @@ class PriceLearner:
                 for kept in (self._at, self._value, self._use)
             )
         self._at[at] = slot
-        self._value[at] = value[best]
-        self._use[at] = each[best] * slots[best]
+        self._value[at] = value
+        self._use[at] = use
         self._count += 1
 
     def prices(self, slot: int, scarcity: float) -> Floats:

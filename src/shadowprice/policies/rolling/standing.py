@@ -45,6 +45,15 @@ class Standing(Rows):
         )
         stood.first[row], stood.number[row] = len(stood.server), count
 
+    def held(self, jobs: Jobs, shape: tuple[int, int]) -> Integers:
+        """Return what jobs hold where they stand, shape (servers, resources)."""
+        stood, held = self._stood, np.zeros(shape, np.int64)
+        for row in self.rows.values():
+            part = slice(int(stood.first[row]), int(stood.first[row] + stood.number[row]))
+            entries = stood.workers[part, None] * jobs.worker[row]
+            np.add.at(held, stood.server[part], entries + stood.ps[part, None] * jobs.ps[row])
+        return held
+
     def put(self, free: Integers, jobs: Jobs, log: Log, *, stay: bool) -> bool:
         """Work out where what was packed is to stand; see `kernels.revision.standing.stand`."""
         whole, self._next = stand(
