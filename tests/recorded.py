@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
+from shadowprice.core.events import JobCancelled, Place, Promise, ServerBack, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import utility_value
@@ -101,6 +101,8 @@ def plain(value: Any) -> Any:
     fields = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     assert fields, value
     decided = sorted(set(fields) - TOLD)
+    if isinstance(value, Place | Promise) and not value.copies:  # no bag: as before there were any
+        decided.remove("copies")
     return [type(value).__name__, *(plain(getattr(value, name)) for name in decided)]
 
 

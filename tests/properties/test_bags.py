@@ -21,7 +21,7 @@ def policy(name: str, on: Cluster, jobs: list[Job]) -> Policy:
     return make_policy(name, PolicyContext(on, jobs), {})
 
 
-@pytest.mark.parametrize("name", ["oasis", "pdors"])
+@pytest.mark.parametrize("name", ["oasis", "pdors", "rolling"])
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(seed=SEEDS)
 def test_bags_and_training_jobs(name: str, seed: int) -> None:

@@ -169,10 +169,14 @@ def test_quotes_of_policies_that_count_places(
     compare(name, settings, on, random_jobs(on, 10, seed), [], seed)
 
 
-@pytest.mark.parametrize("prices", ["online", "offline"])
+@pytest.mark.parametrize(
+    ("policy", "parameters"),
+    [("oasis", {"prices": "online"}), ("oasis", {"prices": "offline"}), ("rolling", {})],
+    ids=str,
+)
 @given(seed=SEEDS)
 @hypothesis_settings(max_examples=8, deadline=None)
-def test_quotes_of_bags(prices: str, seed: int) -> None:
+def test_quotes_of_bags(policy: str, parameters: dict[str, str], seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = bag_cases.places(2, 3)
     jobs = [
@@ -186,7 +190,7 @@ def test_quotes_of_bags(prices: str, seed: int) -> None:
         )
         for at in range(8)
     ]
-    compare("oasis", {"prices": prices}, on, jobs, [], seed)
+    compare(policy, parameters, on, jobs, [], seed)
 
 
 def test_questions_that_have_no_answer() -> None:

@@ -229,8 +229,7 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Record:
             record["plan"] = schedule_record(decision.schedule, names)
             record["payoff"], record["utility"] = decision.payoff, decision.utility
             record["cost"] = decision.cost
-            if decision.copies:
-                record["copies"] = [list(entry) for entry in decision.copies]
+            record |= _copies_record(decision)
             if decision.charged is not None:
                 record["charged"] = decision.charged
             if decision.payoff_bound is not None:
@@ -239,25 +238,29 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Record:
                 record["slot_costs"] = list(decision.slot_costs)
         case Place():
             record["on"] = placement_record(decision.placement, names)
-            if decision.copies:
-                record["copies"] = [list(entry) for entry in decision.copies]
+            record |= _copies_record(decision)
         case Reject() | Drop():
             record["refusal"] = decision.refusal.record()
         case Queue():
             if decision.message:
                 record["message"] = decision.message
         case Promise():
-            for field in fields(decision):
-                if field.name != "copies":
-                    record[field.name] = getattr(decision, field.name)
-            if decision.copies:
-                record["copies"] = [list(entry) for entry in decision.copies]
+            names_ = [field.name for field in fields(decision) if field.name != "copies"]
+            record |= {name: getattr(decision, name) for name in names_}
+            record |= _copies_record(decision)
         case Charge():
             record |= {"slot": decision.slot, "payer": decision.payer, "payee": decision.payee}
             record["amounts"] = dict(decision.amounts)
         case Pause():
             pass
     return record
+
+
+def _copies_record(decision: Commit | Place | Promise) -> Record:
+    """Return the copies of a bag that a decision gives, if it gives any."""
+    if not decision.copies:
+        return {}
+    return {"copies": [list(entry) for entry in decision.copies]}
 
 
 def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision:

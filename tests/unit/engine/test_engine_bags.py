@@ -17,15 +17,20 @@ from shadowprice.core.events import (
     DriverEvent,
     JobsArrived,
     JobsDisplaced,
+    Pause,
+    Place,
     PolicyEvent,
+    Promise,
+    Queue,
     ServerLost,
     SlotBegan,
     SlotEnded,
+    Start,
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.refusal import Reason
-from shadowprice.core.schedule import Schedule
+from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine import Engine
 from shadowprice.engine.journal import Header, JournalReader, JournalWriter, replay
 from tests.bag_cases import bag, exponential, pareto, places
@@ -191,3 +196,100 @@ def test_a_policy_without_bags_is_not_asked() -> None:
     assert record.refusal is not None
     assert record.refusal.reason is Reason.POLICY
     assert "shadowprice policies" in record.refusal.message
+
+
+class Placer:
+    """Places a bag slot by slot as it is told."""
+
+    capabilities = Capabilities(runs_bags=True, wakes_every_slot=True)
+
+    def __init__(self, *steps: list[Decision]) -> None:
+        self.steps = list(steps)
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        return {}
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived):
+            yield from (Queue(job.name) for job in event.jobs)
+        elif isinstance(event, SlotBegan) and self.steps:
+            yield from self.steps.pop(0)
+
+
+def stood(*entries: tuple[int, int, int], copies: tuple[TaskCopies, ...] = ()) -> Place:
+    return Place("bag", Placement.of(entries), copies)
+
+
+FIRST = stood((0, 4, 0), (1, 3, 0), copies=COPIES)
+
+
+def placed(*steps: list[Decision], done: tuple[tuple[int, ...], ...] = ()) -> Engine:
+    """Place a bag slot by slot; the last slot begins, and ends where ``done`` tells of it."""
+    on = places(role=Role.ANY)
+    engine = Engine(on, Placer(*steps))
+    engine.handle(JobsArrived(0, (two_groups(on),)))
+    for slot in range(len(steps)):
+        engine.handle(SlotBegan(slot))
+        if slot < len(done):
+            engine.handle(SlotEnded(slot, {"bag": sum(done[slot])}, {"bag": done[slot]}))
+        elif slot + 1 < len(steps):
+            engine.handle(SlotEnded(slot, {}))
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ([[stood((0, 4, 0), (1, 3, 0))]], "copies run on and only end"),
+        ([[stood((0, 4, 0), copies=COPIES)]], "4 places for 7 copies"),
+        ([[stood((0, 4, 0), (1, 3, 0), copies=COPIES[:1])]], "\\[2, 0\\] tasks by group"),
+        ([[stood((0, 4, 0), (1, 3, 1), copies=COPIES)]], "no parameter servers"),
+        ([[stood((0, 4, 0), (1, -3, 0), copies=COPIES)]], "a negative number of workers"),
+        ([[stood((0, 5, 0), (1, 2, 0), copies=COPIES)]], "would overbook"),
+        ([[stood(copies=COPIES)]], "placed nowhere; pause it instead"),
+        ([[FIRST], [stood((0, 4, 0), (2, 1, 0))]], "1 on server 2 where 0 run"),
+        ([[FIRST], [stood((0, 4, 0), (1, 4, 0))]], "4 on server 1 where 3 run"),
+        ([[FIRST], [FIRST]], "\\[2, 3\\] tasks by group, but \\[1, 1\\] remain"),
+        ([[], [], [], [], [], [], [FIRST]], "placed in slot 6, its deadline fell in 5"),
+        ([[Promise("bag", 6)]], "promised for slot 6, but its deadline falls in slot 5"),
+    ],
+)
+def test_copies_that_are_placed_against_a_rule_are_refused(
+    steps: list[list[Decision]], told: str
+) -> None:
+    with pytest.raises(PolicyError, match=told):
+        placed(*steps, done=((1, 2),) if len(steps) == 2 else ())
+
+
+def test_a_training_job_is_not_placed_with_copies() -> None:
+    from tests.workloads import job
+
+    on = places()
+    trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
+    engine = Engine(on, Placer([Place(trainer.name, Placement.of([(0, 1, 0)]), COPIES)]))
+    engine.handle(JobsArrived(0, (trainer,)))
+    with pytest.raises(PolicyError, match="it is no bag of tasks"):
+        engine.handle(SlotBegan(0))
+
+
+def test_copies_that_are_placed_start_shrink_and_start_again() -> None:
+    again = (TaskCopies(0, 1, 1), TaskCopies(1, 1, 3))
+    engine = placed(
+        [FIRST],
+        [stood((0, 3, 0))],
+        [Pause("bag")],
+        done=((1, 2), (0, 0)),
+    )
+    assert isinstance(engine.policy, Placer)
+    engine.policy.steps.append([stood((2, 4, 0), copies=again)])
+    record = engine.jobs["bag"]
+    assert (record.plans, record.left, record.copies_running) == (1, [1, 1], 0)
+    assert not engine.running
+    engine.handle(SlotEnded(2, {}))
+    (order,) = [one for one in engine.handle(SlotBegan(3)) if isinstance(one, Start)]
+    assert (order.plan, order.copies) == (2, again)
+    assert (record.plans, record.left, record.copies_running) == (2, [1, 1], 4)
+    assert engine.ledger.used[0, :, 0].tolist() == [0, 0, 4000, 0]
+    commands = engine.handle(SlotEnded(3, {"bag": 2}, {"bag": (1, 1)}))
+    assert any(isinstance(command, Completed) for command in commands)
+    assert not engine.ledger.used.any()

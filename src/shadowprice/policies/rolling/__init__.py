@@ -13,6 +13,7 @@ POLICIES = (
         parameters=RollingParameters,
         build="shadowprice.policies.rolling.policy:build",
         details="Online: it learns prices from the jobs that have arrived, never from the job "
-        "set. A promise is kept unless servers are lost or the stated work was wrong. No bags.",
+        "set. A promise is kept unless servers are lost or the stated work was wrong; that of a "
+        "bag of tasks but for its miss probability.",
     ),
 )

@@ -56,7 +56,7 @@ class CopyPlan:
     def on_servers(self, slot: int) -> Integers:
         """Return how many of them are on each of the servers."""
         before = np.cumsum(self.each) - self.each
-        return np.clip(self.count(slot) - before, 0, self.each)
+        return np.asarray(np.clip(self.count(slot) - before, 0, self.each), np.int64)
 
     def placement(self, slot: int) -> Placement:
         """Return where copies stand in a slot."""
@@ -127,7 +127,8 @@ class BagBook:
         plan = before.plans.get(name)
         standing = state.placement
         if standing is not None:
-            servers, each = (np.array(row, np.int64) for row in (standing.servers, standing.workers))
+            servers = np.array(standing.servers, np.int64)
+            each = np.array(standing.workers, np.int64)
             if plan is not None and plan.begun:
                 self.plans[name] = CopyPlan(
                     plan.start, plan.copies, plan.places, servers, each, begun=True
@@ -152,7 +153,7 @@ class BagBook:
         """Forget a bag."""
         self.kept.discard(name)
         for known in (self.jobs, self.left, self.plans, self.promise, self.broken):
-            known.pop(name, None)  # type: ignore[attr-defined]  # dicts of one key
+            known.pop(name, None)
 
     def lose_plan(self, name: str, why: str) -> None:
         """Take note that a bag's plan is gone."""

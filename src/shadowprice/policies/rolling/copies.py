@@ -134,7 +134,8 @@ class Copies:
         """Return a promise, or why there is none."""
         price = self._price(slot, job)
         found = self._offer(slot, job, price, Beside.ALL)
-        if found is not None and found.utility > found.cost and self._take(slot, job, found, capacity):
+        if self._pays(slot, job, found, capacity):
+            assert found is not None
             return self._promise(job, found), None
         best = self._offer(slot, job, price, Beside.NOBODY)
         if best is None:
@@ -143,15 +144,18 @@ class Copies:
             return None, dear(best.offer)
         if self._revision:
             moved = self._offer(slot, job, price, Beside.BAGS)
-            if (
-                moved is not None
-                and moved.utility > moved.cost
-                and self._take(slot, job, moved, capacity)
-            ):
+            if self._pays(slot, job, moved, capacity):
+                assert moved is not None
                 return self._promise(job, moved), None
         if found is not None and found.utility <= found.cost:
             return None, dear(found.offer)
         return None, crowded(best.offer, None, None)
+
+    def _pays(self, slot: int, job: Job, found: CopyOffer | None, capacity: Integers) -> bool:
+        """Whether there is a plan, it is worth its price, and it could be taken."""
+        if found is None or found.utility <= found.cost:
+            return False
+        return self._take(slot, job, found, capacity)
 
     def _may_wait(self, slot: int, job: Job) -> bool:
         """Whether a bag could keep its deadline if servers that are there did nothing else."""
@@ -259,20 +263,18 @@ class Copies:
         if not plan.start:
             free = np.maximum(capacity - bags.held(start) - self._planner.standing(), 0)[:, asked]
             unused = np.minimum(fits, (free // job.worker[asked]).min(axis=1, initial=1 << 40))
-        each = np.zeros(len(fits), np.int64)
-        rest = int(plan.places[0])
+        each, rest = np.zeros(len(fits), np.int64), int(plan.places[0])
         for room in (unused, fits):
-            # The server that the rest fills best, else the roomiest ones: few servers, little left.
-            for server in np.argsort(-room, kind="stable").tolist():
-                more = int(room[server] - each[server])
-                if rest == 0 or more <= 0:
-                    continue
-                if more >= rest:
-                    enough = np.flatnonzero(room - each >= rest)
-                    server = int(enough[np.argmin((room - each)[enough])])
-                    more = rest
-                each[server] += more
-                rest -= more
+            while rest:
+                # The server that the rest fills best, else the roomiest: few servers, little left.
+                more = room - each
+                enough = np.flatnonzero(more >= rest)
+                at = int(enough[np.argmin(more[enough])] if len(enough) else np.argmax(more))
+                if more[at] <= 0:
+                    break
+                put = min(int(more[at]), rest)
+                each[at] += put
+                rest -= put
         if rest:
             return None
         servers = np.flatnonzero(each)
@@ -287,7 +289,7 @@ class Copies:
     # ---------------------------------------------------------------- revision
 
     def mend(self, slot: int, capacity: Integers) -> Iterator[Decision]:
-        """Plan anew what is left of bags whose plan is gone; tell of the new promise, or of none."""
+        """Plan anew what is left of bags whose plan is gone; tell of a new promise, or of none."""
         bags = self._bags
         for name, why in list(bags.broken.items()):
             job = bags.jobs[name]

@@ -145,12 +145,11 @@ class Planner:
         kinds = cluster.kinds
         first = np.unique(kinds, return_index=True)[1]
         self._kind_free = np.ascontiguousarray(cluster.capacity[first])
-        self._kind_role = (
-            cluster.hosts_workers[first] * WORKERS + cluster.hosts_ps[first] * SERVERS
-        ).astype(np.int64)
+        roles = cluster.hosts_workers * WORKERS + cluster.hosts_ps * SERVERS
+        self._roles = roles.astype(np.int64)
+        self._kind_role = self._roles[first]
         self._kind_count = np.bincount(kinds, minlength=len(first)).astype(np.int64)
         self._up = np.ones(cluster.servers, np.bool_)
-        self._roles = (cluster.hosts_workers * WORKERS + cluster.hosts_ps * SERVERS).astype(np.int64)
         self._width = min(cluster.servers, _GROUPS)
         self._current = self._new_layout(64)
         self._other = self._new_layout(64)
@@ -276,9 +275,7 @@ class Planner:
             return True
         return self._keep(now)
 
-    def room_for_copies(
-        self, now: int, job: Job, end: int, most: int, beside: Beside
-    ) -> Integers:
+    def room_for_copies(self, now: int, job: Job, end: int, most: int, beside: Beside) -> Integers:
         """Return how many copies of a bag's tasks find room in each slot before ``end``.
 
         Parameters

@@ -83,15 +83,6 @@ class Rolling(Reactive[RollingParameters]):
         self._bags = BagBook(cluster, self._quotas)
         self._planner = Planner(cluster, self._book, self._bags, self._quotas)
         self._pools = Pools(cluster)
-        self._copies = Copies(
-            cluster,
-            context.until,
-            self._bags,
-            self._planner,
-            self._copy_price,
-            revision=parameters.revision,
-            standby=parameters.standby,
-        )
         # The demand of all, which ranks, and, where tenants have shares, of each, which it pays.
         everything = np.ones(len(cluster.resources))
         self._learner = self._new_learner(everything)
@@ -417,6 +408,19 @@ class Rolling(Reactive[RollingParameters]):
         if self._parameters.prices == "given":
             return np.full(self._pools.columns, self._parameters.price)
         return (learner or self._learner).prices(slot, self._parameters.scarcity)
+
+    @property
+    def _copies(self) -> Copies:
+        """What decides about bags; it remembers nothing itself."""
+        return Copies(
+            self._cluster,
+            self._book.until,
+            self._bags,
+            self._planner,
+            self._copy_price,
+            revision=self._parameters.revision,
+            standby=self._parameters.standby,
+        )
 
     def _copy_price(self, slot: int, job: Job) -> float:
         """Return what a copy of a bag's tasks costs in a slot."""

@@ -1,0 +1,324 @@
+"""Bags of tasks under `rolling`: what is promised beside them, what they are promised, restarts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.amounts import Dimension
+from shadowprice.core.cluster import Cluster, Role, Tenant, build_cluster
+from shadowprice.core.events import (
+    CapacityChanged,
+    DriverEvent,
+    JobCancelled,
+    JobsArrived,
+    Promise,
+    ServerState,
+    SlotBegan,
+    SlotEnded,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy, PolicyContext, Status
+from shadowprice.core.schedule import Placement
+from shadowprice.core.utility import Deadline
+from shadowprice.engine import Engine
+from shadowprice.engine.snapshot import clone, restore, snapshot
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.recorder import Recorder
+from shadowprice.simulator.driver import Incident, Simulation
+from tests.bag_cases import SLOT, bag, pareto, places, world
+from tests.policy_worlds import Events
+from tests.properties.test_engine import Auditor
+from tests.properties.test_snapshots import told
+from tests.replays import Watcher
+from tests.workloads import job
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def rolling(on: Cluster, **parameters: object) -> Policy:
+    return make_policy("rolling", PolicyContext(on), parameters)
+
+
+def with_training(on: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
+    """Return bags among training jobs of several widths, some of which need whole servers."""
+    rng = np.random.default_rng(seed)
+    room = int(on.capacity[:, 0].min()) // 1000
+    made = [one for one in jobs if one.bag is not None]
+    made += [
+        job(
+            on,
+            f"wide-{at}",
+            arrival=int(rng.integers(0, 8)),
+            epochs=1,
+            chunks=int(rng.integers(1, 4)),
+            minibatches=int(rng.integers(1, 5)),
+            worker_amounts={"gpu": 1000 * int(rng.integers(1, room + 1))},
+            ps_amounts=None,
+            utility=Deadline(float(rng.uniform(1, 200)), float(rng.integers(1, 9))),
+        )
+        for at in range(int(rng.integers(1, 7)))
+    ]
+    return sorted(made, key=lambda one: one.arrival)
+
+
+def eventful(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
+    """Return the same with servers that are lost and bags that are cancelled."""
+    on, jobs, incidents = world(seed)
+    jobs = with_training(on, jobs, seed)
+    names = {one.name for one in jobs}
+    happened = [
+        event for event in incidents if not isinstance(event, JobCancelled) or event.job in names
+    ]
+    return on, jobs, happened
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS, st.booleans())
+def test_promises_to_training_jobs_are_kept_beside_bags(seed: int, revision: bool) -> None:
+    """However long tasks last: a bag's places are what its plan says, or fewer."""
+    on, jobs, _ = world(seed)
+    jobs = with_training(on, jobs, seed)
+    policy = rolling(on, revision=revision)
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy, seed=seed % 997).run([recorder, Auditor(on, jobs)])
+    done = recorder.completions
+    names = {one.name for one in jobs if one.bag is None}
+    first: set[str] = set()
+    for _, made in recorder.decisions:
+        if isinstance(made, Promise) and made.job in names:
+            assert made.completion is not None
+            assert made.job not in first
+            assert done[made.job] <= made.completion
+            first.add(made.job)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS)
+def test_copies_start_once_stay_where_they_are_and_only_end(seed: int) -> None:
+    on, jobs, incidents = eventful(seed)
+    before: dict[str, tuple[int, Placement]] = {}
+
+    def watch(engine: Engine, slot: int) -> None:
+        for name, record in engine.open_jobs.items():
+            if record.job.bag is None or name not in engine.running:
+                continue
+            now, plan = engine.running[name], record.plans
+            assert slot <= record.job.arrival + record.job.bag.slots - 1
+            assert record.promise is not None
+            assert slot <= record.promise
+            assert now.total_workers <= record.copies_running
+            if name in before and before[name][0] == plan:
+                held = dict(zip(before[name][1].servers, before[name][1].workers, strict=True))
+                for server, count in zip(now.servers, now.workers, strict=True):
+                    assert count <= held.get(server, 0)
+            else:
+                assert now.total_workers == sum(one.tasks * one.copies for one in record.copies)
+            before[name] = plan, now
+
+    Simulation(on, jobs, rolling(on), incidents=incidents, seed=seed % 997).run([Watcher(watch)])
+
+
+def test_a_bags_promise_is_broken_no_more_often_than_it_may() -> None:
+    """Of 240 bags that may break their promises one time in five, no more than 72 do.
+
+    With a probability of 0.2 each, so many or more do once in 10,000 times.
+    """
+    kept = broken = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        on = places(6, 4, horizon=12)
+        jobs = [
+            bag(
+                on,
+                pareto(int(rng.integers(2, 5)), float(rng.uniform(1.3, 2.5)), 0.3),
+                name=f"bag-{at}",
+                arrival=3 * (at // 2),
+                deadline=3.0,
+                miss_probability=0.2,
+            )
+            for at in range(30)
+        ]
+        recorder = Recorder(on, jobs, rolling(on))
+        Simulation(on, jobs, rolling(on), seed=seed).run([recorder])
+        first: dict[str, int] = {}
+        for _, made in recorder.decisions:
+            if isinstance(made, Promise) and made.completion is not None:
+                first.setdefault(made.job, made.completion)
+        for name, promise in first.items():
+            done = recorder.completions.get(name)
+            late = done is None or done > promise
+            broken, kept = broken + late, kept + (not late)
+    assert kept + broken > 220
+    assert 0 < broken < 73
+
+
+def drawn(seed: int) -> tuple[Cluster, list[Job], list[DriverEvent], list[list[object]]]:
+    """Return a world of bags and training jobs, and what was sent and ordered in it."""
+    on, jobs, incidents = eventful(seed)
+    seen = Events()
+    Simulation(on, jobs, rolling(on), incidents=incidents, seed=seed).run([seen])
+    return on, jobs, seen.events, seen.commands
+
+
+EVENTFUL = (4, 23, 61)
+
+
+@pytest.mark.parametrize("seed", EVENTFUL)
+def test_restarts_at_every_event_change_nothing(seed: int) -> None:
+    on, _, events, commands = drawn(seed)
+    engine = Engine(on, rolling(on))
+    twin = engine
+    for event, expected in zip(events, commands, strict=True):
+        engine = restore(json.loads(json.dumps(snapshot(engine))), rolling(on))
+        twin = clone(twin)
+        assert told(engine.handle(event)) == told(expected)
+        assert told(twin.handle(event)) == told(expected)
+        assert engine.state_digest() == twin.state_digest()
+
+
+@pytest.mark.parametrize("seed", EVENTFUL)
+def test_an_event_that_is_taken_back_leaves_no_trace(seed: int) -> None:
+    on, _, events, commands = drawn(seed)
+    engine = Engine(on, rolling(on))
+    for event, expected in zip(events, commands, strict=True):
+        before = snapshot(engine)
+        with pytest.raises(RuntimeError), engine.staged(event):
+            raise RuntimeError
+        after = snapshot(engine)
+        assert before.pop("memory")
+        assert after.pop("memory")
+        assert after == before
+        assert told(engine.handle(event)) == told(expected)
+
+
+@pytest.mark.parametrize("seed", EVENTFUL)
+def test_journals_give_the_same_state_without_the_policy(seed: int) -> None:
+    from shadowprice.engine.records import decision_of, decision_record
+
+    on, _, events, _ = drawn(seed)
+    engine, again = Engine(on, rolling(on)), Engine(on, rolling(on))
+    for event in events:
+        engine.handle(event)
+        assert engine.last is not None
+        consultations = tuple(
+            tuple(
+                decision_of(json.loads(json.dumps(decision_record(one, on.names))), on.index)
+                for one in decisions
+            )
+            for decisions in engine.last.consultations
+        )
+        again.apply(replace(engine.last, consultations=consultations))
+        assert again.state_digest() == engine.state_digest()
+
+
+def drive(engine: Engine, slots: int, rng: np.random.Generator) -> None:
+    """Drive an engine on: training jobs yield what they declare, tasks end as they are drawn."""
+    running = engine.slot_running
+    for slot in range(engine.slot if running is None else running, engine.slot + slots):
+        if engine.slot_running is None:
+            engine.handle(SlotBegan(slot))
+        assert (engine.ledger.recount() == engine.ledger.used).all()
+        assert (engine.ledger.used <= engine.ledger.capacity).all()
+        gained, finished = {}, {}
+        for name, placement in engine.running.items():
+            record = engine.jobs[name]
+            if record.job.bag is None:
+                whole = record.job.gain(placement.total_workers, colocated=placement.colocated)
+                gained[name] = min(whole, record.remaining)
+            else:
+                finished[name] = tuple(int(rng.binomial(left, 0.5)) for left in record.left)
+                gained[name] = sum(finished[name])
+        engine.handle(SlotEnded(slot, gained, finished))
+
+
+@pytest.mark.parametrize("seed", EVENTFUL)
+def test_a_policy_without_its_memory_goes_on(seed: int) -> None:
+    """It begins anew in the middle of whatever comes; copies that run keep their places."""
+    on, _, events, _ = drawn(seed)
+    for cut in range(1, len(events), 4):
+        engine = Engine(on, rolling(on))
+        for event in events[:cut]:
+            engine.handle(event)
+        running = dict(engine.running)
+        again = restore(json.loads(json.dumps(snapshot(engine))), rolling(on), memory=False)
+        for event in events[cut:]:
+            if isinstance(event, SlotBegan | SlotEnded):
+                break
+            again.handle(event)
+        if again.slot_running is None:
+            again.handle(SlotBegan(again.slot))
+            for name in running.keys() & again.running.keys():
+                record = again.jobs[name]
+                if record.job.bag is not None and record.plans == engine.jobs[name].plans:
+                    kept = min(running[name].total_workers, record.copies_running)
+                    assert again.running[name].total_workers == kept
+        drive(again, 30, np.random.default_rng(cut))
+        assert not any(
+            record.status is Status.ADMITTED and record.job.bag is not None
+            for record in again.open_jobs.values()
+        )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bags_survive_servers_that_change(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on, jobs, _ = world(seed)
+    jobs = with_training(on, jobs, seed)
+    engine = Engine(on, rolling(on))
+    each = int(on.capacity[0, 0])
+    name = on.names[int(rng.integers(on.servers))]
+    changes = {
+        2: {name: ServerState(Role.ANY, {"gpu": each // 2})},
+        3: {"new": ServerState(Role.WORKER, {"gpu": 2 * each})},
+        5: {name: ServerState(Role.ANY, {"gpu": each}, drained=True)},
+        7: {name: ServerState(Role.WORKER, {"gpu": each}), "new": None},
+    }
+    for slot in range(30):
+        if slot in changes:
+            engine.handle(CapacityChanged(slot, changes[slot]))
+        arriving = tuple(one for one in jobs if one.arrival == slot)
+        if arriving:
+            engine.handle(JobsArrived(slot, arriving))
+        drive(engine, 1, rng)
+    assert not any(record.job.bag is not None for record in engine.open_jobs.values())
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS)
+def test_bags_stay_within_the_shares_of_their_tenants(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shares = {"a": int(rng.integers(1, 6)), "b": int(rng.integers(1, 6))}
+    on = build_cluster(
+        slot_seconds=places().slot_seconds,
+        horizon=12,
+        servers=[(f"s-{at}", Role.ANY, {"gpu": 4000}) for at in range(3)],
+        dimensions={"gpu": Dimension.COUNT},
+        tenants=[Tenant(name, {"gpu": 1000 * many}) for name, many in shares.items()],
+    )
+    jobs = [
+        replace(one, tenant=("a", "b", None)[int(rng.integers(3))], name=f"{one.name}-{at}")
+        for at, one in enumerate(world(seed)[1])
+        if one.bag is None or one.bag.slot_seconds == SLOT
+    ]
+
+    def watch(engine: Engine, slot: int) -> None:
+        del slot
+        over = 0
+        for tenant in ("a", "b", None):
+            held = sum(
+                placement.total_workers
+                for name, placement in engine.running.items()
+                if engine.jobs[name].job.bag is not None and engine.jobs[name].job.tenant == tenant
+            )
+            over += max(0, held - shares.get(tenant or "", 0))
+        assert over <= 12 - sum(shares.values())
+
+    engine = Simulation(on, jobs, rolling(on), seed=seed % 997).run([Watcher(watch)])
+    assert not any(record.job.bag is not None for record in engine.open_jobs.values())
