@@ -20,6 +20,7 @@ works too: reports go nowhere, checkpoints into the working directory.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
@@ -170,7 +171,8 @@ def _post(content: bytes) -> bool:
 class StopSignal:
     """True once the job was told to stop; from then on the grace runs.
 
-    Made in the main thread, it takes SIGTERM over.
+    Made in the main thread, it takes SIGTERM over. Once the process ends, what comes is ignored:
+    one that has done its work exits as it meant to, also if it is told to stop as it leaves.
 
     Attributes
     ----------
@@ -182,6 +184,8 @@ class StopSignal:
         self.since: float | None = None
         self._asked = threading.Event()
         signal.signal(signal.SIGTERM, self._ask)
+        # Python gives signals back before it has taken everything down, and would die of this one.
+        atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:
         if self.since is None:

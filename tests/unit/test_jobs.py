@@ -163,6 +163,19 @@ def test_a_job_is_told_to_stop_and_leaves_with_143(inside: Path) -> None:
     assert inside.is_dir()
 
 
+def test_a_job_that_is_told_to_stop_as_it_leaves_is_done(inside: Path) -> None:
+    script = (
+        "import os, signal\nfrom shadowprice import jobs\n"
+        "class Last:\n"
+        "    def __del__(self, kill=os.kill, me=os.getpid(), number=signal.SIGTERM):\n"
+        "        kill(me, number)\n"
+        "last, stop = Last(), jobs.StopSignal()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert inside.is_dir()
+
+
 def test_importing_it_costs_a_job_nothing() -> None:
     script = "import sys; import shadowprice.jobs; print(*sys.modules)"
     done = subprocess.run(
