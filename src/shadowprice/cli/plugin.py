@@ -56,6 +56,8 @@ who may read it. Words after the command are those of `shadowprice COMMAND --hel
 
 OPTIONS: Final = ("-n", "--namespace", "--kubeconfig", "--context", "--service", "--server")
 
+_LOGGED: Final = re.compile(r"[EWIF]\d{4} [\d:.]+ ")
+"""How a line of the log begins that its library writes beside what it says."""
 _FORWARDED: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
 
 
@@ -163,7 +165,7 @@ class Kubectl:
             check=False,
         )
         if done.returncode:
-            raise KubectlError(f"kubectl: {escaped(done.stderr.strip())[:1_000]}")
+            raise KubectlError(f"kubectl: {_in_short(done.stderr)}")
         return done.stdout
 
     def job(self, name: str) -> str:
@@ -226,12 +228,19 @@ class Kubectl:
                 if found is None:
                     process.wait(10)
                     said.seek(0)
-                    raise KubectlError(f"kubectl: {escaped(said.read().strip())[:1_000]}")
+                    raise KubectlError(f"kubectl: {_in_short(said.read())}")
                 yield f"http://127.0.0.1:{found[1]}"
             finally:
                 process.terminate()
                 process.wait()
                 process.stdout.close()
+
+
+def _in_short(said: str) -> str:
+    """Return what `kubectl` says as one line, without the log of its library."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    told = [line for line in lines if not _LOGGED.match(line)] or lines
+    return escaped("; ".join(told))[:1_000]
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:

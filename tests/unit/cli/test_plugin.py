@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shadowprice.cli.plugin import COMMANDS, HELP, main, read_words
@@ -47,3 +49,20 @@ def test_without_kubectl_it_says_so(
     monkeypatch.delenv("KUBECTL", raising=False)
     assert main(["prices"]) == 2
     assert "put it on the PATH" in capsys.readouterr().err
+
+
+def test_of_kubectl_what_it_says_is_told_without_the_log_of_its_library(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        "#!/bin/sh\n"
+        "echo 'E1122 16:38:16.149091   28893 memcache.go:265] \"Unhandled Error\" err=...' >&2\n"
+        "echo 'The connection to the server localhost:8080 was refused' >&2\n"
+        "exit 1\n"
+    )
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("KUBECTL", str(kubectl))
+    assert main(["explain", "a"]) != 0
+    said = capsys.readouterr().err
+    assert said == "error: kubectl: The connection to the server localhost:8080 was refused\n"

@@ -60,7 +60,7 @@ def jobs(run: Run) -> str | None:
             "<code>shadowprice explain RUN JOB</code> tells the story of any.</p>"
         )
     told = run.info.get("advice")
-    if told is not None:
+    if told is not None and told["refused"]:
         those = "" if told["told"] == told["refused"] else ", those worth most"
         remark += (
             f'<p class="remark">What would have had them admitted is in the stories of '
