@@ -1,14 +1,14 @@
-"""The live service under load: submissions, batches, viewers, listings, a restart.
+"""The live service under load: submissions, batches, viewers, and a week of slots.
 
 ``submissions`` sends jobs straight into the truth, for their processor time. ``single`` submits
 100 jobs a second one by one, each journalled, decided and answered, while 100 viewers follow the
 event stream. ``batches`` submits batches of 100, accepted as pending, and tells when all are
-decided. ``listings`` asks for every page and listing over a history of 100,000 jobs, ``week`` lets
-a week of 1 s slots pass on clocks that are set by hand, and tells how memory grows. The service is
-a process of its own (``serve --observe``: what runs jobs is not measured), the load another;
-requests are sent at their times, however late earlier answers are, and a latency counts from then.
+decided. ``week`` lets a week of 1 s slots pass on clocks that are set by hand, and tells how memory
+grows. The service is a process of its own (``serve --observe``: what runs jobs is not measured),
+the load another; requests are sent at their times, however late earlier answers are, and a latency
+counts from then. What a long history costs is measured by ``benchmarks.bench_history``.
 
-Run: ``python -m benchmarks.bench_service [single|batches|submissions|listings|week ...]
+Run: ``python -m benchmarks.bench_service [single|batches|submissions|week ...]
 [--seconds 60] [--policy rolling]``.
 """
 
@@ -20,14 +20,13 @@ import json
 import os
 import resource
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,10 +40,9 @@ from shadowprice.service.operations import Submit
 from shadowprice.service.recovery import PolicyChoice
 from shadowprice.service.service import rehearse
 from shadowprice.service.slots import Edge
-from shadowprice.service.store import Store, tables
+from shadowprice.service.store import Store
 from shadowprice.service.submission import read_submissions
 from shadowprice.service.truth import Truth
-from shadowprice.service.views import JobView, State
 
 START = "from shadowprice.cli.main import run; run()"
 CLUSTER = """\
@@ -260,100 +258,6 @@ def batches(folder: Path, policy: str, seconds: int) -> None:
         )
 
 
-def fill(folder: Path, jobs: int) -> None:
-    """Write a history of closed jobs."""
-    states = (State.FINISHED, State.FINISHED, State.REFUSED, State.FAILED, State.CANCELLED)
-    store = Store(str(folder / "data"))
-    store.open()
-    second = 1_000_000_000
-    now = time.time_ns() - jobs * second
-    text = json.dumps(job("x"))
-    for first in range(0, jobs, 5_000):
-        rows, events = [], []
-        for at in range(first, min(jobs, first + 5_000)):
-            state, when = states[at % len(states)], now + at * second
-            view = JobView(10 + at, f"old-{at}", f"tenant-{at % 20}", state, when, when)
-            view = replace(view, arrival=1, promise=9, closed=when + second, generation=1)
-            rows.append(
-                {
-                    "id": view.id,
-                    "name": view.name,
-                    "tenant": view.tenant,
-                    "state": state.value,
-                    "open": 0,
-                    "submitted": when,
-                    "closed": view.closed,
-                    "spec": text,
-                    "content": "0" * 64,
-                    "view": view.stored(),
-                    "token": None,
-                }
-            )
-            for part, kind in enumerate(("submitted", "admitted", "started", "finished")):
-                data = {"promise": 9, "slot": 1, "generation": 1, "placement": [["gpu-0", 1, 0]]}
-                data |= {"payoff": 1.0, "utility": 2.0, "cost": 1.0, "kept": True}
-                events.append(
-                    {
-                        "id": 100 + 4 * at + part,
-                        "at": when,
-                        "kind": kind,
-                        "decision": int(kind == "admitted"),
-                        "job": view.name,
-                        "tenant": view.tenant,
-                        "data": json.dumps(data),
-                    }
-                )
-        with store.transaction() as connection:
-            store.write(connection, tables.jobs.insert(), rows)
-            store.write(connection, tables.events.insert(), events)
-    store.close()
-
-
-def listings(folder: Path, policy: str, jobs: int) -> None:
-    """Every page and listing over a long history."""
-    with serving(folder, policy):
-        pass
-    fill(folder, jobs)
-    paths = {
-        "newest jobs": "/v1/jobs?limit=100",
-        "1,000 jobs": "/v1/jobs?limit=1000",
-        "jobs of a state": "/v1/jobs?state=cancelled&limit=100",
-        "jobs of three states": "/v1/jobs?state=failed,refused,running&limit=100",
-        "jobs of a tenant": "/v1/jobs?tenant=tenant-7&limit=100",
-        "jobs of tenant and state": "/v1/jobs?tenant=tenant-7&state=failed&limit=100",
-        "a state that is empty": "/v1/jobs?state=running&limit=100",
-        "jobs from the middle": f"/v1/jobs?cursor={jobs // 2}&limit=100",
-        "a job": f"/v1/jobs/old-{jobs // 3}",
-        "a story": f"/v1/jobs/old-{jobs // 3}/explain",
-        "newest decisions": "/v1/decisions?limit=100",
-        "decisions of a tenant": "/v1/decisions?tenant=tenant-7&limit=100",
-        "decisions on a job": f"/v1/decisions?job=old-{jobs // 3}",
-        "servers": "/v1/servers",
-        "tenants": "/v1/tenants",
-        "prices": "/v1/prices",
-        "metrics": "/metrics",
-    }
-    with serving(folder, policy) as server:
-        print(f"restart with {jobs:,} jobs of history: ready after {server.started:.2f} s")
-
-        async def ask() -> None:
-            connection = Connection(server)
-            for label, path in paths.items():
-                times = []
-                for _ in range(20):
-                    began = time.perf_counter()
-                    status, body = await connection.ask("GET", path)
-                    times.append(time.perf_counter() - began)
-                    assert status == 200, (path, status, body)
-                print(
-                    f"  {label}: median {1e3 * statistics.median(times):.1f} ms, "
-                    f"longest {1e3 * max(times):.1f} ms, {len(body) / 1024:.0f} KiB"
-                )
-            connection.close()
-
-        asyncio.run(ask())
-
-
 class HandClock:
     """A clock that is set by hand."""
 
@@ -414,13 +318,13 @@ def week(folder: Path, policy: str, days: float) -> None:
             truth.write_snapshot()
         if slot % 3_600 == 0:
             history.sweep(store, steady.now() - 86_400 * SECOND)
-        if slot % (slots // 7) == 0:
+        if slot % max(1, slots // 28) == 0 or slot == slots - 1:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             size = sum(file.stat().st_size for file in (folder / "week").iterdir())
             print(
-                f"  slot {slot:>7,}: {pages * resource.getpagesize() / 2**20:.0f} MiB, store "
-                f"{size / 2**20:.0f} MiB, {time.perf_counter() - began:.0f} s, "
-                f"{time.process_time() - cpu:.0f} s of CPU",
+                f"  slot {slot:>7,}: {pages * resource.getpagesize() / 2**20:.1f} MiB, "
+                f"{sys.getallocatedblocks():,} blocks, store {size / 2**20:.0f} MiB, "
+                f"{time.perf_counter() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU",
                 flush=True,
             )
     store.close()
@@ -429,19 +333,16 @@ def week(folder: Path, policy: str, days: float) -> None:
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    known = ["single", "batches", "submissions", "listings", "week"]
+    known = ["single", "batches", "submissions", "week"]
     parser.add_argument("what", nargs="*", default=known, choices=known)
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--days", type=float, default=7.0)
     parser.add_argument("--policy", default="rolling")
     asked = parser.parse_args()
     for what in asked.what:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            if what == "listings":
-                listings(folder, asked.policy, asked.jobs)
-            elif what == "submissions":
+            if what == "submissions":
                 submissions(folder, asked.policy)
             elif what == "week":
                 week(folder, asked.policy, asked.days)
