@@ -320,7 +320,7 @@ def test_a_bag_beside_training_jobs() -> None:
     assert not engine.ledger.used.any()
 
 
-@pytest.mark.parametrize("name", ["optimum", "rolling", "fifo", "drf"])
+@pytest.mark.parametrize("name", ["optimum", "srtf", "fifo", "drf"])
 def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str) -> None:
     from tests.workloads import job
 
