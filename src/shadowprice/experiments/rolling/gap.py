@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
 from shadowprice.certificate.certify import certify
@@ -24,10 +26,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from shadowprice.experiments.framework import Settings, Tables
+    from shadowprice.policies.pricing.posted import PostedPrices
     from shadowprice.simulator.scenario import Scenario
 
 WAITING: Final = Scheme("rolling, no promises", "rolling", {"prices": "given", "price": 1e12})
 FREE: Final = Scheme("rolling, promises free", "rolling", {"prices": "given"})
+
+ALONE: Final = {"standby": False, "spare": False}
+"""Settings with which `rolling` gives nothing to jobs without a promise, nor beyond plans."""
 
 
 def measure(settings: Settings) -> Tables:
@@ -59,12 +65,45 @@ def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
         prices.write_text(json.dumps(found.prices.document(scenario.cluster)), encoding="utf-8")
         fixed = Scheme("oasis at the bound's prices", "oasis", {"prices": f"fixed:{prices}"})
         online = next(scheme for scheme in SCHEMES if scheme.key == "oasis")
-        for scheme in (fixed, FORESEEING, online, ROLLING, WAITING, FREE):
+        one, price = _one_price(found.prices)
+        constant = Path(folder) / "constant.json"
+        constant.write_text(json.dumps(one.document(scenario.cluster)), encoding="utf-8")
+        schemes = (fixed, FORESEEING, online, *_at_one(price, constant), ROLLING, WAITING, FREE)
+        for scheme in schemes:
             earned[scheme.key] = float(run(scenario, scheme)["utility"])
     return [
         {"policy": name, "utility": value, "of the bound": value / max(1e-12, found.bound)}
         for name, value in earned.items()
     ]
+
+
+def _one_price(prices: PostedPrices) -> tuple[PostedPrices, float]:
+    """Return one price for every resource in every slot, the bound's mean, as both ask it.
+
+    `rolling` asks a given price of every resource that servers limit; only the limits that are
+    resources themselves are priced for `oasis`, so that both ask the same of every plan.
+    """
+    plain = np.zeros(prices.prices.shape[1:], np.bool_)
+    for at, pool in enumerate(prices.limits):
+        plain[at, : len(pool)] = [limit.parts == 0 for limit in pool]
+    price = float(prices.prices.sum(axis=(1, 2)).mean()) / max(1, int(plain.sum()))
+    return replace(prices, prices=np.where(plain, price, np.zeros_like(prices.prices))), price
+
+
+def _at_one(price: float, file: Path) -> tuple[Scheme, ...]:
+    """Return policies that decide at the same price, and differ in what they do with plans."""
+    given = {"prices": "given", "price": price}
+    return (
+        Scheme("oasis at one price", "oasis", {"prices": f"fixed:{file}"}),
+        Scheme(
+            "rolling at that price, plans never revised",
+            "rolling",
+            {**given, **ALONE, "revision": False},
+        ),
+        Scheme("rolling at that price, plans revised", "rolling", {**given, **ALONE}),
+        Scheme("the same, what plans leave is dealt out", "rolling", {**given, "standby": False}),
+        Scheme("the same, and jobs without a promise wait", "rolling", given),
+    )
 
 
 def draw(tables: Tables, figure: Figure) -> None:
