@@ -21,7 +21,7 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.difference import Difference, difference
 from shadowprice.results.directory import PendingDirectory
-from shadowprice.results.files import REPORT, Record, Run, is_run, read_advice, read_run, write_run
+from shadowprice.results.files import REPORT, Fields, Run, is_run, read_advice, read_run, write_run
 from shadowprice.results.moment import Moment, moment_of
 from shadowprice.results.report import write_report
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
@@ -68,12 +68,12 @@ class Result:
         return bool(self.run.info["partial"])
 
     @property
-    def info(self) -> Record:
+    def info(self) -> Fields:
         """What ``run.json`` holds: parameters in force, inputs, versions, times."""
         return self.run.info
 
     @property
-    def summary(self) -> Record:
+    def summary(self) -> Fields:
         """The summary metrics of ``run.json``."""
         return self.run.summary
 
@@ -128,7 +128,7 @@ class Result:
         return moment_of(self.run, slot)
 
     @property
-    def advice(self) -> dict[str, Record] | None:
+    def advice(self) -> dict[str, Fields] | None:
         """What would have had refused jobs admitted, by job, as ``advice.jsonl`` writes it.
 
         None where nobody asked for it.

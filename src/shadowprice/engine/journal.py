@@ -28,7 +28,7 @@ from shadowprice.core.policy import Capabilities, Policy, View
 from shadowprice.engine.capacity import changed_cluster
 from shadowprice.engine.engine import Engine, Entry
 from shadowprice.engine.records import (
-    Record,
+    Fields,
     capabilities_of,
     capabilities_record,
     cluster_of,
@@ -231,7 +231,7 @@ class Mark:
 
 def entry_line(entry: Entry, names: Sequence[str]) -> str:
     """Return an entry as one line, without the line's end; ``names`` are those of the servers."""
-    record: Record = {"n": entry.sequence, **event_record(entry.event)}
+    record: Fields = {"n": entry.sequence, **event_record(entry.event)}
     if any(entry.consultations):
         record["decided"] = [
             [decision_record(decision, names) for decision in consultation]

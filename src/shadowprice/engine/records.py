@@ -43,12 +43,13 @@ from shadowprice.core.policy import Capabilities
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement, Schedule
 
-Record = dict[str, Any]
+Fields = dict[str, Any]
+"""What one line or object of JSON holds, by name."""
 
 # ---------------------------------------------------------------- clusters
 
 
-def cluster_record(cluster: Cluster) -> Record:
+def cluster_record(cluster: Cluster) -> Fields:
     """Return a cluster as plain values."""
     return {
         "slot_seconds": str(cluster.slot_seconds),
@@ -89,7 +90,7 @@ def cluster_of(record: Mapping[str, Any]) -> Cluster:
     )
 
 
-def capabilities_record(capabilities: Capabilities) -> Record:
+def capabilities_record(capabilities: Capabilities) -> Fields:
     """Return what a policy does as plain values."""
     return {field.name: getattr(capabilities, field.name) for field in fields(capabilities)}
 
@@ -121,9 +122,9 @@ _EVENTS: Final[Mapping[str, type[DriverEvent]]] = {
 }
 
 
-def event_record(event: DriverEvent) -> Record:
+def event_record(event: DriverEvent) -> Fields:
     """Return an event as plain values."""
-    record: Record = {"event": type(event).__name__, "slot": event.slot}
+    record: Fields = {"event": type(event).__name__, "slot": event.slot}
     match event:
         case ServerLost() | ServerBack():
             record["server"] = event.server
@@ -168,29 +169,29 @@ def event_of(record: Mapping[str, Any]) -> DriverEvent:
     return kind(**values)
 
 
-def _read_arrivals(values: Record) -> None:
+def _read_arrivals(values: Fields) -> None:
     values["jobs"] = tuple(Job.from_record(job) for job in values["jobs"])
 
 
-def _read_revision(values: Record) -> None:
+def _read_revision(values: Fields) -> None:
     values["job"] = Job.from_record(values["job"])
 
 
-def _read_end(values: Record) -> None:
+def _read_end(values: Fields) -> None:
     if "finished" in values:
         finished = values["finished"].items()
         values["finished"] = {job: tuple(done) for job, done in finished}
 
 
-def _read_progress(values: Record) -> None:
+def _read_progress(values: Fields) -> None:
     values["progress"] = {job: tuple(report) for job, report in values["progress"].items()}
 
 
-def _read_commands(values: Record) -> None:
+def _read_commands(values: Fields) -> None:
     values["commands"] = tuple(values["commands"])
 
 
-def _read_capacity(values: Record) -> None:
+def _read_capacity(values: Fields) -> None:
     values["servers"] = {
         name: None if state is None else ServerState(**(state | {"role": Role(state["role"])}))
         for name, state in values["servers"].items()
@@ -199,7 +200,7 @@ def _read_capacity(values: Record) -> None:
         values["tenants"] = tuple(Tenant(name, share) for name, share in values["tenants"])
 
 
-_READ: Final[Mapping[type, Callable[[Record], None]]] = {
+_READ: Final[Mapping[type, Callable[[Fields], None]]] = {
     JobsArrived: _read_arrivals,
     JobRevised: _read_revision,
     SlotEnded: _read_end,
@@ -209,7 +210,7 @@ _READ: Final[Mapping[type, Callable[[Record], None]]] = {
 }
 
 
-def _state_record(state: ServerState) -> Record:
+def _state_record(state: ServerState) -> Fields:
     return {
         "role": state.role.value,
         "capacity": dict(state.capacity),
@@ -221,9 +222,9 @@ def _state_record(state: ServerState) -> Record:
 # ---------------------------------------------------------------- decisions
 
 
-def decision_record(decision: Decision, names: Sequence[str]) -> Record:
+def decision_record(decision: Decision, names: Sequence[str]) -> Fields:
     """Return a decision as plain values; ``names`` are those of the servers."""
-    record: Record = {"decide": type(decision).__name__, "job": decision.job}
+    record: Fields = {"decide": type(decision).__name__, "job": decision.job}
     match decision:
         case Commit():
             record["plan"] = schedule_record(decision.schedule, names)
@@ -256,7 +257,7 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Record:
     return record
 
 
-def _copies_record(decision: Commit | Place | Promise) -> Record:
+def _copies_record(decision: Commit | Place | Promise) -> Fields:
     """Return the copies of a bag that a decision gives, if it gives any."""
     if not decision.copies:
         return {}
@@ -299,7 +300,7 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
     raise ValueError(f"{record['decide']!r} is no decision")
 
 
-def schedule_record(plan: Schedule, names: Sequence[str]) -> Record:
+def schedule_record(plan: Schedule, names: Sequence[str]) -> Fields:
     """Return a schedule as plain values: rows of slot, server, workers, ps; servers listed once."""
     rows, at = np.unique(plan.servers, return_inverse=True)
     columns = (plan.slots, at, plan.workers, plan.ps)

@@ -23,7 +23,7 @@ from shadowprice.core.policy import Policy, Status
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.memory import recall, twin
 from shadowprice.engine.records import (
-    Record,
+    Fields,
     cluster_of,
     cluster_record,
     placement_of,
@@ -54,7 +54,7 @@ _COUNTS: Final = (
 )
 
 
-def snapshot(engine: Engine) -> Record:
+def snapshot(engine: Engine) -> Fields:
     """Return an engine's whole state as plain values, ready for JSON.
 
     Parameters
@@ -190,8 +190,8 @@ def _restored(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) 
     return engine
 
 
-def _job_record(record: JobRecord, names: tuple[str, ...]) -> Record:
-    told: Record = {"job": record.job.record(), "status": record.status.value}
+def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
+    told: Fields = {"job": record.job.record(), "status": record.status.value}
     told["order"] = record.order
     for name in _COUNTS:
         told[name] = getattr(record, name)
@@ -224,8 +224,8 @@ def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     return record
 
 
-def _order_record(order: Start | Resize | Stop) -> Record:
-    told: Record = {
+def _order_record(order: Start | Resize | Stop) -> Fields:
+    told: Fields = {
         "order": type(order).__name__,
         "slot": order.slot,
         "job": order.job,

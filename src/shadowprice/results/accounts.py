@@ -13,7 +13,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.results.files import Record, Run
+from shadowprice.results.files import Fields, Run
 
 MICRO: Final = 1_000_000
 """Units of account in one unit of utility."""
@@ -66,7 +66,7 @@ class Account:
         """What the run was worth to it: utility, less payments, plus income (section 5.1)."""
         return self.earned + (self.received - self.paid) / MICRO
 
-    def record(self) -> Record:
+    def record(self) -> Fields:
         """Return the account as plain values, in units of utility."""
         return {
             "tenant": self.tenant,

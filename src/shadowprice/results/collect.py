@@ -18,7 +18,7 @@ from shadowprice.core.amounts import format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.policy import Guaranteed, Policy
-from shadowprice.results.files import FORMAT, Record, Run
+from shadowprice.results.files import FORMAT, Fields, Run
 from shadowprice.results.metrics import latency, summarise
 from shadowprice.results.money import job_costs, spending
 from shadowprice.results.recorder import Recorder
@@ -131,7 +131,7 @@ def collect(
     if recorder.cluster.costs is not None:
         jobs = jobs.with_columns(pl.Series("cost", job_costs(recorder)))
         summary["money"] = spending(recorder, jobs, slots, rows)
-    info: Record = {
+    info: Fields = {
         "format": FORMAT,
         "partial": partial,
         "interrupted_in_slot": recorder.next_slot if partial else None,
@@ -160,7 +160,7 @@ def collect(
         if told := policy.guarantee(arrived):
             info["guarantee"] = plain(told)
 
-    def decisions(plans: bool) -> Iterator[Record]:
+    def decisions(plans: bool) -> Iterator[Fields]:
         return decision_records(recorder, plans=plans)
 
     return Run(
@@ -184,7 +184,7 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _cluster_record(cluster: Cluster) -> Record:
+def _cluster_record(cluster: Cluster) -> Fields:
     """Return the cluster as ``run.json`` keeps it: servers refer to their kind by number."""
     kinds = cluster.kinds.tolist()
     first = {kind: row for row, kind in reversed(list(enumerate(kinds)))}
@@ -217,7 +217,7 @@ def _cluster_record(cluster: Cluster) -> Record:
     }
 
 
-def _incident(event: ServerLost | ServerBack | JobCancelled) -> Record:
+def _incident(event: ServerLost | ServerBack | JobCancelled) -> Fields:
     if isinstance(event, ServerLost):
         return {"slot": event.slot, "server_lost": event.server}
     if isinstance(event, ServerBack):

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from shadowprice.results.files import Record, Run
+from shadowprice.results.files import Fields, Run
 
 Row = Mapping[str, Any]
 
@@ -31,8 +31,8 @@ class Difference:
         Jobs of one run alone.
     """
 
-    first: Record
-    second: Record
+    first: Fields
+    second: Fields
     jobs: pl.DataFrame
     outcomes: pl.DataFrame
     only_first: list[str]
@@ -62,10 +62,10 @@ class Difference:
         return told
 
     @property
-    def _infos(self) -> tuple[Record, Record]:
+    def _infos(self) -> tuple[Fields, Fields]:
         return self.first, self.second
 
-    def record(self) -> Record:
+    def record(self) -> Fields:
         """Return the difference as plain values."""
         return {
             "policies": [info["policy"] for info in self._infos],

@@ -36,7 +36,8 @@ FORMAT: Final = 3
 _ESCAPES: Final = "backslashreplace"
 """Bytes of a path that are no text are written as the escapes that JSON has for them."""
 
-Record = dict[str, Any]
+Fields = dict[str, Any]
+"""What one line or object of JSON holds, by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,19 +58,19 @@ class Run:
         What would have had refused jobs admitted, by job, where it was asked for.
     """
 
-    info: Record
+    info: Fields
     jobs: pl.DataFrame
     slots: pl.DataFrame
     allocations: pl.DataFrame
     heat: pl.DataFrame
-    decisions: Callable[[bool], Iterator[Record]]
-    payments: Callable[[], Iterator[Record]] | None
+    decisions: Callable[[bool], Iterator[Fields]]
+    payments: Callable[[], Iterator[Fields]] | None
     advice: Mapping[str, Counsel] = field(default_factory=dict)
 
     @property
-    def summary(self) -> Record:
+    def summary(self) -> Fields:
         """The summary metrics."""
-        summary: Record = self.info["summary"]
+        summary: Fields = self.info["summary"]
         return summary
 
     @property
@@ -161,7 +162,7 @@ def read_run(folder: Path) -> Run:
         info["summary"] = summarise(frames["jobs"], frames["slots"])
     payments = folder / PAYMENTS
 
-    def decisions(plans: bool) -> Iterator[Record]:
+    def decisions(plans: bool) -> Iterator[Fields]:
         for record in read_lines(folder / DECISIONS):
             if not plans:
                 record.pop("plan", None)
@@ -193,7 +194,7 @@ def read_advice(folder: Path) -> dict[str, Counsel]:
     return {record["job"]: Counsel.of(record) for record in read_lines(path)}
 
 
-def read_info(folder: Path) -> Record:
+def read_info(folder: Path) -> Fields:
     """Read ``run.json`` of a run directory.
 
     Raises
@@ -237,7 +238,7 @@ unsealed: Final[list[Path]] = []
 _AGAIN: Final = "run the simulation again"
 
 
-def _load_info(path: Path) -> Record:
+def _load_info(path: Path) -> Fields:
     """Return ``run.json``, whatever it holds, as long as it is a JSON object.
 
     Raises
@@ -256,7 +257,7 @@ def _load_info(path: Path) -> Record:
     return info
 
 
-def _verify(folder: Path, info: Record) -> None:
+def _verify(folder: Path, info: Fields) -> None:
     """Refuse a run whose files are not those that were written.
 
     What is read afterwards has the columns, types and references it was written with, so that
@@ -292,12 +293,12 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest_of(record: Record) -> str:
+def _digest_of(record: Fields) -> str:
     text = json.dumps(record, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_lines(path: Path, containing: str = "") -> Iterator[Record]:
+def read_lines(path: Path, containing: str = "") -> Iterator[Fields]:
     """Yield the records of a JSON Lines file of a run.
 
     Parameters

@@ -13,7 +13,7 @@ import polars as pl
 
 from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.results.files import DECISIONS, Record, Run, read_info, read_lines, read_table
+from shadowprice.results.files import DECISIONS, Fields, Run, read_info, read_lines, read_table
 
 JOBS: Final[dict[str, Any]] = {
     "job": pl.String(),
@@ -57,7 +57,7 @@ class Moment:
         ``total_R`` for every limited resource R in the unit that ``slots.parquet`` uses.
     """
 
-    info: Record
+    info: Fields
     slot: int
     jobs: pl.DataFrame
     servers: pl.DataFrame
@@ -72,7 +72,7 @@ class Moment:
             for name in names
         }
 
-    def record(self) -> Record:
+    def record(self) -> Fields:
         """Return the moment as plain values."""
         return {
             "policy": self.info["policy"],
@@ -120,12 +120,12 @@ def moment_of(run: Run, slot: int) -> Moment:
 
 
 def _moment(
-    info: Record,
+    info: Fields,
     slot: int,
     jobs: pl.DataFrame,
     slots: pl.DataFrame,
     allocations: pl.DataFrame,
-    decisions: Iterable[Record],
+    decisions: Iterable[Fields],
     place: str,
 ) -> Moment:
     if not len(slots) or slot < slots["slot"][0] or slot > slots["slot"][-1]:
@@ -148,7 +148,7 @@ def _moment(
     )
 
 
-def _relevant(decisions: Iterable[Record], slot: int) -> Iterable[Record]:
+def _relevant(decisions: Iterable[Fields], slot: int) -> Iterable[Fields]:
     """Yield the decisions taken up to a slot; they are in order, so that reading stops there."""
     for record in decisions:
         if record["slot"] > slot:
@@ -156,7 +156,7 @@ def _relevant(decisions: Iterable[Record], slot: int) -> Iterable[Record]:
         yield record
 
 
-def _closed_before(info: Record, slot: int, decisions: Iterable[Record]) -> set[str]:
+def _closed_before(info: Fields, slot: int, decisions: Iterable[Fields]) -> set[str]:
     """Return the jobs refused, dropped or cancelled by a slot."""
     last = {line["job"]: line["outcome"] for line in decisions}
     gone = {job for job, outcome in last.items() if outcome in {"rejected", "dropped"}}
@@ -170,7 +170,7 @@ def _jobs(
     allocations: pl.DataFrame,
     slot: int,
     names: list[str],
-    decisions: Iterable[Record],
+    decisions: Iterable[Fields],
 ) -> pl.DataFrame:
     stands: dict[str, list[tuple[int, int, int]]] = {}
     for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
@@ -180,7 +180,7 @@ def _jobs(
         str(name): list(slots)
         for name, slots in active.group_by("job", maintain_order=True).agg("slot").iter_rows()
     }
-    last: dict[str, Record] = {line["job"]: line for line in decisions}
+    last: dict[str, Fields] = {line["job"]: line for line in decisions}
     rows = []
     for row in open_jobs.iter_rows(named=True):
         name, entries = row["job"], stands.get(row["job"], [])
@@ -227,7 +227,7 @@ def _stand(name: str, workers: int, ps: int) -> str:
     return " ".join([name, *counts])
 
 
-def _waits(decision: Record | None, slot: int) -> str:
+def _waits(decision: Fields | None, slot: int) -> str:
     if decision is None:
         return "no decision yet"
     if decision["outcome"] == "admitted" and "plan" in decision:
@@ -254,7 +254,7 @@ def amounts_of(text: str | None) -> dict[str, int]:
 
 
 def _servers(
-    info: Record,
+    info: Fields,
     here: pl.DataFrame,
     asked: Mapping[str, tuple[str, str | None]],
     slot: int,
@@ -311,7 +311,7 @@ def _state(lost: bool, busy: bool, share: float) -> str:
     return "full" if share >= 1 else "mixed"
 
 
-def _lost(info: Record, slot: int) -> set[str]:
+def _lost(info: Fields, slot: int) -> set[str]:
     lost: set[str] = set()
     for event in info["incidents"]:
         if event["slot"] <= slot and "server_lost" in event:

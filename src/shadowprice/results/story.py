@@ -14,7 +14,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
-from shadowprice.results.files import DECISIONS, Record, read_info, read_lines, read_table
+from shadowprice.results.files import DECISIONS, Fields, read_info, read_lines, read_table
 
 Entry = tuple[int, int, int]
 
@@ -62,16 +62,16 @@ class Story:
         Where it ran.
     """
 
-    info: Record
-    job: Record
-    decisions: list[Record]
+    info: Fields
+    job: Fields
+    decisions: list[Fields]
     ran: list[Stay]
 
-    def planned(self, decision: Record) -> list[Stay]:
+    def planned(self, decision: Fields) -> list[Stay]:
         """Return the committed plan of a decision."""
         return stays([tuple(row) for row in decision.get("plan", ())])
 
-    def record(self) -> Record:
+    def record(self) -> Fields:
         """Return the story as plain values."""
         names = [name for name, _ in self.info["cluster"]["servers"]]
         return {
@@ -104,7 +104,7 @@ def read_story(folder: Path, name: str) -> Story:
     row = jobs.filter(pl.col("job") == name)
     if row.is_empty():
         raise InputError(_unknown(folder, name, jobs["job"].to_list()))
-    job: Record = row.row(0, named=True)
+    job: Fields = row.row(0, named=True)
     for part in ("worth", "shape"):
         job[part] = json.loads(job[part])
     quoted = json.dumps(name, ensure_ascii=False)

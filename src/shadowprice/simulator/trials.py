@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from shadowprice.results.files import Record, Run
+from shadowprice.results.files import Fields, Run
 from shadowprice.results.measures import MEASURES, Measure, measured
 from shadowprice.results.significance import Interval, Paired, against, interval
 from shadowprice.simulator.driver import RunProgress
@@ -96,15 +96,15 @@ class Trials:
         reference, *rest = [[float(v) for v in sample if v is not None] for sample in samples]
         return dict(zip(others, against(reference, rest), strict=True))
 
-    def record(self) -> Record:
+    def record(self) -> Fields:
         """Return it as plain values: values by seed, means, and tests against the first."""
-        told: Record = {"seeds": self.seeds, "confidence": 0.95, "policies": {}}
+        told: Fields = {"seeds": self.seeds, "confidence": 0.95, "policies": {}}
         tests = {one.key: self.against_first(one.key) for one in self.measures}
         for name in self.policies:
             told["policies"][name] = {}
             for one in self.measures:
                 mean = self.interval(name, one.key)
-                entry: Record = {"values": self.values(name, one.key)}
+                entry: Fields = {"values": self.values(name, one.key)}
                 entry |= {} if mean is None else mean.record()
                 if name in tests[one.key]:
                     test = tests[one.key][name]

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.results.files import Record
+from shadowprice.results.files import Fields
 from shadowprice.results.measures import MEASURES, measured
 from shadowprice.results.significance import Interval, interval
 from shadowprice.simulator.interrupt import StopSign
@@ -95,7 +95,7 @@ class WhatIf:
         """Labels of the policies, in the order given."""
         return self.frame["policy"].unique(maintain_order=True).to_list()
 
-    def record(self) -> Record:
+    def record(self) -> Fields:
         """Return it as plain values."""
         return {
             "changes": [dict(change.added) for change in self.changes],

@@ -19,7 +19,7 @@ from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConstants
 
-Record = dict[str, object]
+Fields = dict[str, object]
 
 _ROUNDING: Final = 1e-9
 """Share by which D0, a product of exponentials, may exceed what it is to equal."""
@@ -76,7 +76,7 @@ def guarantee(
     earned: float,
     *,
     factor: float = 2.0,
-) -> Record:
+) -> Fields:
     """Return what the theorem says of a run.
 
     Parameters

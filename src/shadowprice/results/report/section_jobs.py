@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import Record, Run
+from shadowprice.results.files import Fields, Run
 from shadowprice.results.metrics import NOT_ARRIVED, met_target, restricted_mean
 from shadowprice.results.report.charts import Box, bars, box_plot, share_bars
 from shadowprice.results.report.scales import number
@@ -86,7 +86,7 @@ def refusals(run: Run) -> str | None:
     ]
     rows: list[list[Cell]] = []
     for record in refused[:MOST_ROWS]:
-        why: Record = record["refusal"]
+        why: Fields = record["refusal"]
         rows.append(
             [
                 record["job"],

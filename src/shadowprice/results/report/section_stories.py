@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shadowprice.results.files import Record, Run
+from shadowprice.results.files import Fields, Run
 from shadowprice.results.report.embed import data_script, rounded
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.sections import section
@@ -91,7 +91,7 @@ def stories_block(run: Run, budget: int = BUDGET) -> tuple[str, int]:
 
 
 def stories(
-    run: Run, chosen: pl.DataFrame, decisions: Mapping[str, Sequence[Record]]
+    run: Run, chosen: pl.DataFrame, decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, Any]:
     """Return what the page's script knows of some jobs (``assets/stories.mjs``).
 
@@ -141,15 +141,15 @@ def stories(
     }
 
 
-def _decisions(run: Run, names: set[str]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
+def _decisions(run: Run, names: set[str]) -> dict[str, list[Fields]]:
+    found: dict[str, list[Fields]] = {}
     for record in run.decisions(True):
         if record["job"] in names:
             found.setdefault(record["job"], []).append(record)
     return found
 
 
-def _facts(run: Run, row: Record, decided: Sequence[Record]) -> list[list[str]]:
+def _facts(run: Run, row: Fields, decided: Sequence[Fields]) -> list[list[str]]:
     """Return the story as ``explain`` tells it; where it stood is drawn."""
     job = row | {part: json.loads(row[part]) for part in ("worth", "shape")}
     ran = [] if job["start"] is None else [Stay(job["start"], job["start"], ())]
@@ -167,7 +167,7 @@ def _ran(run: Run, names: Sequence[str]) -> Places:
     return _joined(columns, rows["slot"].to_numpy().astype(np.int64))
 
 
-def _planned(names: Sequence[str], decisions: Mapping[str, Sequence[Record]]) -> Places:
+def _planned(names: Sequence[str], decisions: Mapping[str, Sequence[Fields]]) -> Places:
     """Return what each job was last promised; one that was dropped later had a plan too."""
     rows = []
     for at, name in enumerate(names):
@@ -179,7 +179,7 @@ def _planned(names: Sequence[str], decisions: Mapping[str, Sequence[Record]]) ->
 
 
 def _promises(
-    names: Sequence[str], decisions: Mapping[str, Sequence[Record]]
+    names: Sequence[str], decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, list[Any]] | None:
     """Return what each job was promised and when, one row a promise that was new.
 
