@@ -13,6 +13,8 @@ from shadowprice.kernels.cloning.bound import integer_bound
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import fewest_copies
 from shadowprice.kernels.cloning.integer import (
+    Limits,
+    Sums,
     balanced_options,
     extend,
     least_penalties,
@@ -205,12 +207,12 @@ class _Core:
             late, machines = options[i].late, options[i].machines
             bounds[i] = bounds[i + 1] + (late.min(), late.max(), machines.min(), machines.max())
         by_machines = self.l > 0.0 or bounds[0, 3] > self.room_machines
-        states = np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64)
+        states = Sums(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
         layers: list[_Layer] = []
         for i, (group, option) in enumerate(zip(active, options, strict=True)):
             states, layer = self._step(states, int(group), option, gap, bounds[i + 1], by_machines)
             layers.append(layer)
-            if not len(states[0]):
+            if not len(states.penalty):
                 return None
         penalty, late, machines = states
         if (self.room_late < late.max() or self.room_machines < machines.max()) and not layers:
@@ -232,22 +234,30 @@ class _Core:
 
     def _step(
         self,
-        states: tuple[Floats, Floats, Integers],
+        states: Sums,
         group: int,
         options: _Options,
         gap: float,
         bounds: Floats,
         by_machines: bool,
-    ) -> tuple[tuple[Floats, Floats, Integers], _Layer]:
-        size = min(len(states[0]) * len(options.penalty), 4096)
+    ) -> tuple[Sums, _Layer]:
+        limits = Limits(
+            gap,
+            self.k,
+            self.l,
+            self.room_late,
+            self.room_machines,
+            bounds[0],
+            bounds[1],
+            int(bounds[2]),
+            int(bounds[3]),
+        )
+        choices = Sums(options.penalty, options.late, options.machines)
+        size = min(len(states.penalty) * len(options.penalty), 4096)
         while True:
-            new = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
+            new = Sums(np.empty(size), np.empty(size), np.empty(size, dtype=np.int64))
             parent, picked = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-            kept = extend(
-                *states, options.penalty, options.late, options.machines, gap, self.k, self.l,
-                self.room_late, self.room_machines, bounds[0], bounds[1], int(bounds[2]),
-                int(bounds[3]), *new, parent, picked,
-            )  # fmt: skip
+            kept = extend(states, choices, limits, new, parent, picked)
             if kept <= size:
                 break
             if size >= 16 * self.limit:
@@ -255,7 +265,7 @@ class _Core:
                 kept = size
                 break
             size *= 8
-        penalty, late, machines = new[0][:kept], new[1][:kept], new[2][:kept]
+        penalty, late, machines = new.penalty[:kept], new.late[:kept], new.machines[:kept]
         order = np.lexsort((late, machines)) if by_machines else np.argsort(late, kind="stable")
         keep = np.empty(kept, dtype=np.int64)
         left = undominated(order, penalty, late, machines, self.k, self.l, by_machines, keep)
@@ -265,7 +275,7 @@ class _Core:
             keep = keep[np.argpartition(penalty[keep], self.limit)[: self.limit]]
         self.widest = max(self.widest, len(keep))
         layer = _Layer(group, options, parent[keep], picked[keep])
-        return (penalty[keep], late[keep], machines[keep]), layer
+        return Sums(penalty[keep], late[keep], machines[keep]), layer
 
 
 def whole_optimum(

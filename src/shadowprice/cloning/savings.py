@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shadowprice.cloning.waves import GRID, log_survival_tables, paying_age
-from shadowprice.kernels.cloning.saving import assess
+from shadowprice.cloning.waves import GRID, tabulated
+from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
 from shadowprice.laws.distributions import Distribution
 
 
@@ -37,12 +37,10 @@ class Savings:
         places = {key: place for place, key in enumerate(distinct)}
         self._law = np.array([places[id(law)] for law in laws], dtype=np.int64)
         known = tuple(distinct.values())
-        self.log_survival_tables = log_survival_tables(known)
-        self._means = np.array([law.mean for law in known])
-        self._paying = np.array([paying_age(law) for law in known])
+        self._laws = tabulated(known)
         self._most = most
         self._price = machine_price
-        self.look = 0.25 * float(self._means[self._law].mean())
+        self.look = 0.25 * float(self._laws.means[self._law].mean())
 
     def best(
         self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
@@ -65,12 +63,15 @@ class Savings:
         for row, one in enumerate(begun):
             newest = sorted(one)[-self._most :]
             starts[row, : len(newest)] = newest
-        saving, extra = np.zeros(count), np.zeros(count)
-        assess(
-            0, now, np.array([0, count]), np.array([count]), np.zeros(count, dtype=np.bool_),
-            self._law[np.asarray(running, dtype=np.int64)], np.ones(count), copies, starts,
-            *self.log_survival_tables, self._means, self._paying, self._most, GRID, saving, extra,
-        )  # fmt: skip
-        gain = np.where(copies < self._most, saving - self._price * extra, 0.0)
+        gains = Gains(np.zeros(count), np.zeros(count))
+        tasks = Tasks(
+            self._law[np.asarray(running, dtype=np.int64)],
+            np.ones(count),
+            np.zeros(count, dtype=np.bool_),
+            copies,
+            starts,
+        )
+        assess(0, count, True, float(now), tasks, self._laws, GRID, gains)
+        gain = np.where(copies < self._most, gains.saving - self._price * gains.extra, 0.0)
         place = int(np.argmax(gain)) if count else 0
         return running[place] if count and gain[place] > 0.0 else None

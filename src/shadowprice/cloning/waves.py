@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 from shadowprice.cloning.api import Distribution
 from shadowprice.cloning.workload import WaveJobs
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning.saving import LEAST_LOG
+from shadowprice.kernels.cloning.saving import LEAST_LOG, Laws, Tasks
 from shadowprice.kernels.cloning.waves import (
     BY_SAVING,
     EVERY_TASK,
     LATE_TASKS,
     NO_COPIES,
+    Crowd,
+    Outcome,
     run_waves,
 )
+from shadowprice.kernels.cloning.waves import Rule as KernelRule
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -170,29 +173,57 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
                 f"draw the jobs with most={most}",
             )
         )
-    tables, begins, steps = log_survival_tables(jobs.laws)
-    means = np.array([law.mean for law in jobs.laws])
-    paying = np.array([paying_age(law) for law in jobs.laws])
-    typical = float((means[jobs.law] * jobs.scale).mean())
+    laws = tabulated(jobs.laws)
+    typical = float((laws.means[jobs.law] * jobs.scale).mean())
     count = jobs.jobs
     order = np.empty(count, dtype=np.int64)
     order[np.lexsort((np.arange(count), -jobs.priority))] = np.arange(count)
-    started, finish, work = np.empty(count), np.empty(count), np.zeros(count)
-    copies, won = (np.zeros(len(jobs.law), dtype=np.int64) for _ in range(2))
+    number = len(jobs.law)
+    tasks = Tasks(
+        jobs.law,
+        jobs.scale,
+        np.zeros(number, dtype=np.bool_),
+        np.zeros(number, dtype=np.int64),
+        np.empty((number, most)),
+    )
+    found = Outcome(
+        np.empty(count), np.empty(count), np.zeros(count), np.zeros(number, dtype=np.int64)
+    )
+    owner = np.repeat(np.arange(count), np.diff(jobs.first))
+    durations = jobs.durations[:, :most].copy()
+    look = 0.25 * typical if rule.look is None else rule.look
     wasted = run_waves(
-        machines, _CODES[rule.rule], most, rule.late_factor, rule.late_share, rule.machine_price,
-        0.25 * typical if rule.look is None else rule.look,
-        jobs.arrival, order, jobs.first, jobs.law, jobs.scale, jobs.durations[:, :most].copy(),
-        tables, begins, steps, means, paying, GRID, started, finish, work, copies, won,
-    )  # fmt: skip
+        machines,
+        KernelRule(
+            _CODES[rule.rule],
+            float(rule.late_factor),
+            float(rule.late_share),
+            float(rule.machine_price),
+            float(look),
+        ),
+        Crowd(jobs.arrival, order, jobs.first, owner, durations),
+        tasks,
+        laws,
+        GRID,
+        found,
+    )
     return Waves(
-        flowtime=finish - jobs.arrival,
-        started=started,
-        work=work,
-        copies=copies,
+        flowtime=found.finish - jobs.arrival,
+        started=found.started,
+        work=found.work,
+        copies=tasks.copies,
         wasted=float(wasted),
-        helped=int((won > 0).sum()),
-        makespan=float(finish.max()),
+        helped=int((found.won > 0).sum()),
+        makespan=float(found.finish.max()),
+    )
+
+
+def tabulated(laws: Sequence[Distribution]) -> Laws:
+    """Return laws as kernels take them."""
+    return Laws(
+        *log_survival_tables(laws),
+        np.array([law.mean for law in laws]),
+        np.array([paying_age(law) for law in laws]),
     )
 
 

@@ -12,13 +12,13 @@ from shadowprice.cloning.waves import (
     Rule,
     WaveRule,
     Waves,
-    log_survival_tables,
     paying_age,
     run,
+    tabulated,
 )
 from shadowprice.cloning.workload import WaveJobs, measured_jobs, poisson_jobs
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.cloning.saving import assess
+from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
 from tests.oracles.waves import PlainWaves
 
 HEAVY = [TaskGroup(6, Pareto.of_mean(1.8, 10.0)), TaskGroup(2, LogNormal.of_mean(1.0, 6.0))]
@@ -201,24 +201,18 @@ def test_savings_are_those_of_their_definition() -> None:
         LogNormal.of_mean(1.0, 8.0), LogNormal.of_mean(1.2, 12.0), LogNormal.of_mean(0.8, 5.0),
     ]  # fmt: skip
     ages = [[30.0], [4.0, 1.0], [0.0]]
-    tables, begins, steps = log_survival_tables(laws)
-    means = np.array([law.mean for law in laws])
-    paying = np.array([paying_age(law) for law in laws])
     begun = np.zeros((3, 3))
     for task, copies in enumerate(ages):
         begun[task, : len(copies)] = [100.0 - age for age in copies]
-    saving, extra = np.zeros(3), np.zeros(3)
-    assess(
-        0, 100.0, np.array([0, 3]), np.array([3]), np.zeros(3, dtype=np.bool_),
-        np.arange(3), np.ones(3), np.array([1, 2, 1]), begun, tables, begins, steps, means,
-        paying, 3, np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 800)]), saving, extra,
-    )  # fmt: skip
-    coarse, coarse_extra = np.zeros(3), np.zeros(3)
-    assess(
-        0, 100.0, np.array([0, 3]), np.array([3]), np.zeros(3, dtype=np.bool_),
-        np.arange(3), np.ones(3), np.array([1, 2, 1]), begun, tables, begins, steps, means,
-        paying, 3, GRID, coarse, coarse_extra,
-    )  # fmt: skip
+    tasks = Tasks(np.arange(3), np.ones(3), np.zeros(3, dtype=np.bool_), np.array([1, 2, 1]), begun)
+
+    def gains(grid: np.ndarray) -> Gains:
+        found = Gains(np.zeros(3), np.zeros(3))
+        assess(0, 3, True, 100.0, tasks, tabulated(laws), grid, found)
+        return found
+
+    saving, extra = gains(np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 800)]))
+    coarse, coarse_extra = gains(GRID)
     for task in range(3):
         expected_saving, expected_extra = naive_gain(laws, ages, task, 3)
         assert saving[task] == pytest.approx(expected_saving, rel=5e-3, abs=5e-3)

@@ -10,6 +10,8 @@ but the first are >= 0 for a choice that meets both constraints.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -202,28 +204,55 @@ def multisets(
             more += number[m] * machines[m]
 
 
+class Sums(NamedTuple):
+    """Ways to move, by what they change: a group's options, or states of the search.
+
+    Attributes
+    ----------
+    penalty : ndarray of float64, shape (ways,)
+        Sums of penalties.
+    late : ndarray of float64, shape (ways,)
+        Changes of sum phi.
+    machines : ndarray of int64, shape (ways,)
+        Changes of sum r.
+    """
+
+    penalty: Floats
+    late: Floats
+    machines: Integers
+
+
+class Limits(NamedTuple):
+    """What a state may still win by.
+
+    Attributes
+    ----------
+    gap : float
+        Penalties and unused room together are to be worth at most this.
+    k, l : float
+        Prices of room: of sum phi, of sum r.
+    room_late, room_machines : float, int
+        How far sum phi and sum r may rise.
+    least_late, most_late : float
+        Between these lie the changes of sum phi of the groups to come.
+    least_machines, most_machines : int
+        The same of sum r.
+    """
+
+    gap: float
+    k: float
+    l: float  # noqa: E741 - the paper's
+    room_late: float
+    room_machines: int
+    least_late: float
+    most_late: float
+    least_machines: int
+    most_machines: int
+
+
 @kernel
 def extend(
-    penalty: Floats,
-    late: Floats,
-    machines: Integers,
-    option_penalty: Floats,
-    option_late: Floats,
-    option_machines: Integers,
-    gap: float,
-    k: float,
-    l: float,  # noqa: E741
-    room_late: float,
-    room_machines: int,
-    least_late: float,
-    most_late: float,
-    least_machines: int,
-    most_machines: int,
-    new_penalty: Floats,
-    new_late: Floats,
-    new_machines: Integers,
-    parent: Integers,
-    option: Integers,
+    states: Sums, options: Sums, limits: Limits, new: Sums, parent: Integers, option: Integers
 ) -> int:
     """Combine every state with every option of the next group, and keep what may still win.
 
@@ -238,26 +267,26 @@ def extend(
         States kept; one more than the arrays hold when there are too many.
     """
     kept = 0
-    for s in range(penalty.shape[0]):
-        for o in range(option_penalty.shape[0]):
-            total = penalty[s] + option_penalty[o]
-            if total > gap:
+    for s in range(states.penalty.shape[0]):
+        for o in range(options.penalty.shape[0]):
+            total = states.penalty[s] + options.penalty[o]
+            if total > limits.gap:
                 break
-            behind = late[s] + option_late[o]
-            if behind + least_late > room_late:
+            behind = states.late[s] + options.late[o]
+            if behind + limits.least_late > limits.room_late:
                 continue
-            more = machines[s] + option_machines[o]
-            if more + least_machines > room_machines:
+            more = states.machines[s] + options.machines[o]
+            if more + limits.least_machines > limits.room_machines:
                 continue
-            unused = k * max(room_late - behind - most_late, 0.0)
-            unused += l * max(room_machines - more - most_machines, 0)
-            if total + unused > gap:
+            unused = limits.k * max(limits.room_late - behind - limits.most_late, 0.0)
+            unused += limits.l * max(limits.room_machines - more - limits.most_machines, 0)
+            if total + unused > limits.gap:
                 continue
-            if kept >= new_penalty.shape[0]:
+            if kept >= new.penalty.shape[0]:
                 return kept + 1
-            new_penalty[kept] = total
-            new_late[kept] = behind
-            new_machines[kept] = more
+            new.penalty[kept] = total
+            new.late[kept] = behind
+            new.machines[kept] = more
             parent[kept] = s
             option[kept] = o
             kept += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,57 @@ Integers = NDArray[np.int64]
 
 LEAST_LOG = -35.0
 """ln S below this is "longer than anything seen": such a task is taken never to end by itself."""
+
+
+class Laws(NamedTuple):
+    """Laws of durations at unit scale.
+
+    Attributes
+    ----------
+    tables : ndarray of float64, shape (laws, knots)
+        ln S at knots in ln t.
+    begins, steps : ndarray of float64, shape (laws,)
+        The first knot and their distance.
+    means : ndarray of float64, shape (laws,)
+        Mean durations.
+    paying : ndarray of float64, shape (laws,)
+        The age from which a copy costs no machine time.
+    """
+
+    tables: Floats
+    begins: Floats
+    steps: Floats
+    means: Floats
+    paying: Floats
+
+
+class Tasks(NamedTuple):
+    """What is known of tasks, and how far they are.
+
+    Attributes
+    ----------
+    law, scale : ndarray of int64 and of float64, shape (tasks,)
+        Law of each task's durations and their factor.
+    done : ndarray of bool, shape (tasks,)
+        Those that have ended.
+    copies : ndarray of int64, shape (tasks,)
+        Copies begun.
+    begun : ndarray of float64, shape (tasks, most)
+        When each copy began; there may be ``most``.
+    """
+
+    law: Integers
+    scale: Floats
+    done: NDArray[np.bool_]
+    copies: Integers
+    begun: Floats
+
+
+class Gains(NamedTuple):
+    """Flowtime that one more copy of each task saves, and its extra machine time, in seconds."""
+
+    saving: Floats
+    extra: Floats
 
 
 @kernel
@@ -36,24 +88,14 @@ def log_survival(table: Floats, begin: float, step: float, time: float) -> float
 
 @kernel
 def assess(
-    job: int,
+    low: int,
+    high: int,
+    whole: bool,
     now: float,
-    first: Integers,
-    upcoming: Integers,
-    done: NDArray[np.bool_],
-    law: Integers,
-    scale: Floats,
-    copies: Integers,
-    begun: Floats,
-    tables: Floats,
-    begins: Floats,
-    steps: Floats,
-    means: Floats,
-    paying: Floats,
-    most: int,
+    tasks: Tasks,
+    laws: Laws,
     unit: Floats,
-    saving: Floats,
-    extra: Floats,
+    gains: Gains,
 ) -> None:
     """Work out what one more copy of each running task of a job would save and cost now.
 
@@ -71,10 +113,12 @@ def assess(
       running then.
 
     Integrals are by the trapezoid rule on ``unit``, scaled by the mean and the longest time that
-    a task of the job has run.
+    a task of the job has run. The job's tasks from ``low`` to ``high`` have begun, and ``whole``
+    says whether those are all of them.
     """
-    low, high = first[job], upcoming[job]
-    whole = high == first[job + 1]
+    law, scale, done, copies, begun = tasks
+    tables, begins, steps, means, paying = laws
+    most = begun.shape[1]
     points = unit.shape[0]
     reach = 0.0
     for task in range(low, high):
@@ -130,5 +174,5 @@ def assess(
             longer += width * (here_longer + before_longer)
             sooner += width * (here_sooner + before_sooner)
             before_longer, before_sooner = here_longer, here_sooner
-        extra[task] = longer
-        saving[task] = sooner if whole else 0.0
+        gains.extra[task] = longer
+        gains.saving[task] = sooner if whole else 0.0

@@ -6,10 +6,12 @@ takes the next waiting task of the first job in the queue or a copy of a running
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.cloning.saving import assess
+from shadowprice.kernels.cloning.saving import Gains, Laws, Tasks, assess
 from shadowprice.kernels.jit import kernel
 
 Floats = NDArray[np.float64]
@@ -19,6 +21,106 @@ NO_COPIES = 0
 EVERY_TASK = 1
 LATE_TASKS = 2
 BY_SAVING = 3
+
+
+# Rows of `_Course.counts`.
+FREE, ACTIVE, WAITING, ENDS, ARRIVED, LEFT = range(6)
+
+
+class Rule(NamedTuple):
+    """What a free machine takes.
+
+    Attributes
+    ----------
+    kind : int
+        ``NO_COPIES``, ``EVERY_TASK``, ``LATE_TASKS`` or ``BY_SAVING``.
+    late_factor, late_share : float
+        ``LATE_TASKS``: a task is late when it has run ``late_factor`` times the median of the
+        finished ones, once ``late_share`` of its job's tasks have finished.
+    machine_price : float
+        ``BY_SAVING``: seconds of flowtime that a machine second is worth beyond the delay it
+        causes.
+    look : float
+        While machines idle, running tasks are looked at so often; an assessment by saving is
+        taken as it is for so long, unless its job changes.
+    """
+
+    kind: int
+    late_factor: float
+    late_share: float
+    machine_price: float
+    look: float
+
+
+class Crowd(NamedTuple):
+    """The jobs that come.
+
+    Attributes
+    ----------
+    arrival : ndarray of float64, shape (jobs,)
+        Seconds, ascending.
+    order : ndarray of int64, shape (jobs,)
+        Place of each job in the queue, lower first.
+    first : ndarray of int64, shape (jobs + 1,)
+        First task of each job.
+    owner : ndarray of int64, shape (tasks,)
+        Job of each task.
+    durations : ndarray of float64, shape (tasks, most)
+        Seconds that each copy would run: what happens, and no rule knows.
+    """
+
+    arrival: Floats
+    order: Integers
+    first: Integers
+    owner: Integers
+    durations: Floats
+
+
+class Outcome(NamedTuple):
+    """What a run leaves.
+
+    Attributes
+    ----------
+    started, finish, work : ndarray of float64, shape (jobs,)
+        Start of a job's first task, its end, and its machine seconds (0 beforehand).
+    won : ndarray of int64, shape (tasks,)
+        Which copy of each task ended first.
+    """
+
+    started: Floats
+    finish: Floats
+    work: Floats
+    won: Integers
+
+
+class _Course(NamedTuple):
+    """Where a run stands.
+
+    Attributes
+    ----------
+    counts : ndarray of int64, shape (6,)
+        ``FREE`` machines, ``ACTIVE`` jobs in the queue, jobs ``WAITING`` to begin tasks, entries of
+        the heap of ``ENDS``, jobs ``ARRIVED``, jobs ``LEFT`` to finish.
+    ends : ndarray of float64, shape (tasks,)
+        When each task ends, inf before it has begun and -1 afterwards.
+    upcoming, remaining : ndarray of int64, shape (jobs,)
+        The next task to begin, and tasks that have not ended.
+    queue : ndarray of int64, shape (jobs,)
+        Jobs that have arrived and are not done, in their order.
+    assessed : ndarray of float64, shape (jobs,)
+        When each job's copies were last assessed.
+    times, heap : ndarray of float64 and of int64, shape (tasks * most,)
+        Ends to come and their tasks, as a heap.
+    """
+
+    counts: Integers
+    ends: Floats
+    upcoming: Integers
+    remaining: Integers
+    queue: Integers
+    assessed: Floats
+    times: Floats
+    heap: Integers
 
 
 @kernel
@@ -64,31 +166,178 @@ def _pop(times: Floats, tasks: Integers, size: int) -> int:
 
 
 @kernel
+def _set_out(machines: int, jobs: Crowd, tasks: Tasks) -> _Course:
+    """Return the course before anything has happened."""
+    many = len(jobs.arrival)
+    counts = np.zeros(6, dtype=np.int64)
+    counts[FREE] = machines
+    counts[LEFT] = many
+    size = tasks.begun.shape[0] * tasks.begun.shape[1]
+    return _Course(
+        counts,
+        np.full(len(tasks.law), np.inf),
+        jobs.first[:-1].copy(),
+        jobs.first[1:] - jobs.first[:-1],
+        np.empty(many, dtype=np.int64),
+        np.full(many, -np.inf),
+        np.empty(size),
+        np.empty(size, dtype=np.int64),
+    )
+
+
+@kernel
+def _next_end(course: _Course) -> float:
+    """Return when the next task ends, inf where none runs."""
+    times, heap, counts = course.times, course.heap, course.counts
+    while counts[ENDS] > 0 and times[0] != course.ends[heap[0]]:
+        counts[ENDS] = _pop(times, heap, counts[ENDS])  # a faster copy has overtaken it
+    return times[0] if counts[ENDS] > 0 else np.inf
+
+
+@kernel
+def _end(
+    now: float, wasted: float, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
+) -> float:
+    """End the next task; return the machine seconds of all copies so far that did not win."""
+    counts, queue = course.counts, course.queue
+    task = course.heap[0]
+    counts[ENDS] = _pop(course.times, course.heap, counts[ENDS])
+    tasks.done[task] = True
+    course.ends[task] = -1.0
+    job = jobs.owner[task]
+    for c in range(tasks.copies[task]):
+        out.work[job] += now - tasks.begun[task, c]
+        if c != out.won[task]:
+            wasted += now - tasks.begun[task, c]
+    counts[FREE] += tasks.copies[task]
+    course.assessed[job] = -np.inf
+    course.remaining[job] -= 1
+    if course.remaining[job] == 0:
+        out.finish[job] = now
+        counts[LEFT] -= 1
+        place = 0
+        while queue[place] != job:
+            place += 1
+        for q in range(place, counts[ACTIVE] - 1):
+            queue[q] = queue[q + 1]
+        counts[ACTIVE] -= 1
+    return wasted
+
+
+@kernel
+def _arrive(offered: float, jobs: Crowd, tasks: Tasks, laws: Laws, course: _Course) -> float:
+    """Let the next job join the queue; return the work that came so far, in seconds."""
+    counts, queue, order = course.counts, course.queue, jobs.order
+    job = counts[ARRIVED]
+    counts[ARRIVED] += 1
+    place = counts[ACTIVE]
+    while place > 0 and order[queue[place - 1]] > order[job]:
+        queue[place] = queue[place - 1]
+        place -= 1
+    queue[place] = job
+    counts[ACTIVE] += 1
+    counts[WAITING] += 1
+    for task in range(jobs.first[job], jobs.first[job + 1]):
+        offered += laws.means[tasks.law[task]] * tasks.scale[task]
+    return offered
+
+
+@kernel
+def _look_at(
+    job: int,
+    now: float,
+    jobs: Crowd,
+    tasks: Tasks,
+    laws: Laws,
+    unit: Floats,
+    course: _Course,
+    gains: Gains,
+) -> None:
+    """Assess copies of the tasks of a job that have begun."""
+    course.assessed[job] = now
+    low, high = jobs.first[job], course.upcoming[job]
+    assess(low, high, high == jobs.first[job + 1], now, tasks, laws, unit, gains)
+
+
+@kernel
+def _next_of_full(jobs: Crowd, tasks: Tasks, course: _Course) -> tuple[int, bool]:
+    """Return the first task in the queue that lacks a copy, or -1, and whether it has one."""
+    most = tasks.begun.shape[1]
+    for q in range(course.counts[ACTIVE]):
+        job = course.queue[q]
+        for task in range(jobs.first[job], course.upcoming[job]):
+            if not tasks.done[task] and tasks.copies[task] < most:
+                return task, True
+        if course.upcoming[job] < jobs.first[job + 1]:
+            return course.upcoming[job], False
+    return -1, False
+
+
+@kernel
+def _next_by_saving(price: float, jobs: Crowd, tasks: Tasks, course: _Course, gains: Gains) -> int:
+    """Return the task whose next copy saves most beyond its price, or -1."""
+    most = tasks.begun.shape[1]
+    chosen, best = -1, 0.0
+    for q in range(course.counts[ACTIVE]):
+        job = course.queue[q]
+        for task in range(jobs.first[job], course.upcoming[job]):
+            if not tasks.done[task] and tasks.copies[task] < most:
+                gain = gains.saving[task] - price * gains.extra[task]
+                if gain > best:
+                    best = gain
+                    chosen = task
+    return chosen
+
+
+@kernel
+def _next_in_turn(
+    now: float, rule: Rule, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
+) -> tuple[int, bool]:
+    """Return the first task in the queue that waits, or is late, or -1, and whether it is late."""
+    if course.counts[WAITING] > 0 or rule.kind == LATE_TASKS:
+        for q in range(course.counts[ACTIVE]):
+            job = course.queue[q]
+            if course.upcoming[job] < jobs.first[job + 1]:
+                return course.upcoming[job], False
+            if rule.kind == LATE_TASKS:
+                late = _late_task(job, now, rule, jobs, tasks, course.remaining[job], out.won)
+                if late >= 0:
+                    return late, True
+    return -1, False
+
+
+@kernel
+def _begin(
+    task: int, copy: bool, now: float, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
+) -> None:
+    """Let a free machine begin a task, or one more copy of it."""
+    counts = course.counts
+    job = jobs.owner[task]
+    number = tasks.copies[task]
+    tasks.begun[task, number] = now
+    tasks.copies[task] += 1
+    counts[FREE] -= 1
+    if now + jobs.durations[task, number] < course.ends[task]:
+        course.ends[task] = now + jobs.durations[task, number]
+        out.won[task] = number
+        counts[ENDS] = _push(course.times, course.heap, counts[ENDS], course.ends[task], task)
+    if not copy:
+        if task == jobs.first[job]:
+            out.started[job] = now
+        course.upcoming[job] += 1
+        if course.upcoming[job] == jobs.first[job + 1]:
+            counts[WAITING] -= 1
+
+
+@kernel
 def run_waves(
     machines: int,
-    rule: int,
-    most: int,
-    late_factor: float,
-    late_share: float,
-    machine_price: float,
-    look: float,
-    arrival: Floats,
-    order: Integers,
-    first: Integers,
-    law: Integers,
-    scale: Floats,
-    durations: Floats,
-    tables: Floats,
-    begins: Floats,
-    steps: Floats,
-    means: Floats,
-    paying: Floats,
+    rule: Rule,
+    jobs: Crowd,
+    tasks: Tasks,
+    laws: Laws,
     unit: Floats,
-    started: Floats,
-    finish: Floats,
-    work: Floats,
-    copies: Integers,
-    won: Integers,
+    out: Outcome,
 ) -> float:
     """Run jobs to their end under one rule.
 
@@ -96,191 +345,67 @@ def run_waves(
     ----------
     machines : int
         M single-slot machines.
-    rule : int
-        ``NO_COPIES``, ``EVERY_TASK``, ``LATE_TASKS`` or ``BY_SAVING``.
-    most : int
-        Largest number of copies of a task.
-    late_factor, late_share : float
-        ``LATE_TASKS``: a task is late when it has run ``late_factor`` times the median of the
-        finished ones, once ``late_share`` of its job's tasks have finished.
-    machine_price : float
-        ``BY_SAVING``: seconds of flowtime that a machine second is worth beyond the delay it
-        causes.
-    look : float
-        While machines idle, running tasks are looked at so often; an assessment by saving is
-        taken as it is for so long, unless its job changes.
-    arrival : ndarray, shape (jobs,)
-        Seconds, ascending.
-    order : ndarray of int64, shape (jobs,)
-        Place of each job in the queue, lower first.
-    first : ndarray of int64, shape (jobs + 1,)
-        First task of each job.
-    law, scale : ndarray, shape (tasks,)
-        Law of each task's durations and their factor: what rules know.
-    durations : ndarray, shape (tasks, most)
-        Seconds that each copy would run: what happens.
-    tables, begins, steps, means, paying
-        Laws of unit scale: ln S at knots in ln t, the first knot, their distance; mean; the age
-        from which a copy costs no machine time.
+    rule : Rule
+        What a free machine takes.
+    jobs : Crowd
+        The jobs.
+    tasks : Tasks
+        Their tasks, none begun; written.
+    laws : Laws
+        What rules know of durations.
     unit : ndarray, shape (points,)
         Grid of `assess`, from 0 up.
-    started, finish, work : ndarray, shape (jobs,)
-        Receive the start of a job's first task, its end, and its machine seconds.
-    copies, won : ndarray of int64, shape (tasks,)
-        Receive the copies begun, and which of them ended first.
+    out : Outcome
+        Written.
 
     Returns
     -------
     float
         Machine seconds of all copies that did not win.
     """
-    jobs, tasks = arrival.shape[0], law.shape[0]
-    free = machines
-    begun = np.empty((tasks, most))
-    ends = np.full(tasks, np.inf)
-    done = np.zeros(tasks, dtype=np.bool_)
-    upcoming = first[:-1].copy()
-    remaining = first[1:] - first[:-1]
-    queue = np.empty(jobs, dtype=np.int64)
-    by_place = np.empty(jobs, dtype=np.int64)
-    for job in range(jobs):
-        by_place[order[job]] = job
-    # Arrived jobs that are not done, in the order of the queue.
-    active = 0
-    waiting = 0
-    offered = 0.0
-    assessed = np.full(jobs, -np.inf)
-    owner = np.empty(tasks, dtype=np.int64)
-    for job in range(jobs):
-        owner[first[job] : first[job + 1]] = job
-    saving, extra = np.zeros(tasks), np.zeros(tasks)
-    times, heap = np.empty(tasks * most), np.empty(tasks * most, dtype=np.int64)
-    size = 0
-    next_job = 0
-    now = 0.0
-    left = jobs
-    wasted = 0.0
-    tick = np.inf
-    while left > 0:
-        while size > 0 and times[0] != ends[heap[0]]:
-            size = _pop(times, heap, size)  # an end that a faster copy has overtaken
-        end = times[0] if size > 0 else np.inf
-        arrive = arrival[next_job] if next_job < jobs else np.inf
+    course = _set_out(machines, jobs, tasks)
+    counts = course.counts
+    gains = Gains(np.zeros(len(tasks.law)), np.zeros(len(tasks.law)))
+    offered, wasted, tick = 0.0, 0.0, np.inf
+    while counts[LEFT] > 0:
+        end = _next_end(course)
+        arrive = np.inf
+        if counts[ARRIVED] < len(jobs.arrival):
+            arrive = jobs.arrival[counts[ARRIVED]]
         now = min(end, arrive, tick)
         tick = np.inf
         if end == now:
-            task = heap[0]
-            size = _pop(times, heap, size)
-            done[task] = True
-            ends[task] = -1.0
-            job = owner[task]
-            for c in range(copies[task]):
-                work[job] += now - begun[task, c]
-                if c != won[task]:
-                    wasted += now - begun[task, c]
-            free += copies[task]
-            assessed[job] = -np.inf
-            remaining[job] -= 1
-            if remaining[job] == 0:
-                finish[job] = now
-                left -= 1
-                place = 0
-                while queue[place] != job:
-                    place += 1
-                for q in range(place, active - 1):
-                    queue[q] = queue[q + 1]
-                active -= 1
+            wasted = _end(now, wasted, jobs, tasks, course, out)
         elif arrive == now:
-            job = next_job
-            next_job += 1
-            place = active
-            while place > 0 and order[queue[place - 1]] > order[job]:
-                queue[place] = queue[place - 1]
-                place -= 1
-            queue[place] = job
-            active += 1
-            waiting += 1
-            for task in range(first[job], first[job + 1]):
-                offered += means[law[task]] * scale[task]
-        price = machine_price
-        if rule == BY_SAVING and free > 0:
+            offered = _arrive(offered, jobs, tasks, laws, course)
+        price = rule.machine_price
+        if rule.kind == BY_SAVING and counts[FREE] > 0:
             # A machine second delays by 1 / M each job that waits, and each that arrives before
             # the queue is empty: Q / (1 - load) of them, for work drains at M (1 - load).
             load = offered / (machines * now) if now > 0.0 else 1.0
-            delayed = waiting / max(1.0 - load, 1e-3)
+            delayed = counts[WAITING] / max(1.0 - load, 1e-3)
             price += delayed / machines
-            for q in range(active):
-                job = queue[q]
-                if upcoming[job] > first[job] and now - assessed[job] >= look:
-                    assessed[job] = now
-                    assess(
-                        job, now, first, upcoming, done, law, scale, copies, begun, tables,
-                        begins, steps, means, paying, most, unit, saving, extra,
-                    )  # fmt: skip
-        while free > 0:
-            chosen, copy = -1, False
-            if rule == EVERY_TASK:
-                # Copies of a task follow one another in the queue.
-                for q in range(active):
-                    job = queue[q]
-                    for task in range(first[job], upcoming[job]):
-                        if not done[task] and copies[task] < most:
-                            chosen, copy = task, True
-                            break
-                    if chosen < 0 and upcoming[job] < first[job + 1]:
-                        chosen = upcoming[job]
-                    if chosen >= 0:
-                        break
+            for q in range(counts[ACTIVE]):
+                job = course.queue[q]
+                begun = course.upcoming[job] > jobs.first[job]
+                if begun and now - course.assessed[job] >= rule.look:
+                    _look_at(job, now, jobs, tasks, laws, unit, course, gains)
+        while counts[FREE] > 0:
+            chosen, copy = -1, True
+            if rule.kind == EVERY_TASK:
+                chosen, copy = _next_of_full(jobs, tasks, course)
             else:
-                if rule == BY_SAVING:
-                    best = 0.0
-                    for q in range(active):
-                        job = queue[q]
-                        for task in range(first[job], upcoming[job]):
-                            if not done[task] and copies[task] < most:
-                                gain = saving[task] - price * extra[task]
-                                if gain > best:
-                                    best = gain
-                                    chosen, copy = task, True
-                if chosen < 0 and (waiting > 0 or rule == LATE_TASKS):
-                    for q in range(active):
-                        job = queue[q]
-                        if upcoming[job] < first[job + 1]:
-                            chosen = upcoming[job]
-                            break
-                        if rule == LATE_TASKS:
-                            chosen = _late_task(
-                                job, now, first, done, copies, begun, won, durations,
-                                remaining[job], most, late_factor, late_share,
-                            )  # fmt: skip
-                            if chosen >= 0:
-                                copy = True
-                                break
+                if rule.kind == BY_SAVING:
+                    chosen = _next_by_saving(price, jobs, tasks, course, gains)
+                if chosen < 0:
+                    chosen, copy = _next_in_turn(now, rule, jobs, tasks, course, out)
             if chosen < 0:
                 break
-            job = owner[chosen]
-            number = copies[chosen]
-            begun[chosen, number] = now
-            copies[chosen] += 1
-            free -= 1
-            if now + durations[chosen, number] < ends[chosen]:
-                ends[chosen] = now + durations[chosen, number]
-                won[chosen] = number
-                size = _push(times, heap, size, ends[chosen], chosen)
-            if not copy:
-                if chosen == first[job]:
-                    started[job] = now
-                upcoming[job] += 1
-                if upcoming[job] == first[job + 1]:
-                    waiting -= 1
-            if rule == BY_SAVING:
-                assessed[job] = now
-                assess(
-                    job, now, first, upcoming, done, law, scale, copies, begun, tables,
-                    begins, steps, means, paying, most, unit, saving, extra,
-                )  # fmt: skip
-        if free > 0 and free < machines and rule >= LATE_TASKS:
-            tick = now + look
+            _begin(chosen, copy, now, jobs, tasks, course, out)
+            if rule.kind == BY_SAVING:
+                _look_at(jobs.owner[chosen], now, jobs, tasks, laws, unit, course, gains)
+        if 0 < counts[FREE] < machines and rule.kind >= LATE_TASKS:
+            tick = now + rule.look
     return wasted
 
 
@@ -288,32 +413,28 @@ def run_waves(
 def _late_task(
     job: int,
     now: float,
-    first: Integers,
-    done: NDArray[np.bool_],
-    copies: Integers,
-    begun: Floats,
-    won: Integers,
-    durations: Floats,
+    rule: Rule,
+    jobs: Crowd,
+    tasks: Tasks,
     remaining: int,
-    most: int,
-    late_factor: float,
-    late_share: float,
+    won: Integers,
 ) -> int:
     """Return the task that has run longest among the late ones of a job, or -1."""
-    total = first[job + 1] - first[job]
-    if remaining == 0 or (total - remaining) < late_share * total or total == remaining:
+    low, high = jobs.first[job], jobs.first[job + 1]
+    total = high - low
+    if remaining == 0 or (total - remaining) < rule.late_share * total or total == remaining:
         return -1
     finished = np.empty(total - remaining)
     n = 0
-    for task in range(first[job], first[job + 1]):
-        if done[task]:
-            finished[n] = durations[task, won[task]]
+    for task in range(low, high):
+        if tasks.done[task]:
+            finished[n] = jobs.durations[task, won[task]]
             n += 1
-    limit = late_factor * np.median(finished)
+    limit = rule.late_factor * np.median(finished)
     chosen, longest = -1, limit
-    for task in range(first[job], first[job + 1]):
-        if not done[task] and copies[task] < most:
-            age = now - begun[task, copies[task] - 1]
+    for task in range(low, high):
+        if not tasks.done[task] and tasks.copies[task] < tasks.begun.shape[1]:
+            age = now - tasks.begun[task, tasks.copies[task] - 1]
             if age > longest:
                 chosen, longest = task, age
     return chosen
