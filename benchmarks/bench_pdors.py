@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from tests.every_cost import cost_bounds
 
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.kernels.slots.choices import slot_choices
+from shadowprice.kernels.slots.choices import Gains, Slots, slot_choices
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
-from shadowprice.kernels.slots.placement import EXACT, GREEDY, RANDOMISED
+from shadowprice.kernels.slots.placement import EXACT, GREEDY, RANDOMISED, Method, Pairs
+from shadowprice.kernels.slots.polygons import Slot
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -122,8 +123,8 @@ def relaxations() -> None:
         cold = warm = apart = 0.0
 
         def path(t: int) -> Floats:
-            slot = (price_w[t], price_s[t], free[t], WORKER, SERVER)  # noqa: B023  # called at once
-            return solve_slots_lp(*slot, workers, servers, False, NONE)[0]  # noqa: B023
+            slot = Slot(price_w[t], price_s[t], free[t], WORKER, SERVER)  # noqa: B023  # called at once
+            return solve_slots_lp(slot, workers, servers, False, NONE)[0]  # noqa: B023
 
         ours = median_time(lambda: [path(t) for t in range(slots)], 9)  # noqa: B023
         for t in range(slots):
@@ -170,21 +171,11 @@ def decisions() -> None:
 
             def place(method: int = method) -> Floats:
                 return slot_choices(
-                    price_w,  # noqa: B023  # called at once
-                    price_s,  # noqa: B023
-                    free,  # noqa: B023
-                    WORKER,
-                    SERVER,
-                    workers,  # noqa: B023
+                    Slots(price_w, price_s, free, WORKER, SERVER),  # noqa: B023  # called at once
+                    Pairs(workers, servers),  # noqa: B023
                     servers,  # noqa: B023
-                    servers,  # noqa: B023
-                    gains,  # noqa: B023
-                    internal_gains,  # noqa: B023
-                    method,
-                    False,
-                    1.006,
-                    0.5,
-                    1000,
+                    Gains(gains, internal_gains),  # noqa: B023
+                    Method(method, False, 1.006, 0.5, 1000),
                     streams,  # noqa: B023
                 )[0]
 

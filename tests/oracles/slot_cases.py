@@ -29,13 +29,8 @@ class Slot:
 
     @property
     def place(self) -> tuple[Floats, Floats, Integers, Integers, Integers]:
-        """The arguments that every kernel begins with."""
+        """The machines as the job sees them."""
         return self.price_worker, self.price_server, self.free, self.worker, self.server
-
-    @property
-    def arguments(self) -> tuple[object, ...]:
-        """Those and the pairs."""
-        return (*self.place, self.workers, self.servers)
 
 
 def random_slot(rng: np.random.Generator, *, wide_prices: bool = False) -> Slot:

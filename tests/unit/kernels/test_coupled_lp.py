@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
+from shadowprice.kernels.slots.polygons import Slot as Machines
 from shadowprice.kernels.slots.polygons import group_machines, slot_corners
 from tests.oracles.slot_cases import Slot, polygon_corners, random_slot
 from tests.oracles.slot_placement import solve_slot
@@ -13,7 +14,9 @@ NONE = np.zeros((0, 0, 0))
 
 def solve(slot: Slot, whole: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     points = np.zeros((len(slot.workers), 2, slot.machines))
-    cost, duals, _ = solve_slots_lp(*slot.arguments, whole, points)
+    cost, duals, _ = solve_slots_lp(
+        Machines(*slot.place), slot.workers, slot.servers, whole, points
+    )
     return cost, duals, points
 
 
@@ -122,7 +125,7 @@ def test_classes_look_only_at_what_the_job_asks_for() -> None:
     free = np.array([[4, 1], [4, 2], [3, 1], [4, 3]])
     price = np.array([1.0, 1.0, 1.0, np.inf])
     worker, server = np.array([1, 0]), np.array([2, 0])
-    first, count, following, classes = group_machines(price, price, free, worker, server)
+    first, count, following, classes = group_machines(Machines(price, price, free, worker, server))
     assert classes == 2
     assert first[:2].tolist() == [0, 2]
     assert count[:2].tolist() == [2, 1]
@@ -135,7 +138,7 @@ def test_hull_is_the_hull_of_the_integer_points() -> None:
         free = rng.integers(0, 40, (1, 2))
         worker, server = rng.integers(1, 9, (2, 2))
         one = np.ones(1)
-        begin, w, s, *_ = slot_corners(one, one, free, worker, server, 12, 9, True)
+        begin, w, s, *_ = slot_corners(Machines(one, one, free, worker, server), 12, 9, True)
         grid = np.array([(x, y) for x in range(13) for y in range(10)])
         inside = grid[(np.outer(grid[:, 0], worker) + np.outer(grid[:, 1], server) <= free).all(1)]
         if len(begin) == 1:
@@ -179,6 +182,10 @@ def test_undeclared_bandwidth_and_huge_amounts_stay_exact() -> None:
     worker, server = np.array([10**9, 10**12]), np.array([10**10, 0])
     price = np.array([1.0, 2.0])
     cost, _, _ = solve_slots_lp(
-        price, price, free, worker, server, np.arange(1, 10), np.zeros(9, np.int64), False, NONE
+        Machines(price, price, free, worker, server),
+        np.arange(1, 10),
+        np.zeros(9, np.int64),
+        False,
+        NONE,
     )
     assert cost.tolist() == [1, 2, 3, 5, 7, 9, 11, 13, np.inf]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
-from shadowprice.kernels.slots.rounding import gain_factor, mix, round_feasibly, uniform
+from shadowprice.kernels.slots.polygons import Slot as Machines
+from shadowprice.kernels.slots.rounding import Wanted, gain_factor, mix, round_feasibly, uniform
 from tests.oracles.slot_cases import Slot, random_slot, round_literally
 
 TRIES = 10**9
@@ -19,7 +20,7 @@ def stream(seed: int) -> np.uint64:
 
 def relax(slot: Slot) -> tuple[np.ndarray, np.ndarray]:
     points = np.zeros((len(slot.workers), 2, slot.machines))
-    cost, _, _ = solve_slots_lp(*slot.arguments, False, points)
+    cost, _, _ = solve_slots_lp(Machines(*slot.place), slot.workers, slot.servers, False, points)
     return cost, points
 
 
@@ -48,12 +49,8 @@ def rounded(
     rounds, chance = round_feasibly(
         w,
         s,
-        slot.free,
-        slot.worker,
-        slot.server,
-        int(slot.workers[i]),
-        int(slot.servers[i]),
-        int(slot.workers[-1]),
+        Machines(*slot.place),
+        Wanted(int(slot.workers[i]), int(slot.servers[i]), int(slot.workers[-1])),
         gain,
         tries,
         stream(seed),

@@ -6,16 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.kernels.slots.choices import internal_rivals, slot_choices
+from shadowprice.kernels.slots.choices import Gains, Slots, internal_rivals, slot_choices
 from shadowprice.kernels.slots.placement import (
     EXACT,
     GREEDY,
     RANDOMISED,
     REPAIRED,
     SEARCHED,
+    Method,
+    Pairs,
     place_external,
     place_internal,
 )
+from shadowprice.kernels.slots.polygons import Slot as Machines
 from shadowprice.kernels.slots.rounding import mix
 from tests.oracles.pdors_schedule import best_payoff
 from tests.oracles.slot_cases import Slot, random_slot
@@ -39,13 +42,10 @@ def place(
     if enough is None:
         enough = np.full(len(slot.workers), np.inf)
     cost, relaxed, rounds = place_external(
-        *slot.arguments,
+        Machines(*slot.place),
+        Pairs(slot.workers, slot.servers),
         enough,
-        method,
-        spread,
-        gain,
-        0.5,
-        tries,
+        Method(method, spread, gain, 0.5, tries),
         np.uint64(mix(np.uint64(seed), 5)),
         only,
         at_w,
@@ -139,7 +139,7 @@ def test_internal_choice_is_the_cheapest_machine_that_holds_all() -> None:
     held = 0
     for _ in range(200):
         slot = random_slot(rng)
-        cost, machine = place_internal(*slot.arguments)
+        cost, machine = place_internal(Machines(*slot.place), slot.workers, slot.servers)
         for i, (w, s) in enumerate(zip(slot.workers, slot.servers, strict=True)):
             fits = (w * slot.worker + s * slot.server <= slot.free).all(axis=1)
             price = np.where(fits, w * slot.price_worker + s * slot.price_server, np.inf)
@@ -151,7 +151,7 @@ def test_internal_choice_is_the_cheapest_machine_that_holds_all() -> None:
 
 def test_one_machine_not_allowed_holds_nothing() -> None:
     slot = random_slot(np.random.default_rng(3))
-    cost, machine = place_internal(*slot.place, slot.workers, np.zeros(0, dtype=np.int64))
+    cost, machine = place_internal(Machines(*slot.place), slot.workers, np.zeros(0, dtype=np.int64))
     assert np.isinf(cost).all()
     assert (machine == -1).all()
 
@@ -186,21 +186,11 @@ def test_schedules_are_the_optimum_of_the_whole_problem(literal: bool) -> None:
         required = int(rng.integers(20, 200))
         utility = np.sort(rng.uniform(0, 20, slots))[::-1].copy()
         cost, *_ = slot_choices(
-            price @ worker,
-            price @ server,
-            free,
-            worker,
-            server,
-            workers,
-            servers,
+            Slots(price @ worker, price @ server, free, worker, server),
+            Pairs(workers, servers),
             internal_servers,
-            gains,
-            internal_gains,
-            EXACT,
-            literal,
-            1.006,
-            0.5,
-            100,
+            Gains(gains, internal_gains),
+            Method(EXACT, literal, 1.006, 0.5, 100),
             np.arange(slots, dtype=np.uint64),
         )
         found = best_schedule(cost, np.concatenate([gains, internal_gains]), required, utility)
@@ -240,7 +230,8 @@ def test_machines_without_a_finite_price_are_not_used(method: int) -> None:
         np.arange(1, 5),
     )
     assert place(slot, method)[0].tolist() == [2.0, 5.0, 8.0, np.inf]
-    assert place_internal(*slot.arguments)[0].tolist() == [2.0, np.inf, np.inf, np.inf]
+    cost, _ = place_internal(Machines(*slot.place), slot.workers, slot.servers)
+    assert cost.tolist() == [2.0, np.inf, np.inf, np.inf]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -254,21 +245,17 @@ def test_rate_of_a_choice_is_that_of_its_placement(method: int, literal: bool) -
         held = np.zeros(0, dtype=np.int64) if literal else slot.servers
         seed = np.uint64(mix(np.uint64(0), 5))
         cost, machine, relaxed, _ = slot_choices(
-            slot.price_worker[None],
-            slot.price_server[None],
-            slot.free[None],
-            slot.worker,
-            slot.server,
-            slot.workers,
-            slot.servers,
+            Slots(
+                slot.price_worker[None],
+                slot.price_server[None],
+                slot.free[None],
+                slot.worker,
+                slot.server,
+            ),
+            Pairs(slot.workers, slot.servers),
             held,
-            slot.workers,
-            slot.workers,
-            method,
-            literal,
-            1.006,
-            0.5,
-            1000,
+            Gains(slot.workers, slot.workers),
+            Method(method, literal, 1.006, 0.5, 1000),
             np.array([seed]),
         )
         choices = len(slot.workers)

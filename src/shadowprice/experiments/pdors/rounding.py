@@ -14,9 +14,10 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.experiments.pdors.setting import SLOT, cluster, workload
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
-from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, place_external
+from shadowprice.kernels.slots.choices import slot_at
+from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place_external
 from shadowprice.policies.pdors.parameters import PdorsParameters
-from shadowprice.policies.pdors.planner import PdorsPlanner
+from shadowprice.policies.pdors.planner import PdorsPlanner, pairs_of
 from shadowprice.policies.pdors.policy import Pdors
 from shadowprice.policies.pdors.quotes import Choices
 from shadowprice.simulator.driver import Simulation
@@ -74,7 +75,7 @@ class Probe(Pdors):
         for job in event.jobs:
             planner.follow(view.ledger)
             choices = planner.choices(job, view)
-            count = len(choices.price_worker)
+            count = len(choices.cost)
             for state in np.unique(np.linspace(0, count - 1, self._states).astype(int)):
                 self.found.append(_placements(job, choices, int(state)))
             yield from super().decide(view, JobsArrived(event.slot, (job,)))
@@ -104,21 +105,13 @@ def _placements(job: Job, choices: Choices, state: int) -> pl.DataFrame:
 def _place(
     job: Job, choices: Choices, state: int, method: int, gain: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    machines = choices.price_worker.shape[1]
+    slot = slot_at(choices.slots, state)
+    machines = len(slot.free)
     return place_external(
-        choices.price_worker[state],
-        choices.price_server[state],
-        choices.room[state],
-        choices.worker,
-        choices.server,
-        job.worker_counts.copy(),
-        job.ps_counts.copy(),
+        slot,
+        pairs_of(job),
         np.full(len(job.worker_counts), np.inf),
-        method,
-        False,
-        gain,
-        1.0,
-        TRIES,
+        Method(method, False, gain, 1.0, TRIES),
         choices.streams[state],
         -1,
         np.zeros(machines, dtype=np.int64),

@@ -3,11 +3,14 @@
 What comes out feeds `horizon.best_schedule`, which carries Algorithms 2 and 3.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.slots.placement import place_external, place_internal
+from shadowprice.kernels.slots.placement import Method, Pairs, place_external, place_internal
+from shadowprice.kernels.slots.polygons import Slot
 
 
 @kernel
@@ -37,39 +40,66 @@ def internal_rivals(
     return enough
 
 
+class Slots(NamedTuple):
+    """Distinct slots as one job sees them: `polygons.Slot` with a row for each.
+
+    Attributes
+    ----------
+    price_worker, price_server : ndarray of float64, shape (slots, machines)
+        Prices of a worker and of a parameter server.
+    free : ndarray of int64, shape (slots, machines, resources)
+        Free amounts.
+    worker, server : ndarray of int64, shape (resources,)
+        What a worker and a parameter server ask for.
+    """
+
+    price_worker: NDArray[np.float64]
+    price_server: NDArray[np.float64]
+    free: NDArray[np.int64]
+    worker: NDArray[np.int64]
+    server: NDArray[np.int64]
+
+
+class Gains(NamedTuple):
+    """Progress units of each number of workers, int64, at the external and the internal rate."""
+
+    external: NDArray[np.int64]
+    internal: NDArray[np.int64]
+
+
+@kernel
+def slot_at(slots: Slots, row: int) -> Slot:
+    """Return one of the slots."""
+    return Slot(
+        slots.price_worker[row],
+        slots.price_server[row],
+        slots.free[row],
+        slots.worker,
+        slots.server,
+    )
+
+
 @kernel
 def slot_choices(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
-    workers: NDArray[np.int64],
-    servers: NDArray[np.int64],
+    slots: Slots,
+    pairs: Pairs,
     internal_servers: NDArray[np.int64],
-    gains: NDArray[np.int64],
-    internal_gains: NDArray[np.int64],
-    method: int,
-    spread: bool,
-    gain: float,
-    delta: float,
-    tries: int,
+    gains: Gains,
+    method: Method,
     streams: NDArray[np.uint64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     """Cost every number of workers, at either rate, in every distinct slot.
 
     Parameters
     ----------
-    price_worker, price_server : ndarray of float64, shape (slots, machines)
-        Prices of a worker and of a parameter server, one row for slots in the same state.
-    free : ndarray of int64, shape (slots, machines, resources)
-        Free amounts.
-    worker, server, workers, servers, method, spread, gain, delta, tries
+    slots : Slots
+        A row for slots in the same state.
+    pairs, method
         As in `placement.place_external`.
     internal_servers : ndarray of int64, shape (choices,) or (0,)
         As in `placement.place_internal`.
-    gains, internal_gains : ndarray of int64, shape (choices,)
-        Progress units of each number of workers at each rate.
+    gains : Gains
+        What each choice adds.
     streams : ndarray of uint64, shape (slots,)
         Selects the draws of each row.
 
@@ -87,41 +117,24 @@ def slot_choices(
 
     Notes
     -----
-    Where `internal_servers` are `servers`, no external choice that is left stands on one machine:
-    it would cost at least its internal rival. Where they are not, `spread` sees to it. So a plan's
-    rate is always the one that its placement has by Fact 1.
+    Where `internal_servers` are the pairs' servers, no external choice that is left stands on one
+    machine: it would cost at least its internal rival. Where they are not, `Method.spread` sees to
+    it. So a plan's rate is always the one that its placement has by Fact 1.
     """
-    slots, machines = price_worker.shape
-    choices = len(workers)
-    cost = np.empty((slots, 2 * choices))
-    machine = np.empty((slots, choices), np.int64)
-    relaxed = np.empty((slots, choices))
-    rounds = np.empty((slots, choices), np.int64)
+    count, machines = slots.price_worker.shape
+    choices = len(pairs.workers)
+    cost = np.empty((count, 2 * choices))
+    machine = np.empty((count, choices), np.int64)
+    relaxed = np.empty((count, choices))
+    rounds = np.empty((count, choices), np.int64)
     scratch_w = np.zeros(machines, np.int64)
     scratch_s = np.zeros(machines, np.int64)
-    for t in range(slots):
-        cost[t, choices:], machine[t] = place_internal(
-            price_worker[t], price_server[t], free[t], worker, server, workers, internal_servers
-        )
-        enough = internal_rivals(cost[t, choices:], gains, internal_gains)
+    for t in range(count):
+        slot = slot_at(slots, t)
+        cost[t, choices:], machine[t] = place_internal(slot, pairs.workers, internal_servers)
+        enough = internal_rivals(cost[t, choices:], gains.external, gains.internal)
         cost[t, :choices], relaxed[t], rounds[t] = place_external(
-            price_worker[t],
-            price_server[t],
-            free[t],
-            worker,
-            server,
-            workers,
-            servers,
-            enough,
-            method,
-            spread,
-            gain,
-            delta,
-            tries,
-            streams[t],
-            -1,
-            scratch_w,
-            scratch_s,
+            slot, pairs, enough, method, streams[t], -1, scratch_w, scratch_s
         )
         for i in range(choices):
             if cost[t, i] >= enough[i]:

@@ -17,11 +17,13 @@ variables then vanish at once (their rows of the inverse are independent), so th
 parameter strictly grows from pivot to pivot and no basis comes twice, equal prices or not.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.slots.polygons import slot_corners
+from shadowprice.kernels.slots.polygons import Corners, Slot, slot_corners
 
 TIE = 1e-11
 """Weights closer than this are equal; the infinitesimal part decides."""
@@ -32,51 +34,65 @@ ROUNDING = 8e-16
 WORKER_SURPLUS = -1
 SERVER_SURPLUS = -2
 
-# Rows of the float state and of the integer state; see `start_path`.
+# Rows of `Path.state` and of `Path.basis`.
 DEMAND_W, DEMAND_S, KEY_W, KEY_S, KEY_COST, WEIGHT_0, WEIGHT_1, DUAL_W, DUAL_S = range(9)
 FLOATS = 9
 COLUMN_0, COLUMN_1, OWNER_0, OWNER_1, PIVOTS = range(5)
 INTEGERS = 5
 
 
-@kernel
-def start_path(
-    begin: NDArray[np.int64],
-    key: NDArray[np.int64],
-    state: NDArray[np.float64],
-    basis: NDArray[np.int64],
-) -> None:
-    """Set the basis that is optimal for no demand at all.
+class Path(NamedTuple):
+    """An optimal basis, on its way along rising demands.
 
-    Parameters
+    Attributes
     ----------
-    begin : ndarray of int64, shape (classes + 1,)
-        Where each class's corners begin in the corner arrays; its origin comes first.
     key : ndarray of int64, shape (classes,)
-        Key corner of each class; written.
+        Key corner of each class.
     state : ndarray of float64, shape (FLOATS,)
-        Demands, sums over key corners, weights of the two columns, duals; written.
+        Demands, sums over key corners, weights of the two columns, duals.
     basis : ndarray of int64, shape (INTEGERS,)
-        The two columns (a corner or a surplus), their classes, pivots so far; written.
+        The two columns (a corner or a surplus), their classes, pivots so far.
     """
-    key[:] = begin[:-1]
-    state[:] = 0.0
+
+    key: NDArray[np.int64]
+    state: NDArray[np.float64]
+    basis: NDArray[np.int64]
+
+
+class Column(NamedTuple):
+    """A basic column, relative to its class's key corner, or a surplus."""
+
+    w: float
+    s: float
+    cost: float
+
+
+class Row(NamedTuple):
+    """A row of the inverse of the two columns, for either demand."""
+
+    w: float
+    s: float
+
+
+@kernel
+def start_path(corners: Corners) -> Path:
+    """Return the basis that is optimal for no demand at all."""
+    key = corners.begin[:-1].copy()
+    state = np.zeros(FLOATS)
+    basis = np.empty(INTEGERS, np.int64)
     basis[COLUMN_0] = WORKER_SURPLUS
     basis[COLUMN_1] = SERVER_SURPLUS
     basis[OWNER_0] = -1
     basis[OWNER_1] = -1
     basis[PIVOTS] = 0
+    return Path(key, state, basis)
 
 
 @kernel
-def _sum_keys(
-    w: NDArray[np.float64],
-    s: NDArray[np.float64],
-    cost: NDArray[np.float64],
-    key: NDArray[np.int64],
-    state: NDArray[np.float64],
-) -> None:
+def _sum_keys(corners: Corners, path: Path) -> None:
     """Sum workers, servers and cost over the key corners, afresh: no drift."""
+    w, s, cost = corners.w, corners.s, corners.cost
+    key, state = path.key, path.state
     sum_w, sum_s, sum_cost = 0.0, 0.0, 0.0
     for c in range(len(key)):
         sum_w += w[key[c]]
@@ -88,26 +104,118 @@ def _sum_keys(
 
 
 @kernel
-def advance(
-    begin: NDArray[np.int64],
-    w: NDArray[np.float64],
-    s: NDArray[np.float64],
-    cost: NDArray[np.float64],
-    key: NDArray[np.int64],
-    state: NDArray[np.float64],
-    basis: NDArray[np.int64],
-    workers: float,
-    servers: float,
-) -> bool:
+def _column(corners: Corners, path: Path, place: int) -> Column:
+    """Return a basic column, the first or the second."""
+    at = path.basis[COLUMN_0 + place]
+    if at == WORKER_SURPLUS:
+        return Column(-1.0, 0.0, 0.0)
+    if at == SERVER_SURPLUS:
+        return Column(0.0, -1.0, 0.0)
+    k = path.key[path.basis[OWNER_0 + place]]
+    return Column(
+        corners.w[at] - corners.w[k],
+        corners.s[at] - corners.s[k],
+        corners.cost[at] - corners.cost[k],
+    )
+
+
+@kernel
+def _first_to_vanish(path: Path, row_0: Row, row_1: Row, start: Row, along: Row) -> int:
+    """Say which basic variable vanishes first between the demands `start` and the new ones.
+
+    Four candidates: the two columns (0, 1) and their classes' key corners (2, 3); -1 for none.
+    """
+    column_0, column_1 = path.basis[COLUMN_0], path.basis[COLUMN_1]
+    owner_0, owner_1 = path.basis[OWNER_0], path.basis[OWNER_1]
+    rest_w, rest_s = start.w - path.state[KEY_W], start.s - path.state[KEY_S]
+    x_0 = row_0.w * rest_w + row_0.s * rest_s
+    x_1 = row_1.w * rest_w + row_1.s * rest_s
+    leaving = -1
+    first, first_1, first_2 = 1.0, 0.0, 0.0
+    for i in range(4):
+        if i == 0:
+            value, row_w, row_s = x_0, row_0.w, row_0.s
+        elif i == 1:
+            value, row_w, row_s = x_1, row_1.w, row_1.s
+        elif i == 2:
+            if column_0 < 0:
+                continue
+            value, row_w, row_s = 1.0 - x_0, -row_0.w, -row_0.s
+            if owner_1 == owner_0:
+                value, row_w, row_s = value - x_1, row_w - row_1.w, row_s - row_1.s
+        else:
+            if column_1 < 0 or owner_1 == owner_0:
+                continue
+            value, row_w, row_s = 1.0 - x_1, -row_1.w, -row_1.s
+        down = -(row_w * along.w + row_s * along.s)
+        if down <= TIE * (abs(row_w * along.w) + abs(row_s * along.s)):
+            continue
+        when = max(value, 0.0) / down
+        when_1, when_2 = -row_w / down, -row_s / down
+        if abs(value - first * down) > TIE:
+            sooner = when < first
+        elif when_1 != first_1:
+            sooner = when_1 < first_1
+        else:
+            sooner = when_2 < first_2
+        if sooner:
+            first, first_1, first_2 = when, when_1, when_2
+            leaving = i
+    return leaving
+
+
+@kernel
+def _entering(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, int]:
+    """Return the column whose reduced cost a turn of the duals uses up first, and its class.
+
+    The dual ratio test; the column is -3 where none answers.
+    """
+    w, s, cost = corners.w, corners.s, corners.cost
+    column_0, column_1 = path.basis[COLUMN_0], path.basis[COLUMN_1]
+    row_w, row_s = row.w, row.s
+    dual_w, dual_s = duals.w, duals.s
+    best, best_slope, entering, owner = np.inf, 0.0, -3, -1
+    if WORKER_SURPLUS not in (column_0, column_1) and row_w > 0.0:
+        best, best_slope, entering = max(dual_w, 0.0) / row_w, row_w, WORKER_SURPLUS
+    if SERVER_SURPLUS not in (column_0, column_1) and row_s > 0.0:
+        ratio = max(dual_s, 0.0) / row_s
+        if ratio < best or (ratio == best and row_s > best_slope):
+            best, best_slope, entering = ratio, row_s, SERVER_SURPLUS
+    for c in range(len(path.key)):
+        k = path.key[c]
+        k_w, k_s, k_cost = w[k], s[k], cost[k]
+        for j in range(corners.begin[c], corners.begin[c + 1]):
+            part_w, part_s = w[j] - k_w, s[j] - k_s
+            slope = -(row_w * part_w + row_s * part_s)
+            if slope <= 0.0:
+                continue
+            reduced = (cost[j] - k_cost) - dual_w * part_w - dual_s * part_s
+            # The comparison that most corners fail, without a division.
+            if reduced > best * slope:
+                continue
+            if slope <= TIE * (abs(row_w * part_w) + abs(row_s * part_s)):
+                continue
+            if reduced < ROUNDING * (
+                cost[j] + k_cost + abs(dual_w * part_w) + abs(dual_s * part_s)
+            ):
+                reduced = 0.0
+            ratio = reduced / slope
+            if ratio < best or slope > best_slope:
+                best, best_slope, entering, owner = ratio, slope, j, c
+    if entering < 0:
+        owner = -1
+    return entering, owner
+
+
+@kernel
+def advance(corners: Corners, path: Path, workers: float, servers: float) -> bool:
     """Move an optimal basis along a straight line to new demands.
 
     Parameters
     ----------
-    begin : ndarray of int64, shape (classes + 1,)
-        Where each class's corners begin.
-    w, s, cost : ndarray of float64, shape (corners,)
-        Workers, servers and cost of each corner; costs are not negative.
-    key, state, basis
+    corners : Corners
+        The classes; costs are not negative.
+    path : Path
         The basis, of `start_path` or of an `advance` that returned True; updated.
     workers, servers : float
         The new demands, m_w and m_p.
@@ -122,121 +230,40 @@ def advance(
     RuntimeError
         If the pivots do not end, which would be a defect of this method.
     """
-    from_w, from_s = state[DEMAND_W], state[DEMAND_S]
-    along_w, along_s = workers - from_w, servers - from_s
+    key, state, basis = path
+    start = Row(state[DEMAND_W], state[DEMAND_S])
+    along = Row(workers - start.w, servers - start.s)
     state[DEMAND_W], state[DEMAND_S] = workers, servers
-    classes = len(key)
-    limit = basis[PIVOTS] + 1000 + 20 * len(w)
+    limit = basis[PIVOTS] + 1000 + 20 * len(corners.w)
     leaving = -1
     while True:
-        column_0, column_1 = basis[COLUMN_0], basis[COLUMN_1]
-        owner_0, owner_1 = basis[OWNER_0], basis[OWNER_1]
-        # The two columns, relative to their classes' key corners.
-        a_w, a_s, a_cost = -1.0, 0.0, 0.0
-        if column_0 == SERVER_SURPLUS:
-            a_w, a_s = 0.0, -1.0
-        elif column_0 >= 0:
-            k = key[owner_0]
-            a_w, a_s, a_cost = w[column_0] - w[k], s[column_0] - s[k], cost[column_0] - cost[k]
-        b_w, b_s, b_cost = -1.0, 0.0, 0.0
-        if column_1 == SERVER_SURPLUS:
-            b_w, b_s = 0.0, -1.0
-        elif column_1 >= 0:
-            k = key[owner_1]
-            b_w, b_s, b_cost = w[column_1] - w[k], s[column_1] - s[k], cost[column_1] - cost[k]
-        det = a_w * b_s - b_w * a_s
+        a, b = _column(corners, path, 0), _column(corners, path, 1)
+        det = a.w * b.s - b.w * a.s
         # Rows of the inverse: weight i = row_i . (demand - key sum).
-        r0_w, r0_s, r1_w, r1_s = b_s / det, -b_w / det, -a_s / det, a_w / det
-        dual_w = a_cost * r0_w + b_cost * r1_w
-        dual_s = a_cost * r0_s + b_cost * r1_s
+        row_0 = Row(b.s / det, -b.w / det)
+        row_1 = Row(-a.s / det, a.w / det)
+        duals = Row(a.cost * row_0.w + b.cost * row_1.w, a.cost * row_0.s + b.cost * row_1.s)
         if leaving < 0:
-            # Which basic variable vanishes first on the way from demand `from` (at 0) to the
-            # new one (at 1)? Four candidates: the two columns and their classes' key corners.
-            rest_w, rest_s = from_w - state[KEY_W], from_s - state[KEY_S]
-            x_0 = r0_w * rest_w + r0_s * rest_s
-            x_1 = r1_w * rest_w + r1_s * rest_s
-            first, first_1, first_2 = 1.0, 0.0, 0.0
-            for i in range(4):
-                if i == 0:
-                    value, row_w, row_s = x_0, r0_w, r0_s
-                elif i == 1:
-                    value, row_w, row_s = x_1, r1_w, r1_s
-                elif i == 2:
-                    if column_0 < 0:
-                        continue
-                    value, row_w, row_s = 1.0 - x_0, -r0_w, -r0_s
-                    if owner_1 == owner_0:
-                        value, row_w, row_s = value - x_1, row_w - r1_w, row_s - r1_s
-                else:
-                    if column_1 < 0 or owner_1 == owner_0:
-                        continue
-                    value, row_w, row_s = 1.0 - x_1, -r1_w, -r1_s
-                down = -(row_w * along_w + row_s * along_s)
-                if down <= TIE * (abs(row_w * along_w) + abs(row_s * along_s)):
-                    continue
-                when = max(value, 0.0) / down
-                when_1, when_2 = -row_w / down, -row_s / down
-                if abs(value - first * down) > TIE:
-                    sooner = when < first
-                elif when_1 != first_1:
-                    sooner = when_1 < first_1
-                else:
-                    sooner = when_2 < first_2
-                if sooner:
-                    first, first_1, first_2 = when, when_1, when_2
-                    leaving = i
+            leaving = _first_to_vanish(path, row_0, row_1, start, along)
             if leaving < 0:
                 rest_w, rest_s = workers - state[KEY_W], servers - state[KEY_S]
-                state[WEIGHT_0] = max(r0_w * rest_w + r0_s * rest_s, 0.0)
-                state[WEIGHT_1] = max(r1_w * rest_w + r1_s * rest_s, 0.0)
-                state[DUAL_W] = max(dual_w, 0.0)
-                state[DUAL_S] = max(dual_s, 0.0)
+                state[WEIGHT_0] = max(row_0.w * rest_w + row_0.s * rest_s, 0.0)
+                state[WEIGHT_1] = max(row_1.w * rest_w + row_1.s * rest_s, 0.0)
+                state[DUAL_W] = max(duals.w, 0.0)
+                state[DUAL_S] = max(duals.s, 0.0)
                 return True
             if leaving >= 2:
                 # A key corner leaves: it trades places with its column, which then leaves.
                 leaving -= 2
                 owner = basis[OWNER_0 + leaving]
                 key[owner], basis[COLUMN_0 + leaving] = basis[COLUMN_0 + leaving], key[owner]
-                _sum_keys(w, s, cost, key, state)
+                _sum_keys(corners, path)
                 continue
-        row_w, row_s = r0_w, r0_s
-        if leaving == 1:
-            row_w, row_s = r1_w, r1_s
-        # Dual ratio test: the column whose reduced cost a turn of the duals uses up first.
-        best, best_slope, entering, entering_owner = np.inf, 0.0, -3, -1
-        if WORKER_SURPLUS not in (column_0, column_1) and row_w > 0.0:
-            best, best_slope, entering = max(dual_w, 0.0) / row_w, row_w, WORKER_SURPLUS
-        if SERVER_SURPLUS not in (column_0, column_1) and row_s > 0.0:
-            ratio = max(dual_s, 0.0) / row_s
-            if ratio < best or (ratio == best and row_s > best_slope):
-                best, best_slope, entering = ratio, row_s, SERVER_SURPLUS
-        for c in range(classes):
-            k = key[c]
-            k_w, k_s, k_cost = w[k], s[k], cost[k]
-            for j in range(begin[c], begin[c + 1]):
-                part_w, part_s = w[j] - k_w, s[j] - k_s
-                slope = -(row_w * part_w + row_s * part_s)
-                if slope <= 0.0:
-                    continue
-                reduced = (cost[j] - k_cost) - dual_w * part_w - dual_s * part_s
-                # The comparison that most corners fail, without a division.
-                if reduced > best * slope:
-                    continue
-                if slope <= TIE * (abs(row_w * part_w) + abs(row_s * part_s)):
-                    continue
-                if reduced < ROUNDING * (
-                    cost[j] + k_cost + abs(dual_w * part_w) + abs(dual_s * part_s)
-                ):
-                    reduced = 0.0
-                ratio = reduced / slope
-                if ratio < best or slope > best_slope:
-                    best, best_slope, entering, entering_owner = ratio, slope, j, c
+        entering, owner = _entering(corners, path, row_1 if leaving == 1 else row_0, duals)
         if entering == -3:
             return False
-        if entering < 0:
-            entering_owner = -1
         basis[COLUMN_0 + leaving] = entering
-        basis[OWNER_0 + leaving] = entering_owner
+        basis[OWNER_0 + leaving] = owner
         basis[PIVOTS] += 1
         if basis[PIVOTS] > limit:
             raise RuntimeError("the coupled linear program does not settle: please report it")
@@ -244,13 +271,10 @@ def advance(
 
 
 @kernel
-def path_cost(
-    cost: NDArray[np.float64],
-    key: NDArray[np.int64],
-    state: NDArray[np.float64],
-    basis: NDArray[np.int64],
-) -> float:
+def path_cost(corners: Corners, path: Path) -> float:
     """Return the optimum at the demands last reached, the primal cost of the basis."""
+    key, state, basis = path
+    cost = corners.cost
     total: float = state[KEY_COST]
     for i in range(2):
         column = basis[COLUMN_0 + i]
@@ -261,31 +285,22 @@ def path_cost(
 
 @kernel
 def path_point(
-    w: NDArray[np.float64],
-    s: NDArray[np.float64],
-    key: NDArray[np.int64],
-    state: NDArray[np.float64],
-    basis: NDArray[np.int64],
-    first: NDArray[np.int64],
-    count: NDArray[np.int64],
-    following: NDArray[np.int64],
-    out_w: NDArray[np.float64],
-    out_s: NDArray[np.float64],
+    corners: Corners, path: Path, out_w: NDArray[np.float64], out_s: NDArray[np.float64]
 ) -> None:
     """Write the basic solution machine by machine, classes shared out corner by corner.
 
     Parameters
     ----------
-    w, s : ndarray of float64, shape (corners,)
-        Corners of the classes, `count` times those of one machine.
-    key, state, basis
+    corners : Corners
+        Corners of the classes, `members` times those of one machine.
+    path : Path
         The basis that `advance` reached.
-    first, count, following
-        The classes of `polygons.group_machines`.
     out_w, out_s : ndarray of float64, shape (machines,)
         Workers and servers on each machine; written. At most two machines stand between
         corners.
     """
+    _, w, s, _, first, count, following = corners
+    key, state, basis = path
     out_w[:] = 0.0
     out_s[:] = 0.0
     for c in range(len(key)):
@@ -322,11 +337,7 @@ def path_point(
 
 @kernel
 def solve_slots_lp(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    slot: Slot,
     workers: NDArray[np.int64],
     servers: NDArray[np.int64],
     whole: bool,
@@ -336,13 +347,8 @@ def solve_slots_lp(
 
     Parameters
     ----------
-    price_worker, price_server : ndarray of float64, shape (machines,)
-        Prices of a worker and of a parameter server on each machine, not negative; a machine
-        whose price is not finite is not used.
-    free : ndarray of int64, shape (machines, resources)
-        Free amounts, C^ in (3.23).
-    worker, server : ndarray of int64, shape (resources,)
-        alpha and beta.
+    slot : Slot
+        The machines.
     workers, servers : ndarray of int64, shape (demands,)
         m_w and m_p, neither falling.
     whole : bool
@@ -363,28 +369,14 @@ def solve_slots_lp(
     demands = len(workers)
     optima = np.full(demands, np.inf)
     duals = np.zeros((demands, 2))
-    begin, w, s, cost, first, count, following = slot_corners(
-        price_worker,
-        price_server,
-        free,
-        worker,
-        server,
-        workers[demands - 1],
-        servers[demands - 1],
-        whole,
-    )
-    key = np.empty(len(first), np.int64)
-    state = np.empty(FLOATS)
-    basis = np.empty(INTEGERS, np.int64)
-    start_path(begin, key, state, basis)
+    corners = slot_corners(slot, workers[demands - 1], servers[demands - 1], whole)
+    path = start_path(corners)
     for i in range(demands):
-        if not advance(begin, w, s, cost, key, state, basis, float(workers[i]), float(servers[i])):
+        if not advance(corners, path, float(workers[i]), float(servers[i])):
             break
-        optima[i] = path_cost(cost, key, state, basis)
-        duals[i, 0] = state[DUAL_W]
-        duals[i, 1] = state[DUAL_S]
+        optima[i] = path_cost(corners, path)
+        duals[i, 0] = path.state[DUAL_W]
+        duals[i, 1] = path.state[DUAL_S]
         if len(solutions) > 0:
-            path_point(
-                w, s, key, state, basis, first, count, following, solutions[i, 0], solutions[i, 1]
-            )
-    return optima, duals, basis[PIVOTS]
+            path_point(corners, path, solutions[i, 0], solutions[i, 1])
+    return optima, duals, path.basis[PIVOTS]

@@ -8,6 +8,8 @@ part of a better one: machines left with one such point are settled, and a dynam
 totals of the others finds the optimum.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,76 +17,202 @@ from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.slots.coupled_lp import (
     DUAL_S,
     DUAL_W,
-    FLOATS,
-    INTEGERS,
+    Path,
     advance,
     path_cost,
     start_path,
 )
 from shadowprice.kernels.slots.greedy import placement_cost
-from shadowprice.kernels.slots.polygons import most_servers, slot_corners
+from shadowprice.kernels.slots.polygons import Corners, Slot, most_servers, slot_corners
 
 EXACT = 1e-12
 """Costs closer than this, relative to the largest terms, are equal."""
 
 
+class Asked(NamedTuple):
+    """What is to be placed, and what the relaxation says each of it is worth.
+
+    Attributes
+    ----------
+    workers, servers : int
+        Wanted in all, m_w and m_p.
+    spread : bool
+        Forbid that everything stands on one machine.
+    dual_w, dual_s : float
+        Multipliers of the relaxation.
+    """
+
+    workers: int
+    servers: int
+    spread: bool
+    dual_w: float
+    dual_s: float
+
+
+class Core(NamedTuple):
+    """The points of each class that can be part of a better placement.
+
+    Attributes
+    ----------
+    begin : ndarray of int64, shape (classes + 1,)
+        Where each class's points begin.
+    w, s : ndarray of int64, shape (points,)
+        Workers and servers on one machine.
+    cost : ndarray of float64, shape (points,)
+        Reduced costs.
+    """
+
+    begin: NDArray[np.int64]
+    w: NDArray[np.int64]
+    s: NDArray[np.int64]
+    cost: NDArray[np.float64]
+
+
+class Loose(NamedTuple):
+    """Machines with several points in the core, and their classes."""
+
+    machine: NDArray[np.int64]
+    owner: NDArray[np.int64]
+
+
 @kernel
 def _core_points(
-    price_w: float,
-    price_s: float,
-    room: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
-    workers: int,
-    servers: int,
-    spread: bool,
-    dual_w: float,
-    dual_s: float,
-    base: float,
-    budget: float,
-    out_w: NDArray[np.int64],
-    out_s: NDArray[np.int64],
-    out_cost: NDArray[np.float64],
+    slot: Slot, machine: int, asked: Asked, base: float, budget: float, core: Core, at: int
 ) -> int:
-    """Write a machine's points whose reduced cost is within `budget`, if there is where to.
+    """Write a machine's points whose reduced cost is within `budget` into the core, from `at` on.
 
-    Returns how many there are, so that a first call with empty arrays says what to allocate.
+    Returns how many there are; a first call with an empty core says what to allocate.
     """
+    price_w, price_s = slot.price_worker[machine], slot.price_server[machine]
+    room, wanted = slot.free[machine], asked.servers
     points = 0
-    for w in range(workers + 1):
-        top = most_servers(room, worker, server, w, servers)
+    for w in range(asked.workers + 1):
+        top = most_servers(room, slot.worker, slot.server, w, wanted)
         if top < 0:
             break
         for s in range(top + 1):
-            if spread and w == workers and s == servers:
+            if asked.spread and w == asked.workers and s == wanted:
                 continue
-            reduced = (price_w * w + price_s * s) - dual_w * w - dual_s * s - base
+            reduced = (price_w * w + price_s * s) - asked.dual_w * w - asked.dual_s * s - base
             if reduced <= budget:
-                if len(out_w) > 0:
-                    out_w[points] = w
-                    out_s[points] = s
-                    out_cost[points] = max(reduced, 0.0)
+                if len(core.w) > 0:
+                    core.w[at + points] = w
+                    core.s[at + points] = s
+                    core.cost[at + points] = max(reduced, 0.0)
                 points += 1
     return points
 
 
 @kernel
+def _core(
+    slot: Slot, corners: Corners, asked: Asked, base: NDArray[np.float64], budget: float
+) -> Core:
+    """List the points of all classes whose reduced cost is within `budget`."""
+    classes = len(corners.first)
+    begin = np.zeros(classes + 1, np.int64)
+    none = Core(begin, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+    for c in range(classes):
+        begin[c + 1] = begin[c] + _core_points(
+            slot, corners.first[c], asked, base[c], budget, none, 0
+        )
+    size = begin[classes]
+    core = Core(begin, np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size))
+    for c in range(classes):
+        if begin[c + 1] > begin[c]:
+            _core_points(slot, corners.first[c], asked, base[c], budget, core, begin[c])
+    return core
+
+
+@kernel
+def _loose(corners: Corners, core: Core) -> Loose:
+    """List the machines that have a choice."""
+    machine = np.empty(corners.members.sum(), np.int64)
+    owner = np.empty_like(machine)
+    n = 0
+    for c in range(len(corners.first)):
+        if core.begin[c + 1] - core.begin[c] > 1:
+            h = corners.first[c]
+            while h >= 0:
+                machine[n] = h
+                owner[n] = c
+                n += 1
+                h = corners.following[h]
+    return Loose(machine[:n], owner[:n])
+
+
+@kernel
+def _combine(
+    core: Core, loose: Loose, rest_w: int, rest_s: int, budget: float
+) -> tuple[float, NDArray[np.int32]]:
+    """Choose a point for every loose machine so that they make the totals at the least cost.
+
+    Returns
+    -------
+    cost : float
+        The least sum of reduced costs, inf where none is within `budget`.
+    taken : ndarray of int32, shape (loose machines, states)
+        The point by which each machine led to each pair of totals.
+    """
+    n = len(loose.machine)
+    wide = rest_s + 1
+    states = (rest_w + 1) * wide
+    value = np.full((n + 1, states), np.inf)
+    taken = np.full((n, states), -1, np.int32)
+    value[0, 0] = 0.0
+    top_w, top_s = 0, 0
+    for i in range(n):
+        c = loose.owner[i]
+        next_w, next_s = top_w, top_s
+        for p in range(core.begin[c], core.begin[c + 1]):
+            w, s, extra = core.w[p], core.s[p], core.cost[p]
+            last_w, last_s = min(top_w, rest_w - w), min(top_s, rest_s - s)
+            if last_w >= 0 and last_s >= 0:
+                next_w = max(next_w, last_w + w)
+                next_s = max(next_s, last_s + s)
+            for x in range(last_w + 1):
+                shift = (x + w) * wide + s
+                for y in range(last_s + 1):
+                    cost = value[i, x * wide + y] + extra
+                    if cost < value[i + 1, shift + y] and cost <= budget:
+                        value[i + 1, shift + y] = cost
+                        taken[i, shift + y] = p
+        top_w, top_s = next_w, next_s
+    return value[n, states - 1], taken
+
+
+@kernel
+def _unfold(
+    corners: Corners,
+    core: Core,
+    loose: Loose,
+    taken: NDArray[np.int32],
+    wide: int,
+    at_w: NDArray[np.int64],
+    at_s: NDArray[np.int64],
+) -> None:
+    """Write the placement that the last state stands for: settled machines, then loose ones."""
+    at_w[:] = 0
+    at_s[:] = 0
+    for c in range(len(corners.first)):
+        p = core.begin[c]
+        h = corners.first[c]
+        while h >= 0 and core.begin[c + 1] - p == 1:
+            at_w[h] = core.w[p]
+            at_s[h] = core.s[p]
+            h = corners.following[h]
+    state = taken.shape[1] - 1
+    for i in range(len(loose.machine) - 1, -1, -1):
+        p = taken[i, state]
+        at_w[loose.machine[i]] = core.w[p]
+        at_s[loose.machine[i]] = core.s[p]
+        state -= core.w[p] * wide + core.s[p]
+
+
+@kernel
 def place_exactly(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
-    begin: NDArray[np.int64],
-    corner_w: NDArray[np.float64],
-    corner_s: NDArray[np.float64],
-    corner_cost: NDArray[np.float64],
-    first: NDArray[np.int64],
-    count: NDArray[np.int64],
-    following: NDArray[np.int64],
-    bound: float,
-    dual_w: float,
-    dual_s: float,
+    slot: Slot,
+    corners: Corners,
+    path: Path,
     workers: int,
     servers: int,
     spread: bool,
@@ -96,12 +224,12 @@ def place_exactly(
 
     Parameters
     ----------
-    price_worker, price_server, free, worker, server
-        The slot, as in `coupled_lp.solve_slots_lp`.
-    begin, corner_w, corner_s, corner_cost, first, count, following
-        Its classes and the corners of their integer hulls (`polygons.slot_corners`).
-    bound, dual_w, dual_s : float
-        Optimum and multipliers of the relaxation over those hulls.
+    slot : Slot
+        The machines.
+    corners : Corners
+        Their classes and the corners of their integer hulls.
+    path : Path
+        The relaxation over those hulls, solved for these demands.
     workers, servers : int
         Wanted in all, m_w and m_p.
     spread : bool
@@ -116,16 +244,16 @@ def place_exactly(
     float
         Its cost; inf if there is none.
     """
-    classes = len(first)
-    machines = len(price_worker)
+    begin, corner_w, corner_s, corner_cost, first, count, _ = corners
+    bound = path_cost(corners, path)
+    dual_w, dual_s = path.state[DUAL_W], path.state[DUAL_S]
+    asked = Asked(workers, servers, spread, dual_w, dual_s)
     # No placement costs more than every unit at the dearest class that holds something.
     dear_w, dear_s = 0.0, 0.0
-    base = np.empty(classes)
-    members = 0
-    for c in range(classes):
-        dear_w = max(dear_w, price_worker[first[c]])
-        dear_s = max(dear_s, price_server[first[c]])
-        members += count[c]
+    base = np.empty(len(first))
+    for c in range(len(first)):
+        dear_w = max(dear_w, slot.price_worker[first[c]])
+        dear_s = max(dear_s, slot.price_server[first[c]])
         least = np.inf
         for j in range(begin[c], begin[c + 1]):
             least = min(least, corner_cost[j] - dual_w * corner_w[j] - dual_s * corner_s[j])
@@ -139,108 +267,22 @@ def place_exactly(
     else:
         # Nothing in hand: widen the gap until something is found or nothing is left out.
         budget = max(dual_w, dual_s)
-    none = np.empty(0, np.int64)
-    core = np.empty(classes, np.int64)
-    start = np.zeros(classes + 1, np.int64)
-    loose = np.empty(members, np.int64)
-    loose_class = np.empty(members, np.int64)
+    at_w, at_s = np.empty_like(out_w), np.empty_like(out_s)
     while True:
-        for c in range(classes):
-            h = first[c]
-            core[c] = _core_points(
-                price_worker[h],
-                price_server[h],
-                free[h],
-                worker,
-                server,
-                workers,
-                servers,
-                spread,
-                dual_w,
-                dual_s,
-                base[c],
-                budget + slack,
-                none,
-                none,
-                np.empty(0),
-            )
-            start[c + 1] = start[c] + core[c]
-        core_w = np.empty(start[classes], np.int64)
-        core_s = np.empty(start[classes], np.int64)
-        core_cost = np.empty(start[classes])
-        done_w, done_s, n = 0, 0, 0
-        for c in range(classes):
-            h, at = first[c], start[c]
-            if core[c] == 0:
-                continue
-            _core_points(
-                price_worker[h],
-                price_server[h],
-                free[h],
-                worker,
-                server,
-                workers,
-                servers,
-                spread,
-                dual_w,
-                dual_s,
-                base[c],
-                budget + slack,
-                core_w[at:],
-                core_s[at:],
-                core_cost[at:],
-            )
-            if core[c] == 1:
-                done_w += count[c] * core_w[at]
-                done_s += count[c] * core_s[at]
-                continue
-            while h >= 0:
-                loose[n] = h
-                loose_class[n] = c
-                n += 1
-                h = following[h]
-        rest_w, rest_s = workers - done_w, servers - done_s
-        settled = core.min() > 0 if classes > 0 else True
+        core = _core(slot, corners, asked, base, budget + slack)
+        rest_w, rest_s, settled = workers, servers, True
+        for c in range(len(first)):
+            points = core.begin[c + 1] - core.begin[c]
+            settled = settled and points > 0
+            if points == 1:
+                rest_w -= count[c] * core.w[core.begin[c]]
+                rest_s -= count[c] * core.s[core.begin[c]]
         if settled and rest_w >= 0 and rest_s >= 0:
-            wide = rest_s + 1
-            states = (rest_w + 1) * wide
-            value = np.full((n + 1, states), np.inf)
-            taken = np.full((n, states), -1, np.int32)
-            value[0, 0] = 0.0
-            top_w, top_s = 0, 0
-            for i in range(n):
-                c = loose_class[i]
-                next_w, next_s = top_w, top_s
-                for p in range(start[c], start[c + 1]):
-                    w, s, extra = core_w[p], core_s[p], core_cost[p]
-                    last_w, last_s = min(top_w, rest_w - w), min(top_s, rest_s - s)
-                    if last_w >= 0 and last_s >= 0:
-                        next_w = max(next_w, last_w + w)
-                        next_s = max(next_s, last_s + s)
-                    for x in range(last_w + 1):
-                        shift = (x + w) * wide + s
-                        for y in range(last_s + 1):
-                            cost = value[i, x * wide + y] + extra
-                            if cost < value[i + 1, shift + y] and cost <= budget + slack:
-                                value[i + 1, shift + y] = cost
-                                taken[i, shift + y] = p
-                top_w, top_s = next_w, next_s
-            if value[n, states - 1] < np.inf:
-                at_w = np.zeros(machines, np.int64)
-                at_s = np.zeros(machines, np.int64)
-                for c in range(classes):
-                    h = first[c]
-                    while h >= 0 and core[c] == 1:
-                        at_w[h] = core_w[start[c]]
-                        at_s[h] = core_s[start[c]]
-                        h = following[h]
-                state = states - 1
-                for i in range(n - 1, -1, -1):
-                    p = taken[i, state]
-                    at_w[loose[i]] = core_w[p]
-                    at_s[loose[i]] = core_s[p]
-                    state -= core_w[p] * wide + core_s[p]
-                cost = placement_cost(price_worker, price_server, at_w, at_s)
+            loose = _loose(corners, core)
+            found, taken = _combine(core, loose, rest_w, rest_s, budget + slack)
+            if found < np.inf:
+                _unfold(corners, core, loose, taken, rest_s + 1, at_w, at_s)
+                cost = placement_cost(slot, at_w, at_s)
                 if cost < best:
                     best = cost
                     out_w[:] = at_w
@@ -252,11 +294,7 @@ def place_exactly(
 
 @kernel
 def search_placement(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    slot: Slot,
     workers: int,
     servers: int,
     spread: bool,
@@ -267,7 +305,7 @@ def search_placement(
 
     Parameters
     ----------
-    price_worker, price_server, free, worker, server, workers, servers, spread
+    slot, workers, servers, spread
         As in `place_exactly`.
     out_w, out_s : ndarray of int64, shape (machines,)
         The placement; written where there is one.
@@ -277,45 +315,8 @@ def search_placement(
     float
         Its cost; inf if there is none.
     """
-    begin, corner_w, corner_s, corner_cost, first, count, following = slot_corners(
-        price_worker, price_server, free, worker, server, workers, servers, True
-    )
-    key = np.empty(len(first), np.int64)
-    state = np.empty(FLOATS)
-    basis = np.empty(INTEGERS, np.int64)
-    start_path(begin, key, state, basis)
-    if not advance(
-        begin,
-        corner_w,
-        corner_s,
-        corner_cost,
-        key,
-        state,
-        basis,
-        float(workers),
-        float(servers),
-    ):
+    corners = slot_corners(slot, workers, servers, True)
+    path = start_path(corners)
+    if not advance(corners, path, float(workers), float(servers)):
         return np.inf
-    return place_exactly(
-        price_worker,
-        price_server,
-        free,
-        worker,
-        server,
-        begin,
-        corner_w,
-        corner_s,
-        corner_cost,
-        first,
-        count,
-        following,
-        path_cost(corner_cost, key, state, basis),
-        state[DUAL_W],
-        state[DUAL_S],
-        workers,
-        servers,
-        spread,
-        np.inf,
-        out_w,
-        out_s,
-    )
+    return place_exactly(slot, corners, path, workers, servers, spread, np.inf, out_w, out_s)

@@ -1,28 +1,31 @@
 """Integer placements of one slot without search: fill, shed, repair, and the cheapest machine."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
-from shadowprice.kernels.slots.polygons import most_servers, room_for
+from shadowprice.kernels.slots.polygons import Slot, most_servers, room_for
 from shadowprice.kernels.slots.rounding import WHOLE
 
 
+class Orders(NamedTuple):
+    """Machines by rising price of a worker, and of a parameter server (`machines_by_price`)."""
+
+    worker: NDArray[np.int64]
+    server: NDArray[np.int64]
+
+
 @kernel
-def placement_cost(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    at_w: NDArray[np.int64],
-    at_s: NDArray[np.int64],
-) -> float:
+def placement_cost(slot: Slot, at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> float:
     """Return the cost of an integer placement, summed machine by machine."""
     cost = 0.0
     for h in range(len(at_w)):
         if at_w[h] > 0 or at_s[h] > 0:
-            cost += price_worker[h] * at_w[h] + price_server[h] * at_s[h]
+            cost += slot.price_worker[h] * at_w[h] + slot.price_server[h] * at_s[h]
     return cost
 
 
@@ -107,13 +110,8 @@ def shed(price: NDArray[np.float64], counts: NDArray[np.int64], total: int) -> N
 
 @kernel
 def place_greedily(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    order_w: NDArray[np.int64],
-    order_s: NDArray[np.int64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    slot: Slot,
+    orders: Orders,
     workers: int,
     servers: int,
     out_w: NDArray[np.int64],
@@ -126,21 +124,22 @@ def place_greedily(
     float
         Cost of the placement written to `out_w` and `out_s`; inf if neither order finds one.
     """
+    free, worker, server = slot.free, slot.worker, slot.server
     best = np.inf
-    machines = len(price_worker)
+    machines = len(free)
     for turn in range(2):
         at_w = np.zeros(machines, np.int64)
         at_s = np.zeros(machines, np.int64)
         if turn == 0:
-            done = fill(order_w, free, worker, server, at_w, at_s, workers) and fill(
-                order_s, free, server, worker, at_s, at_w, servers
+            done = fill(orders.worker, free, worker, server, at_w, at_s, workers) and fill(
+                orders.server, free, server, worker, at_s, at_w, servers
             )
         else:
-            done = fill(order_s, free, server, worker, at_s, at_w, servers) and fill(
-                order_w, free, worker, server, at_w, at_s, workers
+            done = fill(orders.server, free, server, worker, at_s, at_w, servers) and fill(
+                orders.worker, free, worker, server, at_w, at_s, workers
             )
         if done:
-            cost = placement_cost(price_worker, price_server, at_w, at_s)
+            cost = placement_cost(slot, at_w, at_s)
             if cost < best:
                 best = cost
                 out_w[:] = at_w
@@ -150,13 +149,8 @@ def place_greedily(
 
 @kernel
 def repair(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    order_w: NDArray[np.int64],
-    order_s: NDArray[np.int64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    slot: Slot,
+    orders: Orders,
     relaxed_w: NDArray[np.float64],
     relaxed_s: NDArray[np.float64],
     workers: int,
@@ -171,8 +165,8 @@ def repair(
 
     Parameters
     ----------
-    order_w, order_s : ndarray of int64, shape (machines,)
-        Machines by rising price of a worker, of a server.
+    slot, orders
+        The machines.
     relaxed_w, relaxed_s : ndarray of float64, shape (machines,)
         The relaxed solution.
     workers, servers : int
@@ -185,6 +179,7 @@ def repair(
     float
         Its cost; inf if this finds none.
     """
+    free, worker, server = slot.free, slot.worker, slot.server
     for h in range(len(relaxed_w)):
         down_w = math.floor(relaxed_w[h] + WHOLE)
         down_s = math.floor(relaxed_s[h] + WHOLE)
@@ -207,29 +202,17 @@ def repair(
                     down_s -= 1
             out_w[h], out_s[h] = down_w, down_s
     # Shedding one kind first may make the room that the other lacks.
-    shed(price_worker, out_w, workers)
-    shed(price_server, out_s, servers)
-    done = fill(order_s, free, server, worker, out_s, out_w, servers) and fill(
-        order_w, free, worker, server, out_w, out_s, workers
+    shed(slot.price_worker, out_w, workers)
+    shed(slot.price_server, out_s, servers)
+    done = fill(orders.server, free, server, worker, out_s, out_w, servers) and fill(
+        orders.worker, free, worker, server, out_w, out_s, workers
     )
     # Where machines are nearly full, what lacks may only fit at prices many times the cheapest: the
     # relaxed solution is then a poor start, and filling from nothing a better one.
     own_w, own_s = out_w.copy(), out_s.copy()
-    greedy = place_greedily(
-        price_worker,
-        price_server,
-        order_w,
-        order_s,
-        free,
-        worker,
-        server,
-        workers,
-        servers,
-        out_w,
-        out_s,
-    )
+    greedy = place_greedily(slot, orders, workers, servers, out_w, out_s)
     if done:
-        cost = placement_cost(price_worker, price_server, own_w, own_s)
+        cost = placement_cost(slot, own_w, own_s)
         if cost <= greedy:
             out_w[:] = own_w
             out_s[:] = own_s
@@ -239,12 +222,7 @@ def repair(
 
 @kernel
 def cheapest_machines(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    machines: NDArray[np.int64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    slot: Slot,
     workers: NDArray[np.int64],
     servers: NDArray[np.int64],
     cost: NDArray[np.float64],
@@ -254,8 +232,8 @@ def cheapest_machines(
 
     Parameters
     ----------
-    machines : ndarray of int64, shape (candidates,)
-        Machines to look at, the first of each class.
+    slot : Slot
+        The machines.
     workers, servers : ndarray of int64, shape (choices,)
         Pairs to place, neither falling.
     cost : ndarray of float64, shape (choices,)
@@ -266,8 +244,9 @@ def cheapest_machines(
     choices = len(workers)
     cost[:] = np.inf
     chosen[:] = -1
-    for h in machines:
-        price_w, price_s = price_worker[h], price_server[h]
+    free, worker, server = slot.free, slot.worker, slot.server
+    for h in range(len(free)):
+        price_w, price_s = slot.price_worker[h], slot.price_server[h]
         if not (np.isfinite(price_w) and np.isfinite(price_s)):
             continue
         # Pairs grow, so those that fit are the first ones: find how many by bisection, after a

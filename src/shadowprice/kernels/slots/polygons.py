@@ -6,6 +6,8 @@ form a class: ``count`` of them together hold ``count`` times the polygon of one
 sum with itself), so that a linear program over classes has the optimum of the one over machines.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,51 @@ from shadowprice.kernels.jit import kernel
 
 SAME_VERTEX = 1e-12
 """Vertices closer than this, relative to the cap on workers and servers, are one."""
+
+
+class Slot(NamedTuple):
+    """The machines of one slot as one job sees them.
+
+    Attributes
+    ----------
+    price_worker, price_server : ndarray of float64, shape (machines,)
+        Price of a worker and of a parameter server on each machine, p^w and p^s of (3.22), not
+        negative; a machine where either is not finite is not used.
+    free : ndarray of int64, shape (machines, resources)
+        Free amounts, C^ of (3.23).
+    worker, server : ndarray of int64, shape (resources,)
+        What a worker and a parameter server ask for, alpha and beta.
+    """
+
+    price_worker: NDArray[np.float64]
+    price_server: NDArray[np.float64]
+    free: NDArray[np.int64]
+    worker: NDArray[np.int64]
+    server: NDArray[np.int64]
+
+
+class Corners(NamedTuple):
+    """Classes of machines that a job cannot tell apart, and the corners of what they hold.
+
+    Attributes
+    ----------
+    begin : ndarray of int64, shape (classes + 1,)
+        Where each class's corners begin, its origin first; a class that holds nothing is left out.
+    w, s, cost : ndarray of float64, shape (corners,)
+        Workers, servers and cost of each corner, for all machines of the class together.
+    first, members : ndarray of int64, shape (classes,)
+        First machine and number of machines of each class.
+    following : ndarray of int64, shape (machines,)
+        The next machine of the same class, -1 at its end.
+    """
+
+    begin: NDArray[np.int64]
+    w: NDArray[np.float64]
+    s: NDArray[np.float64]
+    cost: NDArray[np.float64]
+    first: NDArray[np.int64]
+    members: NDArray[np.int64]
+    following: NDArray[np.int64]
 
 
 @kernel
@@ -71,22 +118,15 @@ def most_servers(
 
 @kernel
 def group_machines(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
+    slot: Slot,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
     """Gather machines that this job cannot tell apart into classes.
 
     Parameters
     ----------
-    price_worker, price_server : ndarray of float64, shape (machines,)
-        Price of one worker, of one parameter server on each machine, (3.22)'s p^w and p^s.
-    free : ndarray of int64, shape (machines, resources)
-        Free amounts.
-    worker, server : ndarray of int64, shape (resources,)
-        Demands; a resource that neither asks for does not tell machines apart.
+    slot : Slot
+        The machines; a resource that neither a worker nor a server asks for does not tell them
+        apart.
 
     Returns
     -------
@@ -98,6 +138,7 @@ def group_machines(
     classes : int
         Number of classes, in the order of their first machines.
     """
+    price_worker, price_server, free, worker, server = slot
     machines, resources = free.shape
     first = np.empty(machines, np.int64)
     last = np.empty(machines, np.int64)
@@ -281,30 +322,13 @@ def machine_hull(
 
 
 @kernel
-def slot_corners(
-    price_worker: NDArray[np.float64],
-    price_server: NDArray[np.float64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
-    most_w: int,
-    most_s: int,
-    whole: bool,
-) -> tuple[
-    NDArray[np.int64],
-    NDArray[np.float64],
-    NDArray[np.float64],
-    NDArray[np.float64],
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.int64],
-]:
+def slot_corners(slot: Slot, most_w: int, most_s: int, whole: bool) -> Corners:
     """Lay out a slot's classes and their corners, class after class.
 
     Parameters
     ----------
-    price_worker, price_server, free, worker, server
-        As in `group_machines`.
+    slot : Slot
+        The machines.
     most_w, most_s : int
         Most workers and servers that the slot will be asked for.
     whole : bool
@@ -312,18 +336,11 @@ def slot_corners(
 
     Returns
     -------
-    begin : ndarray of int64, shape (classes + 1,)
-        Where each class's corners begin; a class that holds nothing is left out.
-    w, s, cost : ndarray of float64, shape (corners,)
-        Workers, servers and cost of each corner, for all machines of the class together.
-    first, count : ndarray of int64, shape (classes,)
-        As in `group_machines`.
-    following : ndarray of int64, shape (machines,)
-        As in `group_machines`.
+    Corners
+        Without classes that hold nothing.
     """
-    first, count, following, classes = group_machines(
-        price_worker, price_server, free, worker, server
-    )
+    price_worker, price_server, free, worker, server = slot
+    first, count, following, classes = group_machines(slot)
     widest = free.shape[1] + 4
     if whole:
         widest = most_w + 3
@@ -353,7 +370,7 @@ def slot_corners(
         kept += 1
         at += corners
         begin[kept] = at
-    return (
+    return Corners(
         begin[: kept + 1],
         corner_w[:at],
         corner_s[:at],

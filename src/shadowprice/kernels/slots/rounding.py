@@ -12,12 +12,13 @@ calls.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.slots.polygons import room_for
+from shadowprice.kernels.slots.polygons import Slot, room_for
 
 WHOLE = 1e-9
 """Relaxed counts closer than this to an integer are that integer."""
@@ -85,16 +86,161 @@ def gain_factor(delta: float, rows: int, cover: float) -> float:
     return 1.0 + part + math.sqrt(part * part + 2.0 * part)
 
 
+class Wanted(NamedTuple):
+    """What a placement has to hold in all.
+
+    Attributes
+    ----------
+    workers, servers : int
+        m_w and m_p of (3.24), (3.25).
+    most : int
+        K of (3.2); (3.5) asks that servers not exceed workers.
+    """
+
+    workers: int
+    servers: int
+    most: int
+
+
+class Parts(NamedTuple):
+    """What is to be rounded: whole parts, and the chances of one more.
+
+    Attributes
+    ----------
+    machine : ndarray of int64, shape (used,)
+        Machines that hold something.
+    low_w, low_s : ndarray of int64, shape (used,)
+        Workers and servers rounded down.
+    up_w, up_s : ndarray of float64, shape (used,)
+        Probability of one more, 0 for whole numbers.
+    """
+
+    machine: NDArray[np.int64]
+    low_w: NDArray[np.int64]
+    low_s: NDArray[np.int64]
+    up_w: NDArray[np.float64]
+    up_s: NDArray[np.float64]
+
+
+class Law(NamedTuple):
+    """Which totals the first machines make, if all have room.
+
+    Attributes
+    ----------
+    totals : ndarray of float64, shape (used + 1, workers + 1, servers + 1)
+        ``totals[i, a, b]``: probability that the first i machines all have room, and round up a
+        workers and b servers among them.
+    chance : ndarray of float64, shape (used, 4)
+        Probability of each outcome of a machine, 2 a + b; 0 where there is no room.
+    """
+
+    totals: NDArray[np.float64]
+    chance: NDArray[np.float64]
+
+
+@kernel
+def _parts(gain: float, relaxed_w: NDArray[np.float64], relaxed_s: NDArray[np.float64]) -> Parts:
+    """Cut `gain` times the relaxed solution into whole parts and chances."""
+    machines = len(relaxed_w)
+    used = np.empty(machines, np.int64)
+    low_w = np.empty(machines, np.int64)
+    low_s = np.empty(machines, np.int64)
+    up_w = np.zeros(machines)
+    up_s = np.zeros(machines)
+    n = 0
+    for h in range(machines):
+        x, y = gain * relaxed_w[h], gain * relaxed_s[h]
+        if x < WHOLE and y < WHOLE:
+            continue
+        used[n] = h
+        low_w[n] = math.floor(x + WHOLE)
+        low_s[n] = math.floor(y + WHOLE)
+        if x - low_w[n] > WHOLE:
+            up_w[n] = x - low_w[n]
+        if y - low_s[n] > WHOLE:
+            up_s[n] = y - low_s[n]
+        n += 1
+    return Parts(used[:n], low_w[:n], low_s[:n], up_w[:n], up_s[:n])
+
+
+@kernel
+def _law(slot: Slot, parts: Parts) -> Law:
+    """Convolve the machines' outcomes, as far as they have room."""
+    up_w, up_s = parts.up_w, parts.up_s
+    n = len(parts.machine)
+    totals = np.zeros((n + 1, (up_w > 0.0).sum() + 1, (up_s > 0.0).sum() + 1))
+    chance = np.zeros((n, 4))
+    totals[0, 0, 0] = 1.0
+    top_a, top_b = 0, 0
+    for i in range(n):
+        room = slot.free[parts.machine[i]]
+        more_a, more_b = 0, 0
+        for a in range(2):
+            if a == 1 and up_w[i] == 0.0:
+                continue
+            for b in range(2):
+                if b == 1 and up_s[i] == 0.0:
+                    continue
+                if not room_for(
+                    room, slot.worker, slot.server, parts.low_w[i] + a, parts.low_s[i] + b
+                ):
+                    continue
+                weight = (up_w[i] if a == 1 else 1.0 - up_w[i]) * (
+                    up_s[i] if b == 1 else 1.0 - up_s[i]
+                )
+                chance[i, 2 * a + b] = weight
+                more_a, more_b = max(more_a, a), max(more_b, b)
+                for x in range(top_a + 1):
+                    for y in range(top_b + 1):
+                        totals[i + 1, x + a, y + b] += weight * totals[i, x, y]
+        top_a += more_a
+        top_b += more_b
+    return Law(totals, chance)
+
+
+@kernel
+def _feasible(wanted: Wanted, workers: int, servers: int) -> bool:
+    """Return whether totals meet the constraints that machines share."""
+    return wanted.workers <= workers <= wanted.most and wanted.servers <= servers <= workers
+
+
+@kernel
+def _draw(
+    parts: Parts,
+    law: Law,
+    end_a: int,
+    end_b: int,
+    stream: np.uint64,
+    out_w: NDArray[np.int64],
+    out_s: NDArray[np.int64],
+) -> None:
+    """Draw each machine's outcome, given the totals that the ones before it must make."""
+    totals, chance = law.totals, law.chance
+    out_w[:] = 0
+    out_s[:] = 0
+    for i in range(len(parts.machine) - 1, -1, -1):
+        left = uniform(stream, i + 2) * totals[i + 1, end_a, end_b]
+        taken = -1
+        for k in range(4):
+            a, b = k // 2, k % 2
+            if chance[i, k] == 0.0 or a > end_a or b > end_b:
+                continue
+            weight = chance[i, k] * totals[i, end_a - a, end_b - b]
+            if weight > 0.0 and left >= 0.0:
+                taken = k
+            left -= weight
+        end_a -= taken // 2
+        end_b -= taken % 2
+        out_w[parts.machine[i]] = parts.low_w[i] + taken // 2
+        out_s[parts.machine[i]] = parts.low_s[i] + taken % 2
+
+
 @kernel
 def round_feasibly(
     relaxed_w: NDArray[np.float64],
     relaxed_s: NDArray[np.float64],
-    free: NDArray[np.int64],
-    worker: NDArray[np.int64],
-    server: NDArray[np.int64],
-    workers: int,
-    servers: int,
-    most: int,
+    slot: Slot,
+    wanted: Wanted,
     gain: float,
     tries: int,
     stream: np.uint64,
@@ -107,10 +253,10 @@ def round_feasibly(
     ----------
     relaxed_w, relaxed_s : ndarray of float64, shape (machines,)
         The relaxed solution.
-    free, worker, server
-        Room and demands, as in `polygons.room_for`.
-    workers, servers, most : int
-        m_w and m_p of (3.24), (3.25) and K of (3.2); (3.5) asks that servers not exceed workers.
+    slot : Slot
+        Room and demands.
+    wanted : Wanted
+        The totals that are feasible.
     gain : float
         G.
     tries : int
@@ -127,63 +273,22 @@ def round_feasibly(
     probability : float
         That one round is feasible.
     """
-    machines = len(relaxed_w)
-    used = np.empty(machines, np.int64)
-    low_w = np.empty(machines, np.int64)
-    low_s = np.empty(machines, np.int64)
-    up_w = np.zeros(machines)
-    up_s = np.zeros(machines)
-    n, sum_w, sum_s, wide_w, wide_s = 0, 0, 0, 0, 0
-    for h in range(machines):
-        x, y = gain * relaxed_w[h], gain * relaxed_s[h]
-        if x < WHOLE and y < WHOLE:
-            continue
-        used[n] = h
-        low_w[n] = math.floor(x + WHOLE)
-        low_s[n] = math.floor(y + WHOLE)
-        if x - low_w[n] > WHOLE:
-            up_w[n] = x - low_w[n]
-            wide_w += 1
-        if y - low_s[n] > WHOLE:
-            up_s[n] = y - low_s[n]
-            wide_s += 1
-        sum_w += low_w[n]
-        sum_s += low_s[n]
-        n += 1
-    if sum_w > most or sum_w + wide_w < workers or sum_s + wide_s < servers:
+    parts = _parts(gain, relaxed_w, relaxed_s)
+    sum_w: int = parts.low_w.sum()
+    sum_s: int = parts.low_s.sum()
+    if (
+        sum_w > wanted.most
+        or sum_w + (parts.up_w > 0.0).sum() < wanted.workers
+        or sum_s + (parts.up_s > 0.0).sum() < wanted.servers
+    ):
         return 0, 0.0
-    # law[i, a, b]: probability that the first i machines all have room and round up a workers
-    # and b servers among them.
-    law = np.zeros((n + 1, wide_w + 1, wide_s + 1))
-    chance = np.zeros((n, 4))
-    law[0, 0, 0] = 1.0
-    top_a, top_b = 0, 0
-    for i in range(n):
-        h = used[i]
-        more_a, more_b = 0, 0
-        for a in range(2):
-            if a == 1 and up_w[i] == 0.0:
-                continue
-            for b in range(2):
-                if b == 1 and up_s[i] == 0.0:
-                    continue
-                if not room_for(free[h], worker, server, low_w[i] + a, low_s[i] + b):
-                    continue
-                weight = (up_w[i] if a == 1 else 1.0 - up_w[i]) * (
-                    up_s[i] if b == 1 else 1.0 - up_s[i]
-                )
-                chance[i, 2 * a + b] = weight
-                more_a, more_b = max(more_a, a), max(more_b, b)
-                for x in range(top_a + 1):
-                    for y in range(top_b + 1):
-                        law[i + 1, x + a, y + b] += weight * law[i, x, y]
-        top_a += more_a
-        top_b += more_b
+    law = _law(slot, parts)
+    last = law.totals[len(parts.machine)]
     probability = 0.0
-    for a in range(top_a + 1):
-        for b in range(top_b + 1):
-            if workers <= sum_w + a <= most and servers <= sum_s + b <= sum_w + a:
-                probability += law[n, a, b]
+    for a in range(last.shape[0]):
+        for b in range(last.shape[1]):
+            if _feasible(wanted, sum_w + a, sum_s + b):
+                probability += last[a, b]
     if probability <= 0.0:
         return 0, 0.0
     probability = min(probability, 1.0)
@@ -193,30 +298,14 @@ def round_feasibly(
         rounds += math.floor(math.log(1.0 - uniform(stream, 0)) / math.log1p(-probability))
     if rounds > tries:
         return 0, probability
-    # The totals first, then each machine given the totals that the ones before it must make.
+    # The totals first, then each machine.
     left = uniform(stream, 1) * probability
     end_a, end_b = -1, -1
-    for a in range(top_a + 1):
-        for b in range(top_b + 1):
-            if workers <= sum_w + a <= most and servers <= sum_s + b <= sum_w + a:
-                if law[n, a, b] > 0.0 and left >= 0.0:
+    for a in range(last.shape[0]):
+        for b in range(last.shape[1]):
+            if _feasible(wanted, sum_w + a, sum_s + b):
+                if last[a, b] > 0.0 and left >= 0.0:
                     end_a, end_b = a, b
-                left -= law[n, a, b]
-    out_w[:] = 0
-    out_s[:] = 0
-    for i in range(n - 1, -1, -1):
-        left = uniform(stream, i + 2) * law[i + 1, end_a, end_b]
-        taken = -1
-        for k in range(4):
-            a, b = k // 2, k % 2
-            if chance[i, k] == 0.0 or a > end_a or b > end_b:
-                continue
-            weight = chance[i, k] * law[i, end_a - a, end_b - b]
-            if weight > 0.0 and left >= 0.0:
-                taken = k
-            left -= weight
-        end_a -= taken // 2
-        end_b -= taken % 2
-        out_w[used[i]] = low_w[i] + taken // 2
-        out_s[used[i]] = low_s[i] + taken % 2
+                left -= last[a, b]
+    _draw(parts, law, end_a, end_b, stream, out_w, out_s)
     return int(rounds), probability

@@ -14,8 +14,15 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
-from shadowprice.kernels.slots.choices import slot_choices
-from shadowprice.kernels.slots.placement import EXACT, GREEDY, RANDOMISED, place_external
+from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices
+from shadowprice.kernels.slots.placement import (
+    EXACT,
+    GREEDY,
+    RANDOMISED,
+    Method,
+    Pairs,
+    place_external,
+)
 from shadowprice.kernels.slots.rounding import mix
 from shadowprice.kernels.slots.states import slot_states
 from shadowprice.policies.bags.quotes import BagQuote
@@ -119,38 +126,20 @@ class PdorsPlanner:
         of_job = np.uint64(mix(self._stream, _number(job.name)))
         streams = np.array([mix(of_job, view.slot + int(t)) for t in first], dtype=np.uint64)
         internal_servers, spread = self.internal_case(job)
-        # Copies: a job's arrays are read-only, and kernels would be compiled for those once more.
+        slots = Slots(price_worker, price_server, room, worker, server)
         cost, machine, relaxed, rounds = slot_choices(
-            price_worker,
-            price_server,
-            room,
-            worker,
-            server,
-            job.worker_counts.copy(),
-            job.ps_counts.copy(),
+            slots,
+            pairs_of(job),
             internal_servers.copy(),
-            job.gains.copy(),
-            job.internal_gains.copy(),
-            self._method,
-            spread,
-            self._parameters.factor,
-            self._parameters.delta,
-            self._parameters.tries,
+            Gains(job.gains.copy(), job.internal_gains.copy()),
+            self._method_of(spread),
             streams,
         )
-        return Choices(
-            state_of,
-            price_worker,
-            price_server,
-            room,
-            worker,
-            server,
-            streams,
-            cost,
-            machine,
-            relaxed,
-            rounds,
-        )
+        return Choices(state_of, slots, streams, cost, machine, relaxed, rounds)
+
+    def _method_of(self, spread: bool) -> Method:
+        chosen = self._parameters
+        return Method(self._method, spread, chosen.factor, chosen.delta, chosen.tries)
 
     def internal_case(self, job: Job) -> tuple[Integers, bool]:
         """Return the servers that each number of workers needs on one machine, and what that bars.
@@ -202,22 +191,14 @@ class PdorsPlanner:
             at = choice - counts
             machine = int(choices.machine[state, at])
             return [(machine, int(job.worker_counts[at]), int(servers[at]))]
-        machines = choices.price_worker.shape[1]
+        slot = slot_at(choices.slots, state)
+        machines = len(slot.free)
         workers, ps = np.zeros((2, machines), dtype=np.int64)
         place_external(
-            choices.price_worker[state],
-            choices.price_server[state],
-            choices.room[state],
-            choices.worker,
-            choices.server,
-            job.worker_counts.copy(),
-            job.ps_counts.copy(),
+            slot,
+            pairs_of(job),
             np.full(counts, np.inf),
-            self._method,
-            spread,
-            self._parameters.factor,
-            self._parameters.delta,
-            self._parameters.tries,
+            self._method_of(spread),
             choices.streams[state],
             choice,
             workers,
@@ -225,6 +206,12 @@ class PdorsPlanner:
         )
         used = np.flatnonzero((workers > 0) | (ps > 0))
         return [(int(h), int(workers[h]), int(ps[h])) for h in used]
+
+
+def pairs_of(job: Job) -> Pairs:
+    """Return a job's numbers of workers with their servers, as kernels take them."""
+    # Copies: a job's arrays are read-only, and kernels would be compiled for those once more.
+    return Pairs(job.worker_counts.copy(), job.ps_counts.copy())
 
 
 def _number(name: str) -> int:

@@ -14,6 +14,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import View
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
+from shadowprice.kernels.slots.choices import Slots
 from shadowprice.policies.pricing.offers import Offer, Scarcity
 
 if TYPE_CHECKING:
@@ -31,12 +32,8 @@ class Choices:
     ----------
     state_of : ndarray of int64, shape (slots,)
         State of each slot.
-    price_worker, price_server : ndarray of float64, shape (states, machines)
-        Prices of a worker and of a parameter server.
-    room : ndarray of int64, shape (states, machines, kinds)
-        Free amounts.
-    worker, server : ndarray of int64, shape (kinds,)
-        What a worker and a parameter server take of it.
+    slots : Slots
+        What workers and parameter servers cost and take on each machine, a row a state.
     streams : ndarray of uint64, shape (states,)
         Selects the draws of each state.
     cost : ndarray of float64, shape (states, 2 * counts)
@@ -50,11 +47,7 @@ class Choices:
     """
 
     state_of: Integers
-    price_worker: Floats
-    price_server: Floats
-    room: Integers
-    worker: Integers
-    server: Integers
+    slots: Slots
     streams: NDArray[np.uint64]
     cost: Floats
     machine: Integers
