@@ -27,6 +27,21 @@ horizon: 40
 servers: [{name: s, count: 4, capacity: {worker: 4, ps: 2}}]
 tenants: [{name: one, share: {worker: 8, ps: 4}}, {name: two, share: {worker: 8, ps: 4}}]
 """
+TASKS: Final = """\
+machines: 40
+deadline: 60s
+miss_probability: 0.1
+tasks:
+  - {count: 3, duration: {kind: pareto, shape: 2.0, mean: 12s}}
+  - {count: 2, duration: {kind: weibull, shape: 0.7, mean: 9s, minimum: 1s}}
+  - {count: 1, duration: {kind: log-normal, sigma: 0.8, mean: 8s}}
+"""
+COPIES: Final = {
+    "cloning": ("solve",),
+    "waves": ("waves", "--jobs", "8"),
+}
+"""Groups of kernels that commands about copies call, not policies."""
+
 TENANTS: Final = frozenset({"astraea", "batchsche", "gandiva_fair", "hived"})
 """Policies of clusters that count places."""
 
@@ -73,7 +88,12 @@ def workloads(policy: str, folder: Path) -> Iterable[list[str]]:
 
 
 def run(policy: str, folder: Path) -> None:
-    """Run all workloads of a policy."""
+    """Run all workloads of a policy, or the command of a group about copies."""
+    if policy in COPIES:
+        (folder / "tasks.yaml").write_text(TASKS, encoding="utf-8")
+        command, *options = COPIES[policy]
+        _command("cloning", command, str(folder / "tasks.yaml"), "-o", "json", *options)
+        return
     for words in workloads(policy, folder):
         _command("simulate", "-p", policy, "-q", "-o", "json", *words)
 
@@ -167,6 +187,7 @@ def main() -> None:
     from shadowprice.policies.registry import policies as registered
 
     every = [name for name in registered() if name != "optimum"]  # it has no kernels of its own
+    every += COPIES
     names = sys.argv[1:] or every
     manifest: dict[str, Calls] = {}
     if names != every:
