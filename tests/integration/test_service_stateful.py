@@ -189,6 +189,15 @@ class Api(RuleBasedStateMachine):
 
     @rule(name=names, tenant=tenants, minibatches=st.integers(1, 30))
     def revise(self, name: str, tenant: str, minibatches: int) -> None:
+        self.revised(name, tenant, minibatches)
+
+    @precondition(lambda self: self.jobs)
+    @rule(which=st.integers(0, 5), minibatches=st.integers(1, 30))
+    def revise_one_that_is_there(self, which: int, minibatches: int) -> None:
+        name = sorted(self.jobs)[which % len(self.jobs)]
+        self.revised(name, self.jobs[name].tenant, minibatches)
+
+    def revised(self, name: str, tenant: str, minibatches: int) -> None:
         known = self.jobs.get(name)
         before = None if known is None else self.job(name)
         path, change = f"/v1/jobs/{_quoted(name)}", {"minibatches": minibatches}
