@@ -28,7 +28,6 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import Constant, Deadline, Sigmoid
 from shadowprice.engine import Engine
-from shadowprice.kernels.revision.together import within
 from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.recorder import Recorder
@@ -169,57 +168,6 @@ def test_a_waiting_job_is_promised_when_room_appears_and_given_up_when_worthless
     engine = Simulation(on, jobs, policy).run([])  # a recorder would take finished jobs over
     outcomes = {name: record.status.value for name, record in engine.jobs.items()}
     assert outcomes == {"first": "finished", "second": "finished", "third": "refused"}
-
-
-@pytest.mark.parametrize(("settings", "earned"), [({}, 15.0), ({"steady": True}, 10.0)])
-def test_waiting_jobs_move_over_for_one_another(
-    settings: Mapping[str, bool], earned: float
-) -> None:
-    on = gpus(1, 1)
-    # The densest could wait: densest first, the other would be late.
-    jobs = [
-        training(on, "dense", utility=Deadline(10.0, 19.0)),
-        training(on, "urgent", utility=Deadline(5.0, 8.0)),
-    ]
-    policy = make_policy(
-        "rolling", PolicyContext(on), {"prices": "given", "price": 1e12, **settings}
-    )
-    recorder = Recorder(on, jobs, policy)
-    Simulation(on, jobs, policy).run([recorder])
-    worth = {one.name: one.utility for one in jobs}
-    done = recorder.completions
-    assert sum(
-        float(worth[name].values(np.array([float(at)]))[0]) for name, at in done.items()
-    ) == (earned)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_what_waits_together_is_what_all_resources_could_complete(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    count, now = int(rng.integers(1, 30)), int(rng.integers(50))
-    sure = int(rng.integers(0, 3))
-    due = now + rng.integers(0, 12, count)
-    need = rng.uniform(0, 3, (count, 2)) * (rng.random((count, 2)) < 0.8)
-
-    def possible(rows: Sequence[int]) -> bool:
-        ends = np.array([due[row] for row in rows])
-        load = np.array([need[list(rows)][ends <= end].sum(axis=0) for end in ends])
-        return bool((load <= (ends - now + 1)[:, None] * (1 + 1e-9)).all())
-
-    kept = list(range(min(sure, count)))
-    free = [row for row in range(count) if row >= sure]
-    for row in free:
-        # What comes first may be too much already; then nothing may be added to it.
-        ends = due[[*kept, row]]
-        load = np.array([need[[*kept, row]][ends <= end].sum(axis=0) for end in ends])
-        over = load > (ends - now + 1)[:, None] * (1 + 1e-9)
-        mine = (ends >= due[row])[:, None] & (need[row] > 0)
-        if not (over & mine).any():
-            kept.append(row)
-    found = np.flatnonzero(within(now, due, need, sure)).tolist()
-    assert found == kept
-    if sure == 0:
-        assert possible(kept)
 
 
 def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:

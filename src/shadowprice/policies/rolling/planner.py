@@ -254,35 +254,8 @@ class Planner:
 
     def alone(self, now: int, row: int, price: Floats) -> Offer | None:
         """Return the plan of largest payoff, were nobody else there."""
-        return self._offer(self.blank(now), row, price)
-
-    def blank(self, now: int) -> Layout:
-        """Return a timeline without jobs, until anything is laid out anew."""
         self._clear(self._other, now, bags=False)
-        return self._other
-
-    def together(self, now: int, rows: Integers, due: Integers) -> int | None:
-        """Lay out promised jobs and others, to complete by their dues; keep that if it goes.
-
-        Parameters
-        ----------
-        now : int
-            The coming slot.
-        rows : ndarray of int64
-            Jobs without a promise; they have none afterwards.
-        due : ndarray of int64
-            Slot by the end of which each is to be complete.
-
-        Returns
-        -------
-        int or None
-            A row that finds no plan then, None if all do.
-        """
-        promise = self._book.promise
-        promise[rows] = due
-        failed = self._lay(now, self.promised(), go_on=False)
-        promise[rows] = -1
-        return failed[0] if failed else None
+        return self._offer(self._other, row, price)
 
     # ---------------------------------------------------------------- bags of tasks
 

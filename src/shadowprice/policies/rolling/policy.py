@@ -24,8 +24,8 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Statu
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.kernels.revision.coming import densities, fill, plan_waiting
+from shadowprice.kernels.revision.plans import last_worth
 from shadowprice.kernels.revision.timeline import Timeline
-from shadowprice.kernels.revision.together import promise_slot
 from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.book import Book
@@ -35,13 +35,18 @@ from shadowprice.policies.rolling.planner import Offer, Planner
 from shadowprice.policies.rolling.prices import Pools, PriceLearner, costs, weights
 from shadowprice.policies.rolling.quotas import check_shares, quotas_of
 from shadowprice.policies.rolling.reasons import crowded, dear, too_late, worthless
-from shadowprice.policies.rolling.together import Waiters
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+_AS_GOOD: Final = 1.0 - 1e-9
+"""Share of a utility that counts as all of it."""
+
 _BLANK: Final = 0.25
 """Horizons without demand that are taken to lie before the first arrival."""
+
+_REACH: Final = 8
+"""A promise lies at most so many times the planned duration ahead, or a horizon if that is more."""
 
 
 class Rolling(Reactive[RollingParameters]):
@@ -246,8 +251,10 @@ class Rolling(Reactive[RollingParameters]):
 
     def _promise_slot(self, slot: int, row: int, found: Offer) -> int:
         """Return the last slot that is worth as much as the one planned, within reason."""
-        jobs, horizon = self._book.jobs, self._cluster.horizon
-        return int(promise_slot(jobs, row, slot, found.done, found.utility, horizon))
+        jobs = self._book.jobs
+        reach = max(self._cluster.horizon, _REACH * (found.done - slot + 1))
+        last = max(found.done, min(int(jobs.last[row]), slot + reach))
+        return int(last_worth(jobs, row, found.utility * _AS_GOOD, found.done, last))
 
     # ---------------------------------------------------------------- the coming slot
 
@@ -347,26 +354,14 @@ class Rolling(Reactive[RollingParameters]):
         ndarray of bool, shape (jobs,)
             Which found a plan.
         """
-        parameters = self._parameters
-        planned = np.zeros(len(rows), np.bool_)
-        if parameters.revision and not parameters.steady and not self._quotas.given:
-            waiters = Waiters(self._cluster, self._book, self._planner, self._pools)
-            for row, found in waiters.plan(slot, rows, self._costs(slot)):
-                planned |= rows == row
-                if found.utility > found.cost:
-                    yield self._promise(slot, row, found)
-        rest = np.flatnonzero(~planned)
         layout = self._planner.layout
-        result = self._plan(slot, rows[rest], layout.line)
+        result = self._plan(slot, rows, layout.line)
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3])
         for at in np.flatnonzero(promised).tolist():
             end, done, value, cost = result[at].tolist()
-            yield self._promise(
-                slot, int(rows[rest[at]]), Offer(int(end), 0, int(done), value, cost)
-            )
-        layout.order = np.concatenate((layout.order, rows[rest[promised]]))
-        planned[rest] = result[:, 0] >= 0
-        return planned
+            yield self._promise(slot, int(rows[at]), Offer(int(end), 0, int(done), value, cost))
+        layout.order = np.concatenate((layout.order, rows[promised]))
+        return np.asarray(result[:, 0] >= 0)
 
     def _stand(self, slot: int, rows: Integers) -> Iterator[Decision]:
         """Put what was packed on servers, moving as little as possible."""
