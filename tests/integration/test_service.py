@@ -7,6 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.services import CLUSTER, Running, job, running
+from tests.worlds import HandClock
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +256,26 @@ def test_metrics_are_told(live: Running) -> None:
     text = live.client.get("/metrics").text
     for name in ("jobs", "admission_wait_seconds", "decision_seconds", "journal_lag_seconds"):
         assert f"shadowprice_{name}" in text
+
+
+def test_servers_are_drained_after_a_restart_as_before(tmp_path: Path) -> None:
+    servers = [{"name": "g", "count": 2, "capacity": {"gpu": 4, "cpu": 16}}]
+    cluster = {"slot": "1h", "horizon": 30, "servers": servers}
+    utility = {"kind": "deadline", "value": 50, "by": "9 slots"}
+    clock = HandClock()
+
+    def drain(live: Running, server: str) -> None:
+        answer = live.client.patch(f"/v1/servers/{server}", json={"drain": True})
+        assert answer.status_code == 200, answer.text
+
+    with running(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
+        for name, work in (("a", 20), ("b", 400), ("c", 6)):
+            worker = {"gpu": 2, "cpu": 1}
+            asked = job(name, minibatches=work, worker=worker, utility=utility)
+            assert live.client.post("/v1/jobs", json=asked).status_code == 200
+        drain(live, "g-0")
+    with running(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
+        drain(live, "g-1")  # what the policy knows of it belongs to the books of before
 
 
 def test_a_restart_knows_everything(tmp_path: Path) -> None:

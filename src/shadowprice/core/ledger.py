@@ -22,6 +22,9 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import OverbookingError, ShadowpriceError
 from shadowprice.core.schedule import EMPTY, Placement, Schedule
 
+_LIFE_BITS: Final = 20
+"""Room for the changes that one event makes, in numbers of changes."""
+
 _FEW: Final = 64
 """Numbers up to which Python looks through an array sooner than numpy does."""
 
@@ -454,6 +457,20 @@ class Ledger:
             assert holding.standing is not None
             holding.taken = self._standing_amounts(holding.standing, holding)
         return holding.taken
+
+    def renumber(self, life: int) -> None:
+        """Let changes be numbered beyond all that a ledger of an earlier life told.
+
+        Who remembers that one's numbers would otherwise take a change of this one for one that it
+        has seen.
+
+        Parameters
+        ----------
+        life : int
+            Larger than that of every ledger whose numbers anybody remembers.
+        """
+        self._changes = max(self._changes, life << _LIFE_BITS)
+        self.capacity_version = max(self.capacity_version, life << _LIFE_BITS)
 
     def capacity_changed(self) -> None:
         """Take note that `capacity` was changed."""

@@ -125,6 +125,7 @@ class Decider(Books):
         ShadowpriceError
             If the memory is damaged, of another version, or speaks of jobs that are not open.
         """
+        self.ledger.renumber(self.sequence)
         recall(self.policy, memory, self._view)
         self._memory, self._absent = None, False
         if not self.keeps_memory:

@@ -129,6 +129,7 @@ def restore(
     if engine.state_digest() != record["state_digest"]:
         raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
     if memory:
+        engine.ledger.renumber(engine.sequence)
         recall(engine.policy, _memory_of(record), engine.view)
     else:
         engine.begin_policy_anew()
