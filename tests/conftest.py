@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,10 @@ import pytest
 from tests.testbeds import control_plane, testbed
 
 __all__ = ["control_plane", "testbed", "traces"]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As jobs in a shell's background inherit it; what tests start would never be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 AGAIN = ("processes", "browser", "postgres", "ray", "train", "kubernetes")
 """Markers of tests that drive real processes, whose machine may be busy with anything."""
