@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import sys
 import time
@@ -182,7 +183,9 @@ def main() -> None:
             jobs.leave()
     if job.leads:
         right = accuracy(network, points, label)
-        print(f"done: loss {loss / BATCH:.4f}, {right:.1%} right", flush=True)
+        # Where the newest checkpoint is the last, there was nothing left to train.
+        told = "" if math.isnan(loss) else f"loss {loss / BATCH:.4f}, "
+        print(f"done: {told}{right:.1%} right", flush=True)
 
 
 if __name__ == "__main__":
