@@ -171,6 +171,7 @@ class LocalHarness:
     def __init__(self, path: Path, settings: Mapping[str, str]) -> None:
         self.path = path
         self.settings = dict(settings)
+        self._opened: list[Executor] = []
 
     def make(self) -> Executor:
         """Return an executor that was not opened."""
@@ -179,6 +180,7 @@ class LocalHarness:
     async def open(self) -> Executor:
         """Begin, as a service does that starts, or starts again."""
         executor = self.make()
+        self._opened.append(executor)
         await executor.open()
         await executor.configure(SERVERS)
         return executor
@@ -235,7 +237,9 @@ class LocalHarness:
         try:
             await scenario(self, executor, told)
         finally:
-            await executor.close()
+            for one in self._opened:  # where a scenario ends early, so do those it opened since
+                await one.close()
+            self._opened.clear()
             await told.end()
 
     def end(self) -> None:
@@ -254,6 +258,7 @@ class LocalHarness:
                     await asyncio.sleep(0.02)
             finally:
                 await executor.close()
+                self._opened.clear()
                 await told.end()
 
         asyncio.run(stop_all())

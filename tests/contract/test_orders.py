@@ -145,7 +145,7 @@ def test_an_end_that_nobody_saw_is_told_until_it_is_forgotten(harness: Harness) 
             executor = await own.open()
             told = Told(executor)
             ended = await told.one(Ended, "job")
-            assert (ended.code, ended.tail) == (4, ("bye",))
+            assert (ended.code, ended.tail) == (4, ("bye",)), ended
             await executor.close()
             await told.end()
         executor = await own.open()
