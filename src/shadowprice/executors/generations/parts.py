@@ -51,7 +51,7 @@ class PartEnd:
         name : str
             The process.
         state : mapping
-            What `local.supervisor` wrote.
+            What `supervision.supervisor` wrote.
         lost : str
             Why it counts as lost where its supervisor did not see it end.
         """

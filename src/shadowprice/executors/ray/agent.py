@@ -273,7 +273,7 @@ class Agent:
                 os.close(handle)
 
     def logs(self, process: str, start: int | None, most: int, complete: bool) -> list[Any] | None:
-        """Return a piece of the log as of `local.logs.read`, and where the log ends."""
+        """Return a piece of the log as of `generations.logs.read`, and where the log ends."""
         from shadowprice.executors.generations import logs  # noqa: PLC0415  # from the bundle
 
         if not self._path.is_dir() or process not in logs.names(self._path / "logs"):
