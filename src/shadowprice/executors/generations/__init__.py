@@ -2,6 +2,6 @@
 
 `generation` and `disk` are a generation's directory; `store` keeps the fences; `entry` is what is
 in memory of one, `roster` all of them, `desk` those whose orders are on this disk; `verdict` and
-`parts` say how it ended by how its processes did; `logs` keeps what they write; `placing` is what
-any executor refuses.
+`parts` say how it ended by how its processes did; `logs` keeps what they write, `pieces` gives it
+out; `placing` is what any executor refuses.
 """

@@ -6,19 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from shadowprice.executors.contract import ExecutorError, GenerationSpec, LogChunk, Receipt
 from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.entry import Entry
 from shadowprice.executors.generations.generation import OVER, Generation
+from shadowprice.executors.generations.pieces import piece
 from shadowprice.executors.generations.roster import Roster
 from shadowprice.executors.generations.store import Store
 
 Known = TypeVar("Known", bound=Entry)
-
-MOST_LOG: Final = 1 << 20
-"""Bytes of a piece of a log, at most."""
 
 
 class Desk(Roster[Known]):
@@ -184,10 +182,5 @@ class Desk(Roster[Known]):
             If there is no such log.
         """
         generation = self.store.generation(job, number)
-        if process not in logs.names(generation.logs):
-            raise KeyError(f"{process} of generation {number}")
         complete = generation.state()["phase"] in OVER
-        most = max(1, min(most, MOST_LOG))
-        begin, end, text = logs.read(generation.logs, process, start, most, complete=complete)
-        _, last, _ = logs.read(generation.logs, process, None, 1, complete=True)
-        return LogChunk(number, process, begin, end, text, complete and end >= last)
+        return piece(generation.logs, number, process, start, most, complete=complete)

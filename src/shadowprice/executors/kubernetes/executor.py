@@ -30,6 +30,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.disk import Lock
 from shadowprice.executors.generations.generation import ACCEPTED, OVER, RUNNING
+from shadowprice.executors.generations.pieces import piece
 from shadowprice.executors.generations.placing import NoPlaceError
 from shadowprice.executors.generations.roster import Roster, let_go
 from shadowprice.executors.generations.store import key_of
@@ -490,8 +491,9 @@ class KubernetesExecutor:
         if entry is not None and not entry.over:
             await self._fetch(entry, process)
         complete = entry is None or entry.over
+        folder = self._keeping.logs(job, generation)
         return await asyncio.to_thread(
-            self._keeping.read, job, generation, process, start, most, complete=complete
+            piece, folder, generation, process, start, most, complete=complete
         )
 
     async def _fetch(self, entry: KubernetesEntry, process: str) -> None:

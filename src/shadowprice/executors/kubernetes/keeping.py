@@ -5,15 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
-from shadowprice.executors.contract import LogChunk
-from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.disk import names
 from shadowprice.executors.generations.store import KEPT, key_of
-
-MOST: Final = 1 << 20
-"""Bytes of a piece, at most."""
 
 
 class Keeping:
@@ -27,6 +21,10 @@ class Keeping:
 
     def __init__(self, path: Path) -> None:
         self._jobs = path / "jobs"
+
+    def logs(self, job: str, number: int) -> Path:
+        """Return where the logs of a generation are."""
+        return self.generation(job, number) / "logs"
 
     def generation(self, job: str, number: int) -> Path:
         """Return the directory of a generation."""
@@ -48,39 +46,3 @@ class Keeping:
     def remove(self, job: str) -> None:
         """Remove the logs of a job."""
         shutil.rmtree(self._jobs / key_of(job), ignore_errors=True)
-
-    def read(
-        self,
-        job: str,
-        number: int,
-        process: str,
-        start: int | None,
-        most: int,
-        *,
-        complete: bool,
-    ) -> LogChunk:
-        """Return a piece of a log; see `Executor.logs`.
-
-        Parameters
-        ----------
-        job, number, process
-            Which log.
-        start : int or None
-            First byte wanted; None for the last ``most``.
-        most : int
-            Most bytes wanted.
-        complete : bool
-            Whether nothing will be written any more.
-
-        Raises
-        ------
-        KeyError
-            If there is no such log.
-        """
-        folder = self.generation(job, number) / "logs"
-        if process not in logs.names(folder):
-            raise KeyError(f"{process} of generation {number}")
-        most = max(1, min(most, MOST))
-        begin, end, text = logs.read(folder, process, start, most, complete=complete)
-        _, last, _ = logs.read(folder, process, None, 1, complete=True)
-        return LogChunk(number, process, begin, end, text, complete and end >= last)

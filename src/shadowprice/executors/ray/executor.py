@@ -30,9 +30,10 @@ from shadowprice.executors.contract import (
     ServerSlice,
     Started,
 )
-from shadowprice.executors.generations.desk import MOST_LOG, Desk
+from shadowprice.executors.generations.desk import Desk
 from shadowprice.executors.generations.disk import Lock, write_new
 from shadowprice.executors.generations.generation import RUNNING
+from shadowprice.executors.generations.pieces import MOST
 from shadowprice.executors.generations.roster import let_go
 from shadowprice.executors.ray.bundle import bundle, digest
 from shadowprice.executors.ray.driving import Drive
@@ -369,7 +370,7 @@ class RayExecutor:
             raise KeyError(f"{process} of generation {generation}")
         entry = self._desk.entries.get((job, generation))
         if entry is not None and not entry.over:
-            most = max(1, min(most, MOST_LOG))
+            most = max(1, min(most, MOST))
             return await self._live_logs(entry, process, start, most)
         return await asyncio.to_thread(self._desk.log, job, generation, process, start, most)
 
