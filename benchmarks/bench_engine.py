@@ -160,11 +160,26 @@ def clones(jobs: int) -> None:
         )
 
 
-def lost(jobs: int) -> None:
+STANDING = {
+    "fifo": 106,
+    "srtf": 106,
+    "las": 106,
+    "drf": 106,
+    "rrh": 106,
+    "dorm": 100,
+    "elasticflow": 106,
+    "rolling": 100,
+    "oasis": 131,
+    "pdors": 131,
+}
+"""By policy, GPUs a server with which at least a hundred jobs stand on the fullest one."""
+
+
+def lost() -> None:
     """Take away a server that many jobs stand on or are planned for."""
-    print(f"{'policy':<8}{'displaced':>10}{'ms':>9}{'ms/job':>9}")
-    for policy in ("fifo", "oasis", "drf"):
-        on = servers(20, gpus=jobs)
+    print(f"{'policy':<12}{'displaced':>10}{'ms':>9}{'ms/job':>9}")
+    for policy, gpus in STANDING.items():
+        jobs, on = gpus, servers(20, gpus=gpus)
         engine = Engine(on, make_policy(policy, PolicyContext(on), {}), keeps_memory=False)
         crowd = tuple(training(on, f"job-{at}", 0, 20) for at in range(19 * jobs))
         engine.handle(JobsArrived(0, crowd))
@@ -175,7 +190,7 @@ def lost(jobs: int) -> None:
         held = len(engine.ledger.holders(fullest))
         twin.handle(ServerLost(1, on.names[fullest]))  # compiles
         seconds = busy(lambda e=engine, name=on.names[fullest]: e.handle(ServerLost(1, name)))
-        print(f"{policy:<8}{held:>10}{seconds * 1e3:>9.1f}{seconds / max(held, 1) * 1e3:>9.2f}")
+        print(f"{policy:<12}{held:>10}{seconds * 1e3:>9.1f}{seconds / max(held, 1) * 1e3:>9.2f}")
 
 
 def rrh(jobs: int) -> None:
@@ -272,7 +287,7 @@ def main() -> None:
         elif part == "clone":
             clones(min(given.jobs, 6000))
         elif part == "lost":
-            lost(100)
+            lost()
         elif part == "rrh":
             rrh(min(given.jobs, 20_000))
         elif part == "large":

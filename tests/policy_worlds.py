@@ -68,12 +68,6 @@ def fresh(policy: str, on: Cluster, jobs: list[Job], seed: int) -> Policy:
     return make_policy(policy, context, dict(SETTINGS.get(policy, {})))
 
 
-def follows(policy: str) -> bool:
-    """Whether a policy follows servers that change."""
-    on, jobs, _ = world_of(policy, 1)
-    return hasattr(fresh(policy, on, jobs, 1), "resume")
-
-
 class Events(Observer):
     """Keeps what a driver sent, and the commands it was given."""
 

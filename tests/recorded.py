@@ -113,7 +113,7 @@ def worlds(policy: str) -> Iterator[tuple[str, World]]:
         yield f"eventful {seed}", World(*policy_worlds.world_of(policy, seed))
     if policy in SLOW:
         return
-    for seed in (2, 5) if policy_worlds.follows(policy) else ():
+    for seed in (2, 5):
         on, jobs, _ = policy_worlds.world_of(policy, seed)
         happened: Any = policy_worlds.changes(policy, on, np.random.default_rng(seed))
         yield f"changing {seed}", World(on, jobs, happened, 200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
-from shadowprice.core.events import ServerBack, ServerLost
+from shadowprice.core.events import (
+    CapacityChanged,
+    JobRevised,
+    ServerBack,
+    ServerLost,
+    ServerState,
+)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import Constant, utility_value
@@ -178,6 +185,60 @@ def test_a_displaced_job_is_planned_anew_and_a_returned_server_is_used() -> None
     incidents = [ServerLost(1, on.names[0]), ServerBack(5, on.names[0])]
     engine = Simulation(on, jobs, policy, until=10, incidents=incidents).run()
     assert {record.status for record in engine.jobs.values()} == {Status.FINISHED}
+
+
+@settings(deadline=None, derandomize=True, max_examples=15)
+@given(SEEDS)
+def test_servers_that_change_before_anybody_arrives_are_as_if_they_had_always_been(
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    before, after = (cluster(2, 1, gpus=int(rng.integers(2, 5)), horizon=6) for _ in range(2))
+    jobs = [
+        replace(each, arrival=each.arrival + 1)
+        for each in (random_job(before, rng, f"job-{at}", latest=3) for at in range(4))
+    ]
+    states = {
+        name: ServerState(role, dict(zip(after.resources, amounts.tolist(), strict=True)))
+        for name, role, amounts in zip(after.names, after.roles, after.capacity, strict=True)
+    }
+    states["new"] = states[after.names[0]]
+    policy = make_policy("optimum", PolicyContext(before, jobs, 7), {})
+    changed = [CapacityChanged(0, states)]
+    engine = Simulation(before, jobs, policy, until=7, incidents=changed).run()
+    best = solve(whole_problem(engine.cluster, jobs, 7))
+    assert best.optimal
+    assert earned(engine) == pytest.approx(best.utility, rel=1e-5, abs=1e-6)
+
+
+def test_a_job_that_is_to_come_uses_a_new_server_and_gives_way_where_one_goes() -> None:
+    on = cluster(1, 0, gpus=2)
+    jobs = [
+        job(on, name, arrival=2, ps_amounts=None, chunks=2, epochs=2, minibatches=10)
+        for name in ("one", "two")
+    ]
+    state = ServerState(on.roles[0], dict(zip(on.resources, on.capacity[0].tolist(), strict=True)))
+    finished = []
+    added = CapacityChanged(1, {"new": state})
+    removed = CapacityChanged(2, {on.names[0]: None})
+    for happened in ([], [added], [added, removed]):
+        policy = make_policy("optimum", PolicyContext(on, jobs, 4), {})
+        engine = Simulation(on, jobs, policy, until=6, incidents=happened).run()
+        finished.append(sum(one.status is Status.FINISHED for one in engine.jobs.values()))
+    assert finished == [1, 2, 1]
+
+
+def test_a_revised_job_is_planned_anew() -> None:
+    on = cluster(1, 0, gpus=2)
+    one = job(on, "one", ps_amounts=None, chunks=2, epochs=2, minibatches=10)
+    policy = make_policy("optimum", PolicyContext(on, [one], 9), {})
+    revised = replace(one, epochs=2 * one.epochs, required=2 * one.required)
+    longer = Simulation(on, [one], policy, until=9, incidents=[JobRevised(1, revised)]).run()
+    plain = Simulation(
+        on, [one], make_policy("optimum", PolicyContext(on, [one], 9), {}), until=9
+    ).run()
+    assert longer.jobs["one"].status is Status.FINISHED
+    assert longer.jobs["one"].completion > plain.jobs["one"].completion  # type: ignore[operator]
 
 
 def test_an_early_stop_is_reported_as_one() -> None:

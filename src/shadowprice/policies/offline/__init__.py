@@ -12,8 +12,7 @@ POLICIES = (
         build="shadowprice.policies.offline.policy:build",
         details="For small instances, such as 10 jobs over 10 slots: the problem is NP-hard. Where "
         "the time limit ends the search, the parameters in force report the bound and the gap "
-        "that are left. A lost server is a surprise: what it displaces is planned anew, together "
-        "with the jobs to come, around the plans that stand. Other changes of servers, and revised "
-        "jobs, are refused: it knows all beforehand.",
+        "that are left. Lost and changed servers and revised jobs are surprises: what they "
+        "displace is planned anew, together with the jobs to come, around the plans that stand.",
     ),
 )

@@ -9,10 +9,12 @@ import numpy as np
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import (
+    CapacityChanged,
     Commit,
     Decision,
     Drop,
     JobCancelled,
+    JobRevised,
     JobsArrived,
     JobsDisplaced,
     PolicyEvent,
@@ -78,6 +80,7 @@ class Optimum:
         self._until = context.until
         self._horizon = context.cluster.horizon
         self._plans: dict[str, Schedule | None] = {}
+        self._answered: set[str] = set()
         self.solution: Solution | None = None
         if self._jobs:
             self._check_size()
@@ -96,15 +99,27 @@ class Optimum:
             }
         return values
 
+    def resume(self, view: View) -> None:
+        """Take in other servers, and what was revised of the jobs that are open.
+
+        What stands keeps standing; those who are to come are planned anew with the event that told
+        of the change, before any of them arrives.
+        """
+        for name, state in view.open_jobs.items():
+            if name in self._jobs:
+                self._jobs[name] = state.job
+        self._answered.update(view.open_jobs)
+
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event."""
         match event:
             case JobsArrived(_, jobs):
                 for job in jobs:
+                    self._answered.add(job.name)
                     yield self._answer(job, arrived=True)
             case JobsDisplaced(_, names):
                 yield from self._plan_again(view, names)
-            case ServerLost() | ServerBack() | JobCancelled():
+            case ServerLost() | ServerBack() | JobCancelled() | CapacityChanged() | JobRevised():
                 # Less room, or more, than was planned for: plan those who are to come anew.
                 yield from self._plan_again(view, ())
 
@@ -123,7 +138,11 @@ class Optimum:
         """Plan displaced jobs and those to come, around the plans that stand."""
         names = list(displaced)
         start = view.slot
-        coming = [job for job in self._jobs.values() if job.arrival >= start]
+        coming = [
+            job
+            for job in self._jobs.values()
+            if job.arrival >= start and job.name not in self._answered
+        ]
         jobs = [self._jobs[name] for name in names] + coming
         ends = {job.name: self._end(view, job) for job in jobs}
         slots = max(ends.values(), default=start) - start
