@@ -1,7 +1,8 @@
 """What working out advice on a refused job costs: the questions, and repeating the run.
 
 Workloads are drawn by `traces.generator` on its cluster. CPU time: the questions are what `advise`
-takes beyond visiting the same moments without asking anything.
+takes beyond visiting the same moments without asking anything. Where refused jobs leave no trace,
+the run is repeated once for many: "together" is all that it then takes, the run included.
 
     python benchmarks/bench_advice.py [JOBS]
 """
@@ -16,8 +17,8 @@ from typing import Any
 
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.results.observer import Observer
-from shadowprice.simulator.advice import advise
-from shadowprice.simulator.advice.moments import visit_moments
+from shadowprice.simulator.advice import advise, advise_together, repeats_once
+from shadowprice.simulator.advice.moments import Visitor, visit_moments
 from shadowprice.simulator.advice.ways import later
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario, build_policy
@@ -30,7 +31,9 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("rrh", {}),
 )
 MOST = 12
-"""Refused jobs looked at, spread evenly."""
+"""Refused jobs looked at one by one, spread evenly."""
+TOGETHER = 100
+"""And at once."""
 
 
 def measure(name: str, settings: Mapping[str, Any], jobs: int) -> None:
@@ -62,7 +65,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int) -> None:
         moments = [job.arrival, *(slot for slot in arrivals if slot <= last)]
         began = time.process_time()
         built = build_policy(scenario, name, settings, explained=False)
-        visit_moments(scenario, built, position, moments, lambda _: True)
+        visit_moments(scenario, built, [Visitor(position, moments, lambda _: True)])
         repeating = time.process_time() - began
         asked.append(1000 * (whole - repeating))
         repeated.append(1000 * repeating)
@@ -70,10 +73,19 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int) -> None:
     if not asked:
         print(f"{label:22} refused none of {jobs}")
         return
+    together = ""
+    if repeats_once(policy):
+        chosen = refused[:: max(1, len(refused) // TOGETHER)][:TOGETHER]
+        entries = {position: workload.to_record(position) for position in chosen}
+        began = time.process_time()
+        advise_together(scenario, name, settings, entries, most_arrivals=2000)
+        each = 1000 * (time.process_time() - began) / len(entries)
+        together = f"; {len(entries)} together {each:.1f} ms a job"
     print(
         f"{label:22} refused {len(refused):4} of {jobs}: questions "
         f"{statistics.median(asked):6.1f} ms a job (worst {max(asked):6.1f}), repeating the run "
-        f"{statistics.median(repeated):6.1f} ms (worst {max(repeated):6.1f})",
+        f"{statistics.median(repeated):6.1f} ms (worst {max(repeated):6.1f})"
+        f"{together}",
         flush=True,
     )
 

@@ -14,6 +14,7 @@ import pytest
 
 import shadowprice
 from shadowprice.cli.main import main
+from shadowprice.core.errors import InputError
 from shadowprice.results.advice import Counsel
 from shadowprice.results.files import read_advice, read_run
 from shadowprice.results.report.embed import unpack
@@ -128,16 +129,16 @@ def test_it_ends_when_its_time_is_over_or_somebody_asks(
 def test_asked_twice_it_ends_at_once_and_the_run_is_kept(
     call: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, asked = many.advise, []
+    real, asked = many.advise_together, []
 
-    def interrupted(*arguments: Any) -> Counsel:
+    def interrupted(*arguments: Any) -> list[Counsel | InputError]:
         asked.append(arguments)
         if len(asked) > 1:
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments)
 
-    monkeypatch.setattr(many, "advise", interrupted)
+    monkeypatch.setattr(many, "advise_together", interrupted)
     status, out, err = call(*CALL, "--advice", "--out", "run")
     assert status == 143, err
     assert "interrupted: the run is whole, with advice on 1 of " in err

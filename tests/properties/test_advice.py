@@ -16,7 +16,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.engine.validation import never_fits
 from shadowprice.policies.registry import policies
 from shadowprice.results.advice import Advice
-from shadowprice.simulator.advice import advise
+from shadowprice.simulator.advice import advise, advise_together
 from tests.advice_cases import (
     Case,
     check,
@@ -72,6 +72,34 @@ def test_advice_admits_when_the_file_is_changed_and_run_again(
     policy: str, settings: Mapping[str, Any], seed: int
 ) -> None:
     hold(case_of(policy, settings, seed))
+
+
+TOGETHER: list[tuple[str, Mapping[str, Any]]] = [
+    ("oasis", {"prices": "offline"}),
+    ("oasis", {"prices": "given", "worker": {"L": 0.001, "U": {"gpu": 50}}, "split": "half"}),
+    ("pdors", {"prices": "offline", "lower": "clearing"}),
+    ("rrh", {}),
+    ("oasis", {"prices": "online"}),  # its refusals leave traces: one run for each
+]
+
+
+@pytest.mark.parametrize(("policy", "settings"), TOGETHER, ids=str)
+def test_advice_on_several_jobs_at_once_is_that_on_each(
+    policy: str, settings: Mapping[str, Any]
+) -> None:
+    several = 0
+    for seed in range(12):
+        case = case_of(policy, settings, seed)
+        if policy == "oasis" and settings["prices"] == "given":
+            case = replace(case, entries=[one for one in case.entries if "ps" not in one])
+        positions = refused(case.run(), case.entries)
+        entries = {position: case.entries[position] for position in positions}
+        if not entries:
+            continue
+        together = advise_together(case.scenario(), policy, settings, entries)
+        assert together == [case.counsel(position) for position in positions], seed
+        several += len(positions) > 1
+    assert several >= 2, "too few jobs are refused"
 
 
 def shared_entry(rng: np.random.Generator, name: str) -> dict[str, Any]:

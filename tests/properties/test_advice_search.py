@@ -13,6 +13,7 @@ from shadowprice.simulator.advice.moments import Admission, Moment
 from shadowprice.simulator.advice.search import Found, Nothing, smallest
 from shadowprice.simulator.advice.variants import Variants
 from shadowprice.simulator.advice.ways import Way
+from tests.workloads import cluster, job
 
 STEPS = st.lists(st.booleans(), max_size=60)
 
@@ -21,10 +22,11 @@ STEPS = st.lists(st.booleans(), max_size=60)
     admitted=STEPS,
     start=st.integers(0, 80),
     jumps=st.lists(st.integers(-3, 60)),
+    aims=st.none() | st.lists(st.integers(-3, 90)),
     evenly=st.booleans(),
 )
 def test_the_step_before_the_one_found_is_refused_whatever_is_guessed(
-    admitted: list[bool], start: int, jumps: list[int], evenly: bool
+    admitted: list[bool], start: int, jumps: list[int], aims: list[int] | None, evenly: bool
 ) -> None:
     asked: list[int] = []
 
@@ -38,7 +40,12 @@ def test_the_step_before_the_one_found_is_refused_whatever_is_guessed(
         assert answer == step
         return step - (jumps.pop() if jumps else 1)
 
-    found = smallest(ask, len(admitted), start, 3 if evenly else 0, guess)
+    def aim() -> int:
+        assert aims is not None
+        return aims.pop() if aims else 0
+
+    aimed = None if aims is None else aim
+    found = smallest(ask, len(admitted), start, 3 if evenly else 0, guess, aimed)
     if isinstance(found, Nothing):
         assert found.tried == len(asked)
         assert not any(admitted[step - 1] for step in asked)
@@ -69,18 +76,20 @@ def test_where_more_is_never_worse_the_smallest_is_found_with_few_questions(
     assert asked <= (2 * (2 * abs(first - min(start, steps))).bit_length() + 3 if start else 13)
 
 
-@given(admitted=STEPS)
+@given(admitted=STEPS | st.integers(0, 300).map(lambda at: [False] * at + [True]))
 def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: list[bool]) -> None:
     last = len(admitted)
     values = [f"{5 + step} slots" for step in range(1, last + 1)]
     way = Way("arrival", ("arrival",), "5 slots", values, str)
-    delays = Delays(cast("Variants", SimpleNamespace(job=lambda way, step: step)), way)
+    made = cluster(1, 1)
+    variants = SimpleNamespace(job=lambda way, step: job(made, "late", arrival=5 + step))
+    delays = Delays(cast("Variants", variants), way)
 
     def walk(steps: Any) -> None:
         for slot in delays.slots(steps):
             step = slot - 5
             yes = Admission(slot) if admitted[step - 1] else None
-            moment = SimpleNamespace(slot=slot, ask=lambda job, yes=yes: yes)
+            moment = SimpleNamespace(slot=slot, ask=lambda late, yes=yes: yes)
             if not delays.visit(cast("Moment", moment)):
                 return
 
@@ -95,3 +104,5 @@ def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: li
         assert found.step == 1 or delays.told[found.step - 1] is None
     else:
         assert not any(admitted[step - 1] for step in spread)
+    # Up to 100 slots none is missed.
+    assert list(spread)[:100] == list(range(1, min(last, 100) + 1))

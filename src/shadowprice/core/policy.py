@@ -253,6 +253,16 @@ class QuotingPolicy(Policy, Protocol):
 
 
 @runtime_checkable
+class Forgetting(Protocol):
+    """A policy on which the jobs that it refuses may leave no trace."""
+
+    @property
+    def forgets_refused(self) -> bool:
+        """Whether all is decided as it would be had the jobs that it refuses never come."""
+        ...
+
+
+@runtime_checkable
 class Guaranteed(Protocol):
     """A policy whose theorem bounds what it loses against the offline optimum."""
 

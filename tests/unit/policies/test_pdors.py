@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -26,8 +27,10 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Reason
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.utility import Constant, Deadline, Reciprocal
+from shadowprice.engine import Engine
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.policy import Pdors
+from shadowprice.policies.pdors.quotes import PdorsQuote
 from shadowprice.policies.pricing.constants import ConstantsLearner, Pool
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
@@ -474,3 +477,42 @@ def test_measured_throughputs_and_worker_ranges() -> None:
     second = Arena.of(on).arrive(ranged)
     assert isinstance(second, Commit)
     assert set(second.schedule.totals()[0].tolist()) <= {4, 5}
+
+
+@pytest.mark.parametrize("roles", [False, True], ids=["any", "roles"])
+@pytest.mark.parametrize("bandwidth", ["internal", "literal"])
+def test_a_bound_refuses_nothing_that_placing_would_admit(
+    bandwidth: str, roles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[bool] = []
+    real = PdorsQuote.outpriced
+
+    def watched(quote: PdorsQuote) -> bool:
+        settled.append(real(quote))
+        if settled[-1]:
+            offer = quote.best()
+            assert offer is None or offer.payoff <= 0
+        return settled[-1]
+
+    monkeypatch.setattr(PdorsQuote, "outpriced", watched)
+    rng = np.random.default_rng(17)
+    refused = 0
+    for seed in range(8):
+        on = random_pool(rng, roles=roles)
+        context = PolicyContext(on, None, None, seed)
+        asked, plain = (
+            Arena(on, Engine(on, make_policy("pdors", one, PRICES | {"bandwidth": bandwidth})))
+            for one in (replace(context, explained=False), context)
+        )
+        jobs = [random_two_rates(on, rng, f"job-{at}") for at in range(6)]
+        for job in jobs:
+            first, second = asked.arrive(job), plain.arrive(job)
+            assert type(first) is type(second)
+            if isinstance(first, Commit) and isinstance(second, Commit):
+                assert first.schedule.rows() == second.schedule.rows()
+                continue
+            assert isinstance(second, Reject)
+            refused += second.refusal.reason is not Reason.NEVER_FITS
+    # It is worth asking, even where machines of a few units make rounding dear.
+    assert refused > 5
+    assert sum(settled) > refused / 4

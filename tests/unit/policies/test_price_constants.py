@@ -8,16 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
+from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.constants import (
     Carries,
     ConstantsLearner,
     Floor,
+    Lower,
     Pool,
     given_constants,
     worker_slots,
 )
+from shadowprice.policies.pricing.measures import Remembered, remembered
 from tests.oracles.oasis import constants_as_printed
 from tests.workloads import GBPS, GIB, cluster, job
 
@@ -222,3 +226,33 @@ def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
                 assert list(told.ln_upper) == list(twin.constants().ln_upper)
         learner.learn([one])
     assert changes
+
+
+@pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
+@pytest.mark.parametrize("carries", ["workers", "ps"])
+def test_what_is_remembered_of_the_other_jobs_gives_the_constants_of_all(
+    floor: Lower, carries: Carries
+) -> None:
+    on, jobs = linear_jobs(5)
+    assert isinstance(on, Cluster)
+    assert len(jobs) > 3
+    members = on.hosts_workers, on.hosts_ps
+    pool = Pool.of(on, members[carries == "ps"])
+    told = set()
+    for at in range(len(jobs)):
+        others = Remembered(at)
+        for factor in (1.0, 0.5, 30.0, 1e4):
+            worth = Constant(float(factor) * 20.0)
+            changed = [*jobs[:at], replace(jobs[at], utility=worth), *jobs[at + 1 :]]
+            plain, quick = (
+                ConstantsLearner(pool, carries, 12, None, Floor(floor, Alone(on, *members)))
+                for _ in range(2)
+            )
+            plain.learn(changed)
+            with remembered(others):
+                quick.learn_all(changed)
+            one, other = plain.constants(), quick.constants()
+            assert one.ln_lower == other.ln_lower
+            assert list(one.ln_upper) == list(other.ln_upper)
+            told.add((one.ln_lower, *one.ln_upper))
+    assert len(told) > 1, "no change is of consequence"

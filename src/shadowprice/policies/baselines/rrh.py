@@ -61,6 +61,11 @@ class Rrh(FixedWidths[RrhParameters]):
             self._worths.columns, columns["arrival"], columns["slots_left"], columns["share"]
         )
 
+    @property
+    def forgets_refused(self) -> bool:
+        """Whether a job that it refuses leaves no trace: it leaves the table again."""
+        return True
+
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         if not isinstance(event, JobsArrived):
             self._crowd = None

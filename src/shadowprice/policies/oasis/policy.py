@@ -96,6 +96,11 @@ class Oasis(PricedAdmission):
             self._divide()
         return super().decide(view, event)
 
+    @property
+    def forgets_refused(self) -> bool:
+        """Whether a job that it refuses leaves no trace: servers divided for it are one."""
+        return super().forgets_refused and not self._undivided
+
     @contextmanager
     def _as_if_learnt(self, job: Job, ledger: LedgerView) -> Iterator[None]:
         before = self._planner, self._learners, self._undivided, self._halved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from shadowprice.core.policy import View
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots.choices import Slots
+from shadowprice.kernels.slots.costs import slot_costs
 from shadowprice.policies.pricing.offers import Offer, Scarcity
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+_CLEARLY: Final = 1e-6
+"""Part of a cost by which it has to be above the worth to be so whatever was rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +112,33 @@ class PdorsQuote:
             payoff=found.payoff,
             choice=np.where(found.choice >= 0, usable[found.choice], -1),
         )
+
+    def outpriced(self) -> bool:
+        """Whether the work costs more than it is worth even where nothing is rounded.
+
+        Workers and parameter servers, each by themselves on the cheapest machines that have room
+        for them, cost no more than any placement of both. On refused jobs that takes a tenth of the
+        time of placing them in every slot, and nearly always settles it.
+        """
+        job, now, end = self._job, self._view.slot, self._view.end
+        if self.fastest() * (end - now) < self._remaining:
+            return True
+        board = self._planner.board
+        pool = board.window(end - now)
+        ps = job.worker if job.ps is None else job.ps
+        demands = pool, job.worker, board.shares(job.worker), pool, ps, board.shares(ps)
+        cost, gain = slot_costs(*demands, job.worker_counts, job.ps_counts), job.gains
+        inside, _ = self._planner.internal_case(job)
+        if len(inside) and (job.two_rates or inside is not job.ps_counts):
+            inside.setflags(write=False)  # kernels would be compiled once more for others
+            internal = slot_costs(*demands, job.worker_counts, inside)
+            cost = np.concatenate([cost, internal], axis=1)
+            gain = np.concatenate([gain, job.internal_gains])
+        if not gain.all():
+            cost, gain = cost[:, gain > 0], gain[gain > 0]
+        utility = job.utility.values(np.arange(now - job.arrival, end - job.arrival))
+        found = best_schedule(cost, gain, self._remaining, utility)
+        return not found.feasible or found.payoff < -_CLEARLY * found.cost
 
     def schedule(self, offer: Offer) -> Schedule:
         """Return where the workers and parameter servers of an offer stand."""

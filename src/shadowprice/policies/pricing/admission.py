@@ -93,6 +93,11 @@ class PricedAdmission(ABC):
             case _:
                 return
 
+    @property
+    def forgets_refused(self) -> bool:
+        """Whether a job that it refuses leaves no trace: prices that are learnt are one."""
+        return self._parameters.prices != "online"
+
     def resume(self, view: View) -> None:
         """Price the servers that there are now; what was learnt, and what is planned, stays."""
         if view.cluster is not self._cluster:
@@ -143,6 +148,8 @@ class PricedAdmission(ABC):
         with self._as_if_learnt(job, view.ledger):
             self._planner.follow(view.ledger)
             quote = self._planner.quote(view, job, job.required)
+            if not (self._explained or explained) and quote.outpriced():
+                return Answered(job.name, view.slot, Answer.REFUSED)
             offer = quote.best()
             if offer is not None and offer.payoff > 0:
                 answer, refusal = Answer.ADMITTED, None
@@ -177,10 +184,12 @@ class PricedAdmission(ABC):
     def _admit(self, view: View, job: Job) -> Decision:
         self._planner.follow(view.ledger)
         quote = self._planner.quote(view, job, job.required)
+        if not self._explained and quote.outpriced():
+            return Reject(job.name, _NO_REASON)
         offer = quote.best()
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             if not self._explained:
-                return Reject(job.name, _NO_REASON)
+                return Reject(job.name, _short(offer))
             return Reject(job.name, explain(quote, view, job, offer, job.required))
         self._earned += offer.utility
         return _commitment(job, quote, offer, itemised=self._itemised)
@@ -225,6 +234,13 @@ class PricedAdmission(ABC):
             if learner.learn((job,)):
                 constants = self._parameters.scaled(learner.constants())
                 board.reprice(constants, ledger)
+
+
+def _short(offer: Offer | None) -> Refusal:
+    """Return a refusal that tells how far an offer fell short, and nothing else."""
+    if offer is None:
+        return _NO_REASON
+    return replace(_NO_REASON, value=offer.utility, cost=offer.cost)
 
 
 def _commitment(job: Job, quote: Quote, offer: Offer, *, itemised: bool = False) -> Commit:
@@ -283,7 +299,7 @@ def first_constants(
                 )
             )
         for learner in learners:
-            learner.learn(context.known_jobs)
+            learner.learn_all(context.known_jobs)
     return [parameters.scaled(learner.constants()) for learner in learners]
 
 

@@ -89,6 +89,16 @@ class ClearingPrice:
             self._densities.append(ln_density)
             self._uses.append(use)
 
+    def join(self, other: ClearingPrice) -> None:
+        """Take in the jobs of another price, as if they had come behind."""
+        self._next = None
+        self._seen += other._seen
+        if other._first is not None:
+            self._first = other._first if self._first is None else min(self._first, other._first)
+        self._arrivals += other._arrivals
+        self._densities += other._densities
+        self._uses += other._uses
+
     def ln_price_to_come(self) -> float:
         """Return what `ln_price` would, without working it out for good."""
         if self._next is None:

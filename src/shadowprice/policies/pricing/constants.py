@@ -20,7 +20,7 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.clearing import ClearingPrice
-from shadowprice.policies.pricing.measures import Measure, remembered_measures
+from shadowprice.policies.pricing.measures import Measure, what_is_remembered
 
 Floats = NDArray[np.float64]
 
@@ -202,6 +202,43 @@ class ConstantsLearner:
             self._learn(job)
         return _differ(before, self.constants())
 
+    def learn_all(self, jobs: Sequence[Job]) -> None:
+        """Take the whole job set in.
+
+        Where job sets that differ in one job are taken in one after the other (`remembered`), all
+        but that one is worked out once.
+        """
+        memory = what_is_remembered()
+        if memory is None:
+            self.learn(jobs)
+            return
+        at = memory.position
+        scale = self.pool.scale.tobytes()
+        key = (self.carries, self.floor.kind, self.horizon, self.until, self.known, scale)
+        if key not in memory.around:
+            before, behind = self.copy(), self.copy()
+            for learner, part in ((before, jobs[:at]), (behind, jobs[at + 1 :])):
+                for job in part:
+                    learner._learn(job)
+            memory.around[key] = before, behind
+        before, behind = memory.around[key]
+        whole = before.copy()
+        whole._learn(jobs[at])
+        whole._join(behind)
+        vars(self).update(vars(whole))
+
+    def _join(self, other: ConstantsLearner) -> None:
+        """Take in what another learner has seen, as if it had come behind."""
+        np.maximum(self._ln_upper, other._ln_upper, out=self._ln_upper)
+        self._ln_least_rate = min(self._ln_least_rate, other._ln_least_rate)
+        self._ln_least_use = min(self._ln_least_use, other._ln_least_use)
+        self._longest = max(self._longest, other._longest)
+        self._ln_alone = max(self._ln_alone, other._ln_alone)
+        if other._arrivals is not None:
+            first, last = self._arrivals or other._arrivals
+            self._arrivals = min(first, other._arrivals[0]), max(last, other._arrivals[1])
+        self._market.join(other._market)
+
     def if_shown(self, job: Job) -> PriceConstants | None:
         """Return the constants if a job were taken in, None if they stayed as they are.
 
@@ -219,15 +256,7 @@ class ConstantsLearner:
         return after if _differ(before, after) else None
 
     def _learn(self, job: Job, *, for_good: bool = True) -> None:
-        known = remembered_measures()
-        if known is None:
-            measure = self._measure(job)
-        else:
-            scale = self.pool.scale.tobytes()
-            key = (job, self.carries, self.floor.kind, self.horizon, self.until, scale)
-            if key not in known:
-                known[key] = self._measure(job)
-            measure = known[key]
+        measure = self._measure(job)
         if measure is None:
             return
         np.maximum(self._ln_upper, measure.ln_upper, out=self._ln_upper)

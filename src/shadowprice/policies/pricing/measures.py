@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,27 +41,43 @@ class Measure(NamedTuple):
     shares: Floats
 
 
-Measures = dict[tuple[object, ...], Measure | None]
-"""What jobs add, by job and by what a learner prices; None where a job adds nothing."""
+class Remembered:
+    """What learners of constants remember that are taught the same jobs again, but for one.
 
-_REMEMBERED: Final[ContextVar[Measures | None]] = ContextVar("measures", default=None)
+    Parameters
+    ----------
+    position : int
+        Position of the job that changes.
+
+    Attributes
+    ----------
+    around : dict
+        What the jobs before and behind it taught, by what a learner prices.
+    """
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.around: dict[tuple[object, ...], tuple[Any, Any]] = {}
 
 
-def remembered_measures() -> Measures | None:
-    """Return where measures are remembered now, None where they are not."""
+_REMEMBERED: Final[ContextVar[Remembered | None]] = ContextVar("remembered", default=None)
+
+
+def what_is_remembered() -> Remembered | None:
+    """Return what is remembered now, None where nothing is."""
     return _REMEMBERED.get()
 
 
 @contextmanager
-def remembered(measures: Measures) -> Iterator[None]:
-    """Remember what each job adds, for learners that are taught nearly the same jobs many times.
+def remembered(others: Remembered) -> Iterator[None]:
+    """Let learners that are taught a whole job set take what does not change from a memory.
 
     Parameters
     ----------
-    measures : dict
-        Where to; it keeps the jobs alive.
+    others : Remembered
+        The memory: of job sets that differ in the job at its position only.
     """
-    token = _REMEMBERED.set(measures)
+    token = _REMEMBERED.set(others)
     try:
         yield
     finally:

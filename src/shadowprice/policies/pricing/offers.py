@@ -82,6 +82,14 @@ class Quote(Protocol):
         """
         ...
 
+    def outpriced(self) -> bool:
+        """Whether a bound proves at once that no offer has a positive payoff.
+
+        It is for where nobody asks for the best of the offers that are refused. False where no
+        such bound is known that takes less time than `best`.
+        """
+        ...
+
     def schedule(self, offer: Offer) -> Schedule:
         """Return where the workers and parameter servers of an offer stand."""
         ...

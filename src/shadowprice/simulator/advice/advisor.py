@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.policy import Forgetting, Policy
 from shadowprice.results.advice import Advice, Counsel, Hopeless
 from shadowprice.simulator.advice.delays import Delays
-from shadowprice.simulator.advice.moments import Admission, Moment, Rerun, visit_moments
+from shadowprice.simulator.advice.moments import (
+    Admission,
+    Moment,
+    Rerun,
+    Visitor,
+    visit_moments,
+)
 from shadowprice.simulator.advice.search import EVENLY, Found, Nothing, smallest
 from shadowprice.simulator.advice.variants import Variants
 from shadowprice.simulator.advice.ways import Entry, Way, later, plain, ways_of
@@ -20,6 +28,12 @@ from shadowprice.simulator.scenario import Scenario, build_policy
 
 MOST_ARRIVALS: Final = 20_000
 """Arrivals replayed for one job where changes must be verified by running again."""
+
+
+_FLAT: Final = 0.01
+"""Slope of what a job pays over its worth from which on more worth does not help."""
+_LARGEST: Final = 700.0
+"""Largest number that has an exponential."""
 
 
 class _TooDearError(Exception):
@@ -67,13 +81,77 @@ def advise(
     InputError
         If the job is not refused when asked again: the scenario is another one.
     """
-    advisor = _Advisor(scenario, name, settings, position, entry, most_arrivals)
-    can = build_policy(scenario, name, settings).capabilities
-    if can.quotes and can.answers_at_once:
-        advisor.ask(foresees=can.foresees)
+    (counsel,) = advise_together(
+        scenario, name, settings, {position: entry}, most_arrivals=most_arrivals
+    )
+    if isinstance(counsel, InputError):
+        raise counsel
+    return counsel
+
+
+def advise_together(
+    scenario: Scenario,
+    name: str,
+    settings: Mapping[str, Any],
+    entries: Mapping[int, Entry],
+    *,
+    most_arrivals: int = MOST_ARRIVALS,
+) -> list[Counsel | InputError]:
+    """Return what would have had each of several refused jobs admitted.
+
+    What `advise` does, but that the run is repeated once for all of them where the policy lets that
+    make no difference (`Forgetting`).
+
+    Parameters
+    ----------
+    scenario, name, settings
+        What was run.
+    entries : mapping of int to mapping
+        Positions of the refused jobs among the scenario's, and each as its file writes it.
+    most_arrivals : int
+        What runs for verification may cost a job.
+
+    Returns
+    -------
+    list of Counsel or InputError
+        For each of them in order; an error where it is not refused when asked again.
+    """
+    policy = build_policy(scenario, name, settings)
+    can = policy.capabilities
+    advisors = [
+        _Advisor(scenario, name, settings, position, entry, most_arrivals)
+        for position, entry in entries.items()
+    ]
+    if not (can.quotes and can.answers_at_once):
+        for advisor in advisors:
+            advisor.run()
+    elif repeats_once(policy):
+        _ask(scenario, advisors, foresees=can.foresees)
     else:
-        advisor.run()
-    return advisor.counsel()
+        for advisor in advisors:
+            _ask(scenario, [advisor], foresees=can.foresees)
+    return [advisor.counsel() if advisor.error is None else advisor.error for advisor in advisors]
+
+
+def repeats_once(policy: Policy) -> bool:
+    """Whether one run, repeated, tells about all refused jobs: none of them left a trace in it."""
+    can = policy.capabilities
+    forgets = isinstance(policy, Forgetting) and policy.forgets_refused
+    return forgets and can.quotes and can.answers_at_once
+
+
+def _ask(scenario: Scenario, advisors: Sequence[_Advisor], *, foresees: bool) -> None:
+    """Ask the policy again at the moments of the arrivals, and at later ones."""
+    policy = advisors[0].policy()
+    for advisor in advisors:
+        advisor.begin(policy, foresees=foresees)
+    visit_moments(scenario, policy, [advisor.visitor() for advisor in advisors])
+    # A job could be taken in earlier, in a slot that was passed over.
+    again = [visitor for advisor in advisors if (visitor := advisor.visitor_between()) is not None]
+    if again:
+        visit_moments(scenario, advisors[0].policy(), again)
+    for advisor in advisors:
+        advisor.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +175,38 @@ def _worth_its_price(way: Way, step: int, found: Admission) -> int:
     return bisect_right(way.values, enough) + 1
 
 
+def _where_it_pays(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
+    """Return the step at which a job would be worth what it pays; 0 where nothing tells.
+
+    What a job pays rises with its worth where prices depend on that: the ratio of both is taken for
+    a power of the worth, through the two steps that are nearest to 1.
+    """
+    near = sorted(
+        (abs(math.log(paid / worth)), step, math.log(paid / worth))
+        for step, (worth, paid) in gaps.items()
+        if worth > 0 and paid > 0
+    )[:2]
+    if not near:
+        return 0
+    _, step, gap = near[0]
+    at = math.log(values[step - 1])
+    slope = -1.0  # as long as prices stand
+    if len(near) == 2 and near[1][1] != step:
+        _, other, far = near[1]
+        slope = (gap - far) / (at - math.log(values[other - 1]))
+    if slope >= -_FLAT:
+        return 0
+    return bisect_right(values, math.exp(min(at - gap / slope, _LARGEST))) + 1
+
+
 class _Advisor:
-    """One refused job, and what was found about it so far."""
+    """One refused job, and what was found about it so far.
+
+    Attributes
+    ----------
+    error : InputError or None
+        That the job is not refused when asked again.
+    """
 
     def __init__(
         self,
@@ -123,55 +231,75 @@ class _Advisor:
         if scenario.until is not None:
             last = min(last, scenario.until - 1)
         self._later = later(self._job, last)
+        self._delays = Delays(self._variants, self._later)
+        self._in_force: str | None = None
         self._held = ""
+        self.error: InputError | None = None
 
     # ------------------------------------------------------------ asking again
 
-    def ask(self, *, foresees: bool) -> None:
-        """Ask the policy again at the moment of the arrival, and at later ones."""
+    def policy(self) -> Policy:
+        """Return the policy that knows the jobs as they are, built anew."""
         policy = self._rerun.policy(self._job)
         assert policy is not None
-        in_force = repr(policy.parameters_in_force())
-        arrival = self._job.arrival
-        delays = Delays(self._variants, self._later)
+        return policy
+
+    def begin(self, policy: Policy, *, foresees: bool) -> None:
+        """Take note of what the policy starts with, and whether the job set has a say in it."""
+        self._in_force = repr(policy.parameters_in_force()) if foresees else None
+
+    def visitor(self) -> Visitor:
+        """Return who asks in the slot of the arrival, and in later ones."""
+        arrival, delays = self._job.arrival, self._delays
 
         def visit(moment: Moment) -> bool:
-            if moment.slot == arrival:
-                self._check(moment.ask(self._job))
-                ways = [*self._ways(moment.end)]
-                in_vain = self._smaller_in_vain(ways, moment)
-                work = 0.0  # part of the work with which it was admitted
-                for way in ways:
-                    if in_vain and way.name == "size" and way.key[-1] != BANDWIDTH:
-                        self._outcomes.append(_Outcome(way, Nothing(1), "asked"))
-                        continue
-                    start = 0
-                    if way.key == ("minibatches",) and work:
-                        start = sum(value > work * int(way.before) for value in way.values) + 1
-                    asked = self._ask_about(way, moment, in_force if foresees else None, start)
-                    if way.key == ("epochs",) and isinstance(asked, Found):
-                        work = way.values[asked.step - 1] / int(way.before)
-                return True
-            return delays.visit(moment)
+            return delays.visit(moment) if moment.slot != arrival else self._ask_now(moment)
 
-        slots = [arrival, *delays.slots(delays.spread())]
-        visit_moments(self._scenario, policy, self._position, slots, visit)
-        if between := delays.between():
-            # It could be taken in earlier, in a slot that was passed over.
-            again = self._rerun.policy(self._job)
-            assert again is not None
-            slots = delays.slots(between)
-            visit_moments(self._scenario, again, self._position, slots, delays.visit)
-        fate = self._later_true(in_force, delays) if foresees else None
-        self._keep(self._later, delays.found(), fate)
+        return Visitor(self._position, [arrival, *delays.slots(delays.spread())], visit)
+
+    def visitor_between(self) -> Visitor | None:
+        """Return who asks in the slots that were passed over, None where none is of interest."""
+        delays = self._delays
+        slots = delays.slots(delays.between())
+        return Visitor(self._position, slots, delays.visit) if slots else None
+
+    def finish(self) -> None:
+        """Judge later arrivals, once all is asked."""
+        if self.error is not None:
+            return
+        fate = None if self._in_force is None else self._later_true(self._in_force, self._delays)
+        self._keep(self._later, self._delays.found(), fate)
         self._held = (
-            f"the reservations and prices that it met in slot {arrival}, and the rest of its entry"
+            f"the reservations and prices that it met in slot {self._job.arrival}, and the rest of "
+            "its entry"
         )
-        if foresees:
+        if self._in_force is not None:
             self._held = (
                 "the rest of its entry and all other jobs; what the policy works out from the job "
                 "set, such as price constants, was worked out again with each change"
             )
+
+    def _ask_now(self, moment: Moment) -> bool:
+        """Ask about all ways but a later arrival; return whether that is of interest."""
+        try:
+            self._check(moment.ask(self._job))
+        except InputError as error:
+            self.error = error
+            return False
+        ways = [*self._ways(moment.end)]
+        in_vain = self._smaller_in_vain(ways, moment)
+        work = 0.0  # part of the work with which it was admitted
+        for way in ways:
+            if in_vain and way.name == "size" and way.key[-1] != BANDWIDTH:
+                self._outcomes.append(_Outcome(way, Nothing(1), "asked"))
+                continue
+            start = 0
+            if way.key == ("minibatches",) and work:
+                start = sum(value > work * int(way.before) for value in way.values) + 1
+            asked = self._ask_about(way, moment, self._in_force, start)
+            if way.key == ("epochs",) and isinstance(asked, Found):
+                work = way.values[asked.step - 1] / int(way.before)
+        return True
 
     def _smaller_in_vain(self, ways: list[Way], moment: Moment) -> bool:
         """Whether the job is refused even with the least of everything that it asks for."""
@@ -187,7 +315,12 @@ class _Advisor:
 
         guess = partial(_worth_its_price, way) if way.name == "value" else None
         asked = smallest(answer, len(way.values), start, guess=guess)
-        self._keep(way, asked, None if in_force is None else self._true(way, in_force, answer))
+        if in_force is None:
+            self._keep(way, asked, None)
+        else:
+            gaps: dict[int, tuple[float, float]] = {}
+            aim = partial(_where_it_pays, way.values, gaps) if way.name == "value" else None
+            self._keep(way, asked, self._true(way, in_force, answer, gaps), aim)
         return asked
 
     def _true(
@@ -195,12 +328,14 @@ class _Advisor:
         way: Way,
         in_force: str,
         answer: Callable[[int], Admission | None],
+        gaps: dict[int, tuple[float, float]],
         answered: Callable[[int], bool] = lambda _: True,
     ) -> Callable[[int], Admission | None]:
         """Return what tells a step's fate where the policy knows the job set.
 
         As long as the change leaves all its parameters as they were, the policy decides on the
-        other jobs as it did, and its answer at the moment holds, where it was asked there.
+        other jobs as it did, and its answer at the moment holds, where it was asked there. In
+        ``gaps`` is kept what the job was worth and was to pay, by step.
         """
 
         def fate(step: int) -> Admission | None:
@@ -213,18 +348,25 @@ class _Advisor:
                 return None
             if answered(step) and repr(policy.parameters_in_force()) == in_force:
                 return answer(step)
-            return self._rerun.ask(job, policy)
+            found = self._rerun.ask(job, policy)
+            if found is not None and found.utility and found.price:
+                gaps[step] = found.utility, found.price
+            elif found is None and self._rerun.short is not None:
+                gaps[step] = self._rerun.short
+            return found
 
         return fate
 
     def _later_true(self, in_force: str, delays: Delays) -> Callable[[int], Admission | None]:
-        return self._true(self._later, in_force, delays.told.__getitem__, delays.told.__contains__)
+        told = delays.told
+        return self._true(self._later, in_force, told.__getitem__, {}, told.__contains__)
 
     def _keep(
         self,
         way: Way,
         asked: Found[Admission] | Nothing,
         fate: Callable[[int], Admission | None] | None,
+        aim: Callable[[], int] | None = None,
     ) -> None:
         """Keep what was found by asking; where ``fate`` may tell another story, what that finds."""
         if fate is None:
@@ -232,7 +374,7 @@ class _Advisor:
             return
         start = asked.step if isinstance(asked, Found) else 0
         try:
-            found = smallest(fate, len(way.values), start, evenly=0)
+            found = smallest(fate, len(way.values), start, evenly=0, aim=aim)
         except _TooDearError:
             self._left_out.append(way.label)
             return
@@ -247,7 +389,11 @@ class _Advisor:
 
     def run(self) -> None:
         """Run everything again with each change."""
-        self._check(self._rerun.ask(self._job))
+        try:
+            self._check(self._rerun.ask(self._job))
+        except InputError as error:
+            self.error = error
+            return
         end = self._scenario.until
         if end is None:
             end = self._job.arrival + self._scenario.cluster.horizon

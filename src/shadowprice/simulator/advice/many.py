@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from shadowprice.core import bounds
-from shadowprice.core.errors import InputError
 from shadowprice.results.advice import Counsel
 from shadowprice.results.files import Run
-from shadowprice.simulator.advice.advisor import advise
+from shadowprice.simulator.advice.advisor import advise_together, repeats_once
 from shadowprice.simulator.interrupt import StopSign
-from shadowprice.simulator.scenario import Scenario
+from shadowprice.simulator.scenario import Scenario, build_policy
+
+_MOMENT: Final = 2.0
+"""Seconds that a part of the jobs may take, or twice what the first of them takes alone: so much
+longer than allowed it takes, and to stop."""
 
 
 def with_advice(
@@ -39,11 +42,11 @@ def with_advice(
     settings : mapping
         Its settings.
     seconds : float
-        Time after which no other job is begun with.
+        Time after which no other job is begun with, but for a few.
     progress : callable, optional
-        Called with (jobs advised on, refused jobs) now and then.
+        Called with (jobs advised on, jobs to advise on) now and then.
     stop : StopSign, optional
-        Ends it behind the job in hand; asked once more, at once.
+        Ends it behind the jobs in hand; asked once more, at once.
 
     Returns
     -------
@@ -55,20 +58,31 @@ def with_advice(
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
     position = {job.name: at for at, job in enumerate(scenario.jobs)}
     found: dict[str, Counsel] = {}
+    names = names[: int(bounds.ADVISED.most)]
     began = time.monotonic()
-    for tried, job in enumerate(names[: int(bounds.ADVISED.most)]):
-        over = time.monotonic() - began >= seconds or (stop is not None and stop.asked is not None)
-        if over or scenario.entry is None:
+    tried, some = 0, 1
+    several = repeats_once(build_policy(scenario, name, settings))
+    moment = _MOMENT
+    while scenario.entry is not None and tried < len(names):
+        if time.monotonic() - began >= seconds or (stop is not None and stop.asked is not None):
             break
         if progress is not None:
             progress(tried, len(names))
-        at = position[job]
+        part = names[tried : tried + some]
+        asked = time.monotonic()
         try:
-            found[job] = advise(scenario, name, settings, at, scenario.entry(at))
-        except InputError:
-            # A policy that searches under a limit of time may admit it when asked again.
-            continue
+            entries = {position[job]: scenario.entry(position[job]) for job in part}
+            counsels = advise_together(scenario, name, settings, entries)
         except KeyboardInterrupt:  # asked twice: the run, and the advice so far, are kept
             break
-    told = {"refused": len(names), "told": len(found), "seconds": seconds}
+        # A policy that searches under a limit of time may admit one when asked again.
+        told_on = zip(part, counsels, strict=True)
+        found |= {job: counsel for job, counsel in told_on if isinstance(counsel, Counsel)}
+        tried += len(part)
+        # Several at a time repeat the run once, which may take long itself.
+        took = time.monotonic() - asked
+        moment = max(moment, 2.0 * took) if some == 1 else moment
+        if several and 2.0 * took <= moment:
+            some *= 2
+    told = {"refused": refused.height, "told": len(found), "seconds": seconds}
     return replace(run, info={**run.info, "advice": told}, advice=found)

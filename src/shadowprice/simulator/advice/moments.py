@@ -26,7 +26,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, QuotingPolicy, View
 from shadowprice.engine import Engine
 from shadowprice.engine.validation import never_fits
-from shadowprice.policies.pricing.measures import Measures, remembered
+from shadowprice.policies.pricing.measures import Remembered, remembered
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.scenario import Scenario, build_policy
@@ -99,35 +99,48 @@ Visit = Callable[[Moment], bool]
 """Called at a moment; whether later ones are of interest, too."""
 
 
-def visit_moments(
-    scenario: Scenario, policy: Policy, position: int, slots: Sequence[int], visit: Visit
-) -> None:
-    """Run a scenario without one of its jobs, and visit the moments at which that job could come.
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who wants to ask about a job of the file at moments at which it could come.
 
     Parameters
     ----------
-    scenario : Scenario
-        What was run. The job left out was refused, and so changed nothing.
-    policy : Policy
-        Freshly built, knowing all jobs.
     position : int
-        Position of the job among the scenario's.
+        Position of the job among the scenario's. It was refused.
     slots : sequence of int
         Slots to visit, ascending.
     visit : callable
         Called in each of them, after the jobs of the slot that stand before it in the file, until
         it returns False.
     """
-    job = scenario.jobs[position]
-    visits = _Visits(policy, {other.name for other in scenario.jobs[:position]}, slots, visit)
-    others = [other for at, other in enumerate(scenario.jobs) if at != position]
-    incidents: list[Any] = [
-        event
-        for event in scenario.incidents
-        if not (isinstance(event, JobCancelled) and event.job == job.name)
-    ]
+
+    position: int
+    slots: Sequence[int]
+    visit: Visit
+
+
+def visit_moments(scenario: Scenario, policy: Policy, visitors: Sequence[Visitor]) -> None:
+    """Run a scenario, and visit the moments at which refused jobs of it could come.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What was run.
+    policy : Policy
+        Freshly built, knowing all jobs.
+    visitors : sequence of Visitor
+        A single one meets a run without its job. Several meet the run with all of theirs, which is
+        for a policy on which refused jobs leave no trace (`Forgetting`).
+    """
+    alone = visitors[0].position if len(visitors) == 1 else None
+    others = [other for at, other in enumerate(scenario.jobs) if at != alone]
+    incidents: list[Any] = list(scenario.incidents)
+    if alone is not None:
+        name = scenario.jobs[alone].name
+        incidents = [e for e in incidents if not (isinstance(e, JobCancelled) and e.job == name)]
     # Nobody arrives with these: but the driver does not skip the slots.
-    incidents += [JobsArrived(slot, ()) for slot in slots]
+    incidents += [JobsArrived(slot, ()) for one in visitors for slot in one.slots]
+    visits = _Visits(policy, {job.name: at for at, job in enumerate(scenario.jobs)}, visitors)
     simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
     try:
         simulation.run([_Slots(visits)])
@@ -136,56 +149,69 @@ def visit_moments(
 
 
 class _Visits:
-    """A policy that is interrupted where a job of the file would be considered.
+    """A policy that is interrupted where jobs of the file would be considered.
 
     Parameters
     ----------
     policy : Policy
         Who decides.
-    before : set of str
-        Jobs that stand before it in the file.
-    slots : sequence of int
-        Slots in which it could come.
-    visit : callable
-        What to do there.
+    positions : mapping of str to int
+        Where each job stands in the file.
+    visitors : sequence of Visitor
+        Who asks.
     """
 
     def __init__(
-        self, policy: Policy, before: set[str], slots: Sequence[int], visit: Visit
+        self, policy: Policy, positions: Mapping[str, int], visitors: Sequence[Visitor]
     ) -> None:
         self.policy = policy
-        self.before = before
-        self.left = set(slots)
-        self.visit = visit
-        self.over = False
+        self._positions = positions
+        self._due: dict[int, list[Visitor]] = {}
+        for one in sorted(visitors, key=lambda one: one.position):
+            for slot in one.slots:
+                self._due.setdefault(slot, []).append(one)
+        self._left = {one.position: len(one.slots) for one in visitors}
 
     @property
     def capabilities(self) -> Capabilities:
         return self.policy.capabilities
 
+    @property
+    def over(self) -> bool:
+        """Whether nobody wants to visit anything any more."""
+        return not self._left
+
     def parameters_in_force(self) -> Mapping[str, object]:
         return self.policy.parameters_in_force()
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        if not isinstance(event, JobsArrived) or event.slot not in self.left:
+        due = self._due.get(event.slot, ())
+        if not isinstance(event, JobsArrived) or not due:
             yield from self.policy.decide(view, event)
             return
         # One event as ever: what a policy does about all of its jobs at once, it does.
-        earlier = {job.name for job in event.jobs} & self.before
+        undecided = {job.name: self._positions[job.name] for job in event.jobs}
         decisions = iter(self.policy.decide(view, event))
-        while earlier:
-            decision = next(decisions)  # every job of the event is decided
-            yield decision
-            earlier.discard(decision.job)
-        self.reach(view)
+        for one in due:
+            while any(position < one.position for position in undecided.values()):
+                decision = next(decisions)  # every job of the event is decided
+                yield decision
+                undecided.pop(decision.job, None)
+            self._call(one, view)
+        del self._due[event.slot]
         yield from decisions
 
     def reach(self, view: View) -> None:
-        """Visit the moment, once a slot."""
-        if self.over or view.slot not in self.left:
+        """Visit the moments of a slot in which nobody arrived."""
+        for one in self._due.pop(view.slot, ()):
+            self._call(one, view)
+
+    def _call(self, one: Visitor, view: View) -> None:
+        if one.position not in self._left:
             return
-        self.left.remove(view.slot)
-        self.over = not self.visit(Moment(view, self.policy)) or not self.left
+        self._left[one.position] -= 1
+        if not one.visit(Moment(view, self.policy)) or not self._left[one.position]:
+            del self._left[one.position]
 
 
 class _Slots(Observer):
@@ -219,6 +245,9 @@ class Rerun:
     ----------
     arrivals : int
         Jobs that arrived in all runs so far: what they cost.
+    short : (float, float) or None
+        What the job was worth at best when it was last refused for its price, and what it was to
+        pay; None where it was admitted, or refused for another reason.
     """
 
     def __init__(
@@ -229,13 +258,14 @@ class Rerun:
         self._settings = settings
         self._position = position
         # The other jobs are the same each time: what constants take from them is worked out once.
-        self._measures: Measures = {}
+        self._others = Remembered(position)
         self.arrivals = 0
+        self.short: tuple[float, float] | None = None
 
     def policy(self, job: Job) -> Policy | None:
         """Return the policy that knows the changed job set, None if it would refuse to run it."""
         try:
-            with remembered(self._measures):
+            with remembered(self._others):
                 return build_policy(self._with(job), self._name, self._settings, explained=False)
         except InputError:
             return None
@@ -250,6 +280,7 @@ class Rerun:
         policy : Policy, optional
             What `policy` gave for it, where that has decided nothing yet.
         """
+        self.short = None
         if policy is None:
             policy = self.policy(job)
         if policy is None:
@@ -263,6 +294,7 @@ class Rerun:
         except ShadowpriceError:  # such as a cancellation before the arrival
             return None
         self.arrivals += fate.arrivals
+        self.short = fate.short
         return fate.admission
 
     def _with(self, job: Job) -> Scenario:
@@ -278,6 +310,7 @@ class _Fate(Observer):
         self._name = name
         self._final = capabilities.answers_at_once
         self.admission: Admission | None = None
+        self.short: tuple[float, float] | None = None
         self.arrivals = 0
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
@@ -296,7 +329,9 @@ class _Fate(Observer):
                 case Queue() if self._final:
                     self.admission = Admission()
                     raise _Enough
-                case Reject() | Drop():
+                case Reject(_, refusal) | Drop(_, refusal):
+                    if refusal.value is not None and refusal.cost is not None:
+                        self.short = refusal.value, refusal.cost
                     raise _Enough
 
 

@@ -12,6 +12,9 @@ EVENLY: Final = 3
 _NEAR: Final = 4
 """Stride at which a first step is given up, unless the largest is admitted."""
 
+_AIMS: Final = 6
+"""Steps that are aimed at before halving does the rest."""
+
 Answer = TypeVar("Answer")
 
 
@@ -50,6 +53,7 @@ def smallest(
     start: int = 0,
     evenly: int = EVENLY,
     guess: Callable[[int, Answer], int] | None = None,
+    aim: Callable[[], int] | None = None,
 ) -> Found[Answer] | Nothing:
     """Return a step that is admitted while the step before it is refused.
 
@@ -70,6 +74,9 @@ def smallest(
     guess : callable, optional
         Given an admitted step and what was answered, a smaller step that may be admitted as well:
         good guesses save questions, bad ones cost a few.
+    aim : callable, optional
+        Where the answer lies, to judge by what was answered so far; 0 where that tells nothing. For
+        questions that cost as much as running everything again.
     """
     known: dict[int, Answer | None] = {0: None}
 
@@ -80,7 +87,7 @@ def smallest(
 
     step = min(max(start, 0), steps)
     if step > 0:
-        low, high = _around(answer, step, steps)
+        low, high = _around(answer, step, steps, aim)
     else:
         low, high = 0, steps if steps > 0 and answer(steps) is not None else 0
     if not high:
@@ -90,8 +97,12 @@ def smallest(
         return Nothing(len(known) - 1)
     if guess is not None:
         low, high = _guessed(answer, low, high, guess)
+    aims = _AIMS if aim is not None else 0
     while high - low > 1:
         middle = (low + high) // 2
+        if aim is not None and aims > 0:
+            aims -= 1
+            middle = min(max(aim() or middle, low + 1), high - 1)
         if answer(middle) is None:
             low = middle
         else:
@@ -101,7 +112,9 @@ def smallest(
     return Found(high, found)
 
 
-def _around(answer: Callable[[int], object], step: int, steps: int) -> tuple[int, int]:
+def _around(
+    answer: Callable[[int], object], step: int, steps: int, aim: Callable[[], int] | None
+) -> tuple[int, int]:
     """Return a refused and an admitted step about one, in doubling strides; (0, 0) without any."""
     stride = 1
     if answer(step) is not None:
@@ -113,7 +126,10 @@ def _around(answer: Callable[[int], object], step: int, steps: int) -> tuple[int
     while low < steps:
         if stride == _NEAR and answer(steps) is None:
             break
-        step = min(low + stride, steps)
+        step = low + stride
+        if aim is not None and stride < 2 * _NEAR:
+            step = max(step, aim())
+        step = min(step, steps)
         if answer(step) is not None:
             return low, step
         low, stride = step, 2 * stride
