@@ -242,7 +242,7 @@ def test_a_record_is_the_new_one_or_the_old_one_wherever_a_write_is_torn(
 ) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         path = Path(folder, "record")
-        record = disk.Record.create(path, {"first": "value"}, 1024)
+        record = disk.StateFile.create(path, {"first": "value"}, 1024)
         before: dict[str, str] = {"first": "value"}
         for value in values:
             record.write(value)
@@ -265,7 +265,7 @@ def test_a_record_is_the_new_one_or_the_old_one_wherever_a_write_is_torn(
 
 def test_a_record_without_a_whole_slot_says_so(tmp_path: Path) -> None:
     path = tmp_path / "record"
-    record = disk.Record.create(path, {"a": 1}, 256)
+    record = disk.StateFile.create(path, {"a": 1}, 256)
     path.write_bytes(b"\0" * 512)
     with pytest.raises(ValueError, match="no whole record"):
         record.read()
@@ -273,4 +273,4 @@ def test_a_record_without_a_whole_slot_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no whole record"):
         record.read()
     with pytest.raises(ValueError, match="does not fit"):
-        disk.Record.create(path, {"a": "x" * 300}, 256)
+        disk.StateFile.create(path, {"a": "x" * 300}, 256)

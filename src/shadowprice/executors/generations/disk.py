@@ -17,7 +17,7 @@ _HEADER: Final = struct.Struct("<4sQII")
 _MAGIC: Final = b"SPR1"
 
 
-class Record:
+class StateFile:
     """One JSON object in a file, replaced as a whole or not at all.
 
     The file has two slots of a fixed size, each with a sequence number and a checksum, and a write
@@ -34,7 +34,7 @@ class Record:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, value: dict[str, Any], slot: int) -> Record:
+    def create(cls, path: Path, value: dict[str, Any], slot: int) -> StateFile:
         """Make the file, holding ``value``, with slots of so many bytes; it is on disk after."""
         first = _framed(1, value, slot)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.executors.generations.disk import Lock, Record, sync_directory, write_new
+from shadowprice.executors.generations.disk import Lock, StateFile, sync_directory, write_new
 
 ACCEPTED: Final = "accepted"
 LAUNCHING: Final = "launching"
@@ -48,8 +48,8 @@ class Generation:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._state = Record(path / "state")
-        self._stop = Record(path / "stop")
+        self._state = StateFile(path / "state")
+        self._stop = StateFile(path / "stop")
 
     @classmethod
     def create(cls, path: Path, plan: dict[str, Any], state: dict[str, Any]) -> Generation:
@@ -69,8 +69,8 @@ class Generation:
         if plan:
             write_new(path / "plan.json", json.dumps(plan).encode())
         (path / "lock").touch(mode=0o600)
-        Record.create(path / "stop", {"command": 0}, STOP_BYTES)
-        Record.create(path / "state", state, STATE_BYTES)
+        StateFile.create(path / "stop", {"command": 0}, STOP_BYTES)
+        StateFile.create(path / "state", state, STATE_BYTES)
         sync_directory(path)
         return cls(path)
 
@@ -111,7 +111,7 @@ class Generation:
         try:
             before = self._stop.read()
         except ValueError:  # damaged: what is ordered now counts
-            Record.create(self._stop.path, {"command": 0}, STOP_BYTES)
+            StateFile.create(self._stop.path, {"command": 0}, STOP_BYTES)
             before = {"command": 0}
         if before["command"] == command:
             return False
@@ -166,7 +166,7 @@ class Generation:
                 state = self.state()
             except ValueError:
                 over |= {"command": 0, "reason": f"its records were damaged; {reason}"}
-                Record.create(self._state.path, over, STATE_BYTES)
+                StateFile.create(self._state.path, over, STATE_BYTES)
                 return True
             if state["phase"] in OVER:
                 return True

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec, Receipt
-from shadowprice.executors.generations.disk import Record, names, sync_directory, write_new
+from shadowprice.executors.generations.disk import StateFile, names, sync_directory, write_new
 from shadowprice.executors.generations.generation import ACCEPTED, OVER, REFUSED, Generation
 
 FENCE_BYTES: Final = 64
@@ -77,7 +77,7 @@ class Store:
         """Return the newest generation that was ever named of a job, 0 for none."""
         newest = max(self.generations(job), default=0)
         with contextlib.suppress(FileNotFoundError):
-            newest = max(newest, Record(self.job(job) / "fence").read()["generation"])
+            newest = max(newest, StateFile(self.job(job) / "fence").read()["generation"])
         return newest
 
     def live(self) -> Iterator[tuple[str, int, Generation]]:
@@ -198,7 +198,7 @@ class Store:
         if not directory.is_dir():
             return True
         fence = directory / "fence"
-        Record.create(directory / ".fence", {"generation": self.fence(job)}, FENCE_BYTES)
+        StateFile.create(directory / ".fence", {"generation": self.fence(job)}, FENCE_BYTES)
         (directory / ".fence").rename(fence)
         sync_directory(directory)
         for number in numbers:

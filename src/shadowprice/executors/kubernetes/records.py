@@ -26,7 +26,7 @@ _FIELD: Final = "generations"
 
 
 @dataclass
-class Record:
+class JobGenerations:
     """What is remembered of a job.
 
     Parameters
@@ -47,7 +47,7 @@ class Record:
     meta: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, item: dict[str, Any]) -> Record:
+    def of(cls, item: dict[str, Any]) -> JobGenerations:
         """Return what an object holds."""
         data = item.get("data") or {}
         held = json.loads(data.get(_FIELD, "{}"))
@@ -122,18 +122,18 @@ class Records:
         self._namespace = namespace
         self._service = service
         self._locks: dict[str, asyncio.Lock] = {}
-        self.known: dict[str, Record | None] = {}
+        self.known: dict[str, JobGenerations | None] = {}
         """As they were last read or written; None for one that has to be read again."""
 
-    async def load(self) -> list[Record]:
+    async def load(self) -> list[JobGenerations]:
         """Read all records of jobs that were not discarded."""
         chosen = f"{names.SERVICE}={self._service},{names.OPEN}=true"
         more: dict[str, object] = {}
-        found: dict[str, Record] = {}
+        found: dict[str, JobGenerations] = {}
         while True:
             page = await self._connection.get(self._list, labelSelector=chosen, limit=PAGE, **more)
             for item in page.get("items") or ():
-                record = Record.of(item)
+                record = JobGenerations.of(item)
                 if record.job:
                     found[record.job] = record
             if not page["metadata"].get("continue"):
@@ -142,19 +142,21 @@ class Records:
         self.known = dict(found)
         return list(found.values())
 
-    async def read(self, job: str) -> Record:
+    async def read(self, job: str) -> JobGenerations:
         """Read a job's record as it is now; an empty one where there is none."""
         try:
             path = f"{self._list}/{names.record_name(self._service, job)}"
-            record = Record.of(await self._connection.get(path))
+            record = JobGenerations.of(await self._connection.get(path))
         except ApiError as error:
             if not error.not_found:
                 raise
-            record = Record(job)
+            record = JobGenerations(job)
         self.known[job] = record
         return record
 
-    async def change(self, job: str, update: Callable[[Record], Any], *, open_: bool = True) -> Any:
+    async def change(
+        self, job: str, update: Callable[[JobGenerations], Any], *, open_: bool = True
+    ) -> Any:
         """Change a job's record; return what the change said.
 
         A change that leaves it as it was is not written.
@@ -168,12 +170,12 @@ class Records:
         async with self._locks.setdefault(job, asyncio.Lock()):
             return await self._change(job, update, open_)
 
-    async def _change(self, job: str, update: Callable[[Record], Any], open_: bool) -> Any:
+    async def _change(self, job: str, update: Callable[[JobGenerations], Any], open_: bool) -> Any:
         while True:
             before = self.known.get(job)
             if before is None and job in self.known:
                 before = await self.read(job)
-            record = copy.deepcopy(before) if before is not None else Record(job)
+            record = copy.deepcopy(before) if before is not None else JobGenerations(job)
             said = update(record)
             if before is not None and record == before and open_:
                 return said
@@ -187,11 +189,11 @@ class Records:
                 continue
             return said
 
-    async def _write(self, record: Record, open_: bool) -> Record:
+    async def _write(self, record: JobGenerations, open_: bool) -> JobGenerations:
         labels = {names.SERVICE: self._service, names.OPEN: str(open_).lower()}
         name = names.record_name(self._service, record.job)
         meta = {**record.meta, "name": name, "namespace": self._namespace, "labels": labels}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": record.data()}
         if record.meta:
-            return Record.of(await self._connection.put(f"{self._list}/{name}", body))
-        return Record.of(await self._connection.post(self._list, body))
+            return JobGenerations.of(await self._connection.put(f"{self._list}/{name}", body))
+        return JobGenerations.of(await self._connection.post(self._list, body))
