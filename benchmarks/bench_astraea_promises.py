@@ -101,9 +101,9 @@ def main() -> None:
     print(f"\nPareto efficiency: {BATCHES} small rounds")
     for scale in (1.0, 0.2):
         found = [dominated(random_batch(seed), scale) for seed in range(BATCHES)]
-        share = np.mean([one for one, _ in found])
+        share = float(np.mean([one for one, _ in found]))
         gains = [gain for one, gain in found if one]
-        mean = np.mean(gains) if gains else 0.0
+        mean = float(np.mean(gains)) if gains else 0.0
         print(f"theta at {scale:.0%}: {share:.1%} dominated, by {mean:.1%} of utility on average")
 
 

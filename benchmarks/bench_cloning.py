@@ -130,13 +130,13 @@ def main() -> None:
         assert problem.arrays is not None
         most = problem.most_copies
         check_feasible(problem, Constraint.EXACT)
-        exact = median(lambda p=problem, m=most: _continuous(p, False, m), 9)  # type: ignore[misc]
+        exact = median(lambda p=problem, m=most: _continuous(p, False, m), 9)
         begin = time.perf_counter()
         _, _, iterations, off = _algorithm_1(problem, False, most, 2000, 1e-6)
         paper = time.perf_counter() - begin
         twin = f"Algorithm 1, {iterations} iterations, then off by {off:.0e}"
         row(f"continuous: {name}", exact, "20 ms", twin, paper)
-        whole = median(lambda p=problem: solve(p), 5)  # type: ignore[misc]
+        whole = median(lambda p=problem: solve(p), 5)
         proved = solve(problem).proved
         row(f"feasibility + continuous + whole ({'proved' if proved else 'gap'}): {name}", whole)
     row(

@@ -200,7 +200,7 @@ def rrh(jobs: int) -> None:
     for together in (True, False):
         engine = Engine(on, make_policy("rrh", PolicyContext(on), {}), keeps_memory=False)
         crowd = tuple(training(on, f"job-{at}", 0, 4) for at in range(jobs))
-        batches = [crowd] if together else [(each,) for each in crowd]
+        batches: list[tuple[Job, ...]] = [crowd] if together else [(each,) for each in crowd]
 
         def admit(e: Engine = engine, groups: list[tuple[Job, ...]] = batches) -> None:
             for group in groups:

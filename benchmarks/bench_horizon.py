@@ -32,7 +32,7 @@ def utility_of(kind: str, value: float, slots: int) -> Floats:
     if kind == "constant":
         return np.full(slots, value)
     if kind == "reciprocal":
-        return value / (1.0 + t)
+        return np.asarray(value / (1.0 + t))
     return np.asarray(value / (1.0 + np.exp(np.clip(t - slots / 3, -700, 700))))
 
 

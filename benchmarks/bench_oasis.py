@@ -78,7 +78,7 @@ class Stopwatch:
             asked = self.seen % self.every == 0 and len(self.twin) < self.twins
             if asked:
                 began = time.perf_counter()
-                payoff = decide(view, *self.policy._planner.boards, job)  # type: ignore[attr-defined]
+                payoff = decide(view, *self.policy._planner.boards, job)  # type: ignore[attr-defined,call-arg]
                 self.twin.append(1e3 * (time.perf_counter() - began))
             began = time.perf_counter()
             decision = next(decisions)

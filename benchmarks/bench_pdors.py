@@ -65,7 +65,7 @@ def median_time(run: Callable[[], object], repeats: int) -> float:
 def highs_model(price_w: Floats, price_s: Floats, free: Integers) -> highspy.Highs:
     """Build the relaxation as one model; its last two rows are the demands."""
     machines = len(price_w)
-    model = highspy.Highs()
+    model = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
         model.setOptionValue(option, value)
     lp = highspy.HighsLp()
@@ -79,15 +79,16 @@ def highs_model(price_w: Floats, price_s: Floats, free: Integers) -> highspy.Hig
     lp.row_upper_ = np.concatenate([(free / scale).ravel(), np.full(2, highspy.kHighsInf)])
     rows = np.arange(machines * resources).reshape(machines, resources)
     demand = lp.num_row_ - 2
-    index, value = [], []
+    index: list[Integers] = []
+    weight: list[Floats] = []
     for h in range(machines):
         for kind, amounts in enumerate((WORKER, SERVER)):
             index.append(np.append(rows[h], demand + kind))
-            value.append(np.append(amounts / scale, 1.0))
+            weight.append(np.append(amounts / scale, 1.0))
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     lp.a_matrix_.start_ = np.arange(lp.num_col_ + 1) * (resources + 1)
     lp.a_matrix_.index_ = np.concatenate(index)
-    lp.a_matrix_.value_ = np.concatenate(value)
+    lp.a_matrix_.value_ = np.concatenate(weight)
     model.passModel(lp)
     return model
 

@@ -33,6 +33,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.policies.pdors.policy import Pdors
+from shadowprice.policies.pdors.quotes import PdorsQuote
 from shadowprice.policies.registry import make_policy
 
 MOST = 20
@@ -136,12 +137,14 @@ def measure(machines: int, slots: int, state: str, ratio: int, placement: str) -
     if placement == "randomised":
         planner = policy._planner
         planner.follow(engine.view.ledger)
-        choices = planner.quote(engine.view, job, job.required).choices  # type: ignore[attr-defined]
+        quote = planner.quote(engine.view, job, job.required)
+        assert isinstance(quote, PdorsQuote)
+        choices, slots_of = quote.choices, quote.choices.slots
         sample = np.unique(np.linspace(0, slots - 1, 3 if machines < 1000 else 1).astype(int))
         seconds = 0.0
         for t in sample:
             k = choices.state_of[t]
-            place = (choices.price_worker[k], choices.price_server[k], choices.room[k])
+            place = (slots_of.price_worker[k], slots_of.price_server[k], slots_of.free[k])
             seconds += highs_sweep(place, job.worker_counts, job.ps_counts, warm=False)[0]
         line += f" {1e3 * seconds * slots / len(sample):12,.0f} ms (scaled)"
     print(line, flush=True)

@@ -97,7 +97,7 @@ def main() -> None:
     replay(list)  # compiles
     policy = build_policy(scenario, "fifo", {"workers": "most"})
     print(f"{JOBS:,} jobs, {SLOTS:,} slots of arrivals, {SERVERS} servers, FIFO")
-    rows = {"alone": [], "recorder": [], "slot by slot": []}
+    rows: dict[str, list[float]] = {"alone": [], "recorder": [], "slot by slot": []}
     for _ in range(3):
         rows["alone"].append(replay(lambda: [Observer()]))
         rows["recorder"].append(replay(lambda: [Recorder(cluster, jobs, policy)]))

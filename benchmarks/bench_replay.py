@@ -74,7 +74,7 @@ class Shadow:
         for job in event.jobs if isinstance(event, JobsArrived) else ():
             if self.arrivals < TWIN_ARRIVALS:
                 began = time.perf_counter()
-                decide(view, *self.policy._planner.boards, job)  # type: ignore[attr-defined]
+                decide(view, *self.policy._planner.boards, job)  # type: ignore[attr-defined,call-arg]
                 self.seconds += time.perf_counter() - began
                 self.arrivals += 1
             yield next(decisions)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import statistics
 import sys
@@ -71,14 +72,15 @@ def exchanges(megabytes: int, *, memory: bool) -> tuple[list[float], float]:
     assert take_offer(link) is memory
     values = torch.empty_like(gradient)
     found = []
+    assert process.pid is not None
     both = (os.getpid(), process.pid)
-    taken = -sum(cpu_of(one) for one in both)
+    taken = -math.fsum(cpu_of(one) for one in both)
     for _ in range(REPEATS):
         began = time.perf_counter()
         link.send(Message(Kind.PUSH, payload=gradient))
         link.receive(values)
         found.append(time.perf_counter() - began)
-    taken += sum(cpu_of(one) for one in both)
+    taken += math.fsum(cpu_of(one) for one in both)
     process.kill()
     process.join()
     return found, taken / REPEATS

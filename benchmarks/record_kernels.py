@@ -154,7 +154,7 @@ def edges(policies: Iterable[str], folder: Path) -> dict[str, list[list[str]]]:
         def on_end(self, event: Any) -> None:  # noqa: ARG002 - the protocol's
             stack.pop()
 
-    event.register("numba:compile", Nesting())
+    event.register("numba:compile", Nesting())  # type: ignore[no-untyped-call]
 
     def observe(name: str, compiled: Any) -> None:
         template = compiled.get_call_template
@@ -181,7 +181,7 @@ def main() -> None:
         # What was recorded before is compiled in processes of its own, and nothing is seen of it.
         from shadowprice.kernels import manifest as recorded
 
-        recorded.manifest = dict
+        recorded.manifest = dict  # type: ignore[assignment]
         print(json.dumps(_PARTS[what](policies, Path(folder))))
         return
     from shadowprice.policies.registry import policies as registered
