@@ -16,7 +16,8 @@ from shadowprice.results.report import embed
 from shadowprice.results.report.comparison import render_comparison
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.scales import number
-from shadowprice.simulator.scenario import Scenario, record_run
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.source import Source
 from tests.planners import Wanderer
 from tests.priced import FlatRate
 from tests.unit.results.test_page_stories import flat_run, planned_run, promised_run
@@ -65,6 +66,29 @@ def hostile_run() -> Run:
     return record_run(Scenario(on, work), 'flat-rate <b title="x">', FlatRate(0.5))
 
 
+MONEY = """
+slot: 1h
+servers:
+  - {name: old, count: 4, capacity: {gpu/k80: 4}, cost: 3.60}
+  - {name: new, count: 2, capacity: {gpu/v100: 8}, cost: 24.48}
+"""
+ON_TYPES = """
+jobs:
+  - {name: resnet-v100, chunks: 4, minibatches: 36000, worker: {gpu/v100: 1},
+     throughput: {1: 5, 2: 9.5, 4: 18}, utility: {kind: deadline, value: 9, by: 6h}}
+  - {name: resnet-k80, chunks: 4, minibatches: 36000, worker: {gpu/k80: 1},
+     throughput: {1: 1, 2: 1.9, 4: 3.5}, utility: {kind: deadline, value: 9, by: 24h}}
+"""
+
+
+def money_page(folder: Path) -> str:
+    """Return the page of a run on servers that cost something."""
+    (folder / "money.yaml").write_text(MONEY)
+    (folder / "types.yaml").write_text(ON_TYPES)
+    scenario, _ = Source(cluster=folder / "money.yaml", jobs=folder / "types.yaml").scenario(0)
+    return render_report(record_run(scenario, "oasis", build_policy(scenario, "oasis", {})))
+
+
 def comparison() -> str:
     on = cluster(3, 2)
     work = [job(on, f"job-{at}", arrival=at) for at in range(6)]
@@ -79,6 +103,7 @@ def comparison() -> str:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
     texts = {
         "planned": render_report(planned_run()),
         "flat": render_report(flat_run(45)),
@@ -87,8 +112,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": render_report(hostile_run()),
         "promised": render_report(promised_run()),
         "comparison": comparison(),
+        "money": money_page(folder),
     }
-    folder = tmp_path_factory.mktemp("pages")
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in texts}
@@ -189,7 +214,32 @@ BLANK = """() => [...document.querySelectorAll(".canvas canvas")].filter((canvas
 }).length"""
 
 
-@pytest.mark.parametrize("name", ["planned", "flat", "refused", "none", "hostile", "comparison"])
+@pytest.mark.parametrize("name", ["money", "comparison"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_picture_of_a_whole_page_has_every_chart(
+    browser: Browser, pages: dict[str, Path], name: str, width: int
+) -> None:
+    with Visit(browser, width) as visit:
+        page = visit.open(pages[name], whole=False)
+        charts = page.locator(".chart").count()
+        assert charts > 9
+        drawn = page.locator(".chart .canvas canvas")
+        for _ in range(200):  # nobody scrolls, and the window holds two or three of them
+            if drawn.count() == charts:
+                break
+            page.wait_for_timeout(25)
+        assert drawn.count() == charts
+        assert page.evaluate(BLANK) == 0
+        assert not visit.faults
+        if name == "money":
+            tile = page.locator(".tile", has_text="cost of what jobs used")
+            assert "65.34" in tile.inner_text()
+            assert "the whole cluster: 1,394" in tile.inner_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["planned", "flat", "refused", "none", "hostile", "comparison", "money"]
+)
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
 def test_pages_are_drawn_whole(
     browser: Browser, pages: dict[str, Path], name: str, width: int, scheme: str
@@ -413,6 +463,7 @@ def test_a_server_has_a_timeline(browser: Browser, pages: dict[str, Path]) -> No
 
 def test_charts_are_drawn_when_they_come_near(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
+        visit.page.add_init_script("window.requestIdleCallback = () => 0")  # never idle
         page = visit.open(pages["flat"], whole=False)
         assert page.locator("#outcomes canvas").count() == 1
         assert page.locator("#lateness canvas").count() == 0

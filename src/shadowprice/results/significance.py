@@ -19,6 +19,9 @@ EXACT: Final = 16
 
 DRAWS: Final = 100_000
 
+_ROUNDING: Final = 1e-12
+"""Part of a value by which sums of the same numbers in another order may differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -87,6 +90,8 @@ def interval(values: Sequence[float]) -> Interval:
     mean = float(sample.mean())
     if len(sample) == 1:
         return Interval(mean, -math.inf, math.inf, 1)
+    if float(np.ptp(sample)) <= _ROUNDING * float(np.abs(sample).max()):
+        return Interval(mean, mean, mean, len(sample))
     error = float(sample.std(ddof=1)) / math.sqrt(len(sample))
     reach = float(special.stdtrit(len(sample) - 1, (1 + CONFIDENCE) / 2)) * error
     return Interval(mean, mean - reach, mean + reach, len(sample))

@@ -28,6 +28,15 @@ def test_an_interval_is_students(sample: list[float]) -> None:
     assert (got.low, got.high) == (pytest.approx(low), pytest.approx(high))
 
 
+def test_what_differs_by_rounding_does_not_differ() -> None:
+    total = 0.1 + 0.2 + 0.3
+    again = 0.3 + 0.2 + 0.1
+    assert total != again
+    alike = interval([760.3 * total, 760.3 * again, 760.3 * total])
+    assert alike.half == 0
+    assert interval([1.0, 1.0 + 1e-9]).half > 0
+
+
 def test_a_single_value_has_no_interval() -> None:
     alone = interval([3.0])
     assert math.isinf(alone.half)

@@ -35,7 +35,8 @@ export class Page {
     paper.addEventListener("change", () => this.redraw(paper.matches));
     addEventListener("beforeprint", () => this.redraw(true));
     addEventListener("afterprint", redraw);
-    // What is far below the window need not be drawn before it comes near.
+    // What is far below the window is drawn when it comes near, or when there is nothing else to do: who takes a
+    // picture of the whole page, or searches it by scrolling fast, is to find every chart.
     this.seen = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
         if (isIntersecting) [...this.charts].find((chart) => chart.canvas === target)?.draw();
@@ -49,6 +50,20 @@ export class Page {
     for (const chart of this.charts) {
       if (all || chart.drawing) chart.draw();
     }
+  }
+
+  /** Draw what is left, a chart at a time, whenever the browser is idle. */
+  drawLater() {
+    if (this.waiting) return;
+    this.waiting = true;
+    const wait = globalThis.requestIdleCallback ?? ((act) => setTimeout(act, 50)); // Safari has none
+    wait(() => {
+      this.waiting = false;
+      // What is folded away has no size to be drawn in.
+      const [next, more] = [...this.charts].filter((chart) => !chart.drawing && chart.canvas.clientWidth);
+      next?.draw();
+      if (more) this.drawLater();
+    });
   }
 
   setMode(mode) {
@@ -86,7 +101,10 @@ export class Chart {
     page.charts.add(this);
     this.#fillLegend();
     if (eager) this.draw();
-    else page.seen.observe(this.canvas);
+    else {
+      page.seen.observe(this.canvas);
+      page.drawLater();
+    }
   }
 
   /** Make the drawing, when it comes near the window or is asked something. */
