@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shadowprice.cli.console import SafeConsole
 from shadowprice.cli.main import main
 from tests.integration.test_command_line import Answer, Call
 
@@ -85,6 +86,26 @@ def test_jobs_are_chosen_sorted_and_printed_as_csv(call: Call) -> None:
     assert "2 more; --limit 3 shows all" in table.err
     nothing = call("jobs", "run", "--job", "x")
     assert (nothing.status, nothing.out) == (0, "")
+
+
+def test_a_narrow_terminal_spares_columns_rather_than_letters(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.cli.jobs.stdout", lambda: SafeConsole(width=50))
+    answer = call("jobs", "run")
+    assert answer.status == 0
+    heading, *rows = answer.out.splitlines()
+    assert len(rows) == 3
+    assert heading.split()[0] == "job"
+    assert {"completion", "outcome", "utility"} <= set(heading.split())
+    assert max(map(len, answer.out.splitlines())) <= 50
+    left_out = answer.err.split(";")[0].removeprefix("no room for ").split(", ")
+    assert "worker_slots" in left_out
+    assert not set(left_out) & set(heading.split())
+    # What is asked for is there, and there is room on a page.
+    asked = call("jobs", "run", "--columns", "job,class,worker_slots,value,start,outcome,reason")
+    assert asked.err == ""
+    assert "no room" not in call("jobs", "run", "-o", "csv").err
 
 
 def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:

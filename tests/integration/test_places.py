@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -301,6 +302,21 @@ def test_terminals_that_know_ascii_alone(folder: Path) -> None:
         if words[0] == "jobs":
             assert rb"a\x1b[31m" in answer.stdout
             assert rb"b\u202e\x9b\xe9" in answer.stdout
+
+
+def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = [*CALL, "compare", *SIMULATE[1:5], "-p", "fifo,drf", "-q"]
+    for more, told in (
+        (("--seeds", "2"), r"mean of 2 seeds \+- 95 %"),
+        ((), r"decision, median +[\d.]+ [um]?s"),
+    ):
+        answer = subprocess.run(
+            [*words, *more], capture_output=True, check=False, env=environment, text=True
+        )
+        assert answer.returncode == 0, answer.stderr
+        assert re.search(told, answer.stdout)
+        assert "\\x" not in answer.stdout
 
 
 # ---------------------------------------------------------------- SIGTERM

@@ -304,3 +304,26 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
 def test_a_backup_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
     assert "is no data directory of a service" in capsys.readouterr().err
+    (tmp_path / "shadowprice.db").touch()
+    assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
+    assert "is no database of a service, or damaged" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["shadowprice.db"]
+
+
+def test_a_backup_replaces_backups_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    data, mine, link = tmp_path / "data", tmp_path / "mine", tmp_path / "link"
+    store = Store(str(data))
+    store.open()
+    store.close()
+    mine.write_text("my notes")
+    link.symlink_to(mine)
+    for place, why in ((mine, "was not written by this"), (link, "is a link")):
+        assert main(["backup", str(data), str(place)]) == 2
+        assert why in capsys.readouterr().err
+    assert mine.read_text() == "my notes"
+    for _ in range(2):
+        assert main(["backup", str(data), str(tmp_path / "kept.db")]) == 0
+    assert (tmp_path / "kept.db").stat().st_mode & 0o777 == 0o600
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["data", "kept.db", "link", "mine"]

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 _FOREIGN_TAG: Final = re.compile(r"\\\\*\[(?!/?bold\])")
 
+_IN_ASCII: Final = (
+    (re.compile(r"(?<=[ \d%])±(?= )"), "+-"),
+    (re.compile(r"(?<=\d )µs\b"), "us"),
+    (re.compile(r"…$"), "~"),  # where rich cuts something short
+)
+"""What tables say instead where the output is not in Unicode; names stay as they are."""
+
 PIPE_WIDTH = 120
 """Columns of tables that go to a file or a pipe."""
 
@@ -49,7 +56,8 @@ class SafeConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a text with control characters escaped and foreign brackets left as they are."""
-        return super().render_str(_FOREIGN_TAG.sub(r"\\[", escaped(text, lines=True)), **options)
+        text = speakable(escaped(text, lines=True), self.encoding)
+        return super().render_str(_FOREIGN_TAG.sub(r"\\[", text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -59,14 +67,24 @@ class SafeConsole(Console):
             if segment.control or (segment.text.isascii() and segment.text.isprintable()):
                 yield segment
             else:
-                yield Segment(escaped(segment.text, lines=True), segment.style)
+                text = speakable(escaped(segment.text, lines=True), self.encoding)
+                yield Segment(text, segment.style)
 
 
 class SafeText(Text):
     """A text of a table, escaped before its width is measured."""
 
     def __init__(self, text: str = "", style: str = "", **options: Any) -> None:
-        super().__init__(escaped(text), style, **options)
+        super().__init__(speakable(escaped(text), sys.stdout.encoding), style, **options)
+
+
+def speakable(text: str, encoding: str | None) -> str:
+    """Return a text with the signs of tables in ASCII where the output is not in Unicode."""
+    if text.isascii() or (encoding or "").lower().startswith("utf"):
+        return text
+    for sign, ascii_ in _IN_ASCII:
+        text = sign.sub(ascii_, text)
+    return text
 
 
 def stdout() -> Console:

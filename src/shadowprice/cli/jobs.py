@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -11,10 +12,15 @@ from shadowprice.cli.console import Listing, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     import polars as pl
+    from rich.table import Table
 
 WHICH, HOW = "Which jobs", "How they are listed"
 MOST = 50
 """Jobs in a table unless more are asked for."""
+FIRST_LEFT_OUT: Final = ("worker_slots", "value", "class", "start", "late", "arrival", "tenant")
+"""Columns that a narrow terminal does without, the first one first."""
+_WIDEST: Final = 10_000
+"""Columns of a terminal on which a table takes what it needs."""
 
 
 def _patterns(flag: str, what: str) -> Any:
@@ -115,7 +121,7 @@ def jobs(
     elif output is Listing.JSON:
         print_json(shown.to_dicts())
     else:
-        _print(shown)
+        _print(shown, () if asked else FIRST_LEFT_OUT)
         if len(shown) < len(rows):
             stderr().print(
                 f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all", soft_wrap=True
@@ -126,23 +132,43 @@ def _listed(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def _print(frame: pl.DataFrame) -> None:
+def _print(frame: pl.DataFrame, spared: Sequence[str]) -> None:
+    """Print jobs as a table, on a narrow terminal without some columns that may be spared."""
+    if frame.is_empty():
+        stderr().print("no job of this run is like that", soft_wrap=True)
+        return
+    console = stdout()
+    names = [name for name in frame.columns if frame[name].null_count() < len(frame)]
+    unbound = console.options.update_width(_WIDEST)
+    left_out: list[str] = []
+    table = _table(frame.select(names))
+    for name in spared:
+        if console.measure(table, options=unbound).maximum <= console.width:
+            break
+        if name in names:
+            names.remove(name)
+            left_out.append(name)
+            table = _table(frame.select(names))
+    console.print(table)
+    if left_out:
+        told = ", ".join(sorted(left_out, key=frame.columns.index))
+        stderr().print(
+            f"no room for {told}; a wider terminal, --columns or -o csv has them", soft_wrap=True
+        )
+
+
+def _table(frame: pl.DataFrame) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText
 
-    if frame.is_empty():
-        stderr().print("no job of this run is like that", soft_wrap=True)
-        return
-    empty = {name for name in frame.columns if frame[name].null_count() == len(frame)}
-    names = [name for name in frame.columns if name not in empty]
     table = Table(header_style="bold", box=None, pad_edge=False)
-    for name in names:
+    for name in frame.columns:
         numeric = frame[name].dtype.is_numeric()
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in frame.select(names).iter_rows():
+    for row in frame.iter_rows():
         table.add_row(*(SafeText(_cell(value)) for value in row))
-    stdout().print(table)
+    return table
 
 
 def _cell(value: object) -> str:

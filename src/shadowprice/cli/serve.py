@@ -238,7 +238,8 @@ def backup(
     shadowprice backup /var/lib/shadowprice backup.db
     """
     check_extra()
-    from shadowprice.service.store.store import FILE, backup_file
+    from shadowprice.results.target import check_file
+    from shadowprice.service.store.store import FILE, backup_file, is_store
 
     if "://" in data:
         mend = "use pg_dump, which copies a database while it is written"
@@ -246,8 +247,9 @@ def backup(
     source = Path(data) / FILE
     if not source.is_file():
         raise InputError(Fault(data, "is no data directory of a service", f"there is no {FILE}"))
-    if target.is_dir() or not target.absolute().parent.is_dir():
-        raise InputError(Fault(str(target), "is no file that could be written"))
+    if not is_store(source):
+        raise InputError(Fault(str(source), "is no database of a service, or damaged"))
+    check_file(target, lambda _: is_store(target))
     backup_file(source, target)
     told: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}
     if output is Output.JSON:

@@ -6,8 +6,10 @@ statement and around the commit: that is where tests let it fail.
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -387,12 +389,15 @@ def backup_file(source: Path, target: Path) -> None:
     StoreError
         If it cannot be read or written.
     """
-    partial = target.with_name(f".{target.name}.partial")
+    partial: Path | None = None
     try:
         reader = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
         try:
-            partial.unlink(missing_ok=True)
-            partial.touch(mode=0o600)
+            handle, name = tempfile.mkstemp(
+                prefix=".shadowprice.", suffix=".part", dir=target.parent
+            )
+            os.close(handle)
+            partial = Path(name)
             copy = sqlite3.connect(partial)
             try:
                 reader.backup(copy, pages=4096)
@@ -408,7 +413,21 @@ def backup_file(source: Path, target: Path) -> None:
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot copy {source} to {target}: {error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+
+
+def is_store(path: Path) -> bool:
+    """Whether a file is the SQLite file of a service, or a copy of one."""
+    try:
+        reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            found = {name for (name,) in reader.execute("SELECT name FROM sqlite_master")}
+        finally:
+            reader.close()
+    except sqlite3.Error:
+        return False
+    return {tables.meta.name, tables.journal.name} <= found
 
 
 def _no_fault(point: str) -> None:
@@ -449,4 +468,4 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(original).split())[:300]
 
 
-__all__ = ["Rows", "Store", "StoreError", "backup_file"]
+__all__ = ["Rows", "Store", "StoreError", "backup_file", "is_store"]
