@@ -126,6 +126,8 @@ class Testbed:
             self.folder, ports, users, self._grace, self._apiserver, services, inside
         )
         self.access = self.plane.access
+        self.gateway = network.gateway if self._wanted else "127.0.0.1"
+        """Address of this machine at which pods reach it."""
         stack.callback(self.plane.stop)
         self.plane.start()
         if self._wanted:
@@ -142,6 +144,8 @@ class Testbed:
         archives = images.write(self.folder)
         group = Groups(f"/{self.folder.name}")
         stack.callback(group.remove)
+        group.make()
+        group.weigh(len(self._wanted))
         for name, labels in self._wanted.items():
             node = Node(
                 name,

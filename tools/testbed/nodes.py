@@ -53,6 +53,18 @@ class Groups:
             if root.is_relative_to(CGROUPS / "cpuset"):
                 self._inherit(root)
 
+    def weigh(self, machines: int) -> None:
+        """Give them the processor time of so many machines, where others want some as well.
+
+        A group counts as one beside every other session of this machine, whatever runs in it.
+        """
+        for root in self._roots:
+            shares, weight = root / "cpu.shares", root / "cpu.weight"
+            if shares.exists():
+                shares.write_text(str(1024 * machines))
+            elif weight.exists():
+                weight.write_text(str(min(10_000, 100 * machines)))
+
     @staticmethod
     def _inherit(root: Path) -> None:
         """Give groups of cpuset their parent's cores and memory: they begin with none."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +13,13 @@ import typer
 
 from shadowprice.cli.completion import complete_experiment
 from shadowprice.core import bounds
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shadowprice.experiments.framework import Experiment, Progress
-    from shadowprice.experiments.spreading import Spread, Times
+    from shadowprice.experiments.framework import Experiment, Progress, Settings
+    from shadowprice.experiments.spreading import Times
 
 ALL = "all"
 
@@ -47,6 +49,27 @@ def experiment(
             metavar="RAY",
         ),
     ] = "",
+    executor: Annotated[
+        str,
+        typer.Option(
+            help="What runs the jobs of `testbed`, which really run: local or kubernetes.",
+            show_default="local",
+        ),
+    ] = "",
+    address: Annotated[
+        str, typer.Option(help="Where they run, as after `shadowprice serve --address`.")
+    ] = "",
+    executor_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--executor-set",
+            metavar="KEY=VALUE",
+            help="A setting of the executor; may be given several times.",
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(help="Address of this machine at which jobs reach their service.")
+    ] = "127.0.0.1:0",
 ) -> None:
     """Measure and draw a figure of a paper: CSV tables, a PNG and a manifest.
 
@@ -57,12 +80,15 @@ def experiment(
     shadowprice experiment oasis-fig3 --quick
 
     shadowprice experiment all --on ray://head:10001 --out figures
+
+    shadowprice experiment testbed --executor kubernetes --executor-set image=registry/train:1
     """
     # Experiments pull in polars and numba: the command's help must not wait for them.
     from rich.console import Console
     from rich.table import Table
 
-    from shadowprice.experiments.framework import experiments, find_experiment
+    from shadowprice.experiments.elastic.live import Where
+    from shadowprice.experiments.framework import Settings, experiments, find_experiment
     from shadowprice.experiments.spreading import InTurn, OnRay
 
     if name == "list":
@@ -72,28 +98,43 @@ def experiment(
         Console().print(table)
         return
     chosen = [*experiments().values()] if name == ALL else [find_experiment(name)]
+    where = None
+    if executor or address or executor_set:
+        _check_anywhere(name)
+        where = Where(executor or "local", address, tuple(executor_set or ()), listen)
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = Console(stderr=True)
     made: list[tuple[Experiment, float, Times]] = []
     with OnRay(on) if on else nullcontext(InTurn()) as spread:
         for one in chosen:
             target = folder / one.name if name == ALL else folder
-            made.append((one, *_make(one, target, quick, seed, spread, errors)))
+            settings = partial(Settings, quick, seed, spread=spread, where=where)
+            made.append((one, *_make(one, target, settings, errors)))
             figure = target / f"{one.name}.png"
             Console().print(f"{one.title} ({one.source})\n[bold]{figure}[/bold]", soft_wrap=True)
     if name == ALL:
         Console().print(_table(made))
 
 
+def _check_anywhere(name: str) -> None:
+    """Refuse an executor where nothing would run on it."""
+    from shadowprice.experiments.framework import experiments
+
+    able = [one.name for one in experiments().values() if one.anywhere]
+    if name not in able:
+        said = f"the jobs of {name!r} run on no executor"
+        raise InputError(Fault("--executor", said, f"name {' or '.join(able)}, or leave it out"))
+
+
 def _make(
-    experiment: Experiment, out: Path, quick: bool, seed: int, spread: Spread, errors: Console
+    experiment: Experiment, out: Path, chosen: Callable[..., Settings], errors: Console
 ) -> tuple[float, Times]:
     """Run one, and return how long it took here and in all."""
-    from shadowprice.experiments.framework import Settings, kept_beside, run_experiment
+    from shadowprice.experiments.framework import kept_beside, run_experiment
 
     began = time.perf_counter()
     with _bar(experiment.name, errors) as progress:
-        settings = Settings(quick, seed, progress, spread)
+        settings = chosen(progress=progress)
         try:
             run_experiment(experiment, out, settings)
         except KeyboardInterrupt:

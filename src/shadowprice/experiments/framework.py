@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
 
+    from shadowprice.experiments.elastic.live import Where
+
 Tables = Mapping[str, "pl.DataFrame"]
 Progress = Callable[[int, int, str], None]
 
@@ -59,6 +61,8 @@ class Settings:
         What makes the runs: here in turn, or elsewhere.
     times : Times
         Takes in how long everything took.
+    where : Where or None
+        What runs the jobs of an experiment whose jobs really run; None for what is usual.
     """
 
     quick: bool = False
@@ -66,6 +70,7 @@ class Settings:
     progress: Progress = field(default=_silent)
     spread: Spread = field(default_factory=InTurn)
     times: Times = field(default_factory=Times)
+    where: Where | None = None
 
     def each(
         self, work: Work, cases: Iterable[tuple[Any, ...]], label: Callable[..., str]
@@ -119,6 +124,8 @@ class Experiment:
         Takes the tables and an empty matplotlib figure, and fills it.
     size : (float, float)
         Width and height of the figure in inches.
+    anywhere : bool
+        Whether its jobs really run, on any executor.
     """
 
     name: str
@@ -128,6 +135,7 @@ class Experiment:
     measure: Callable[[Settings], Tables]
     draw: Callable[[Tables, Figure], None]
     size: tuple[float, float] = (8.0, 4.5)
+    anywhere: bool = False
 
 
 @cache

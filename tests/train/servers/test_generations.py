@@ -44,6 +44,24 @@ def own_name() -> str:
         return "127.0.0.1"
 
 
+def test_who_waits_for_its_pace_leaves_as_soon_as_it_is_told(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "data": scripts.written(tmp_path),
+        "epochs": 1,
+        "pace": 0.0,
+        "result": str(tmp_path / "counts.npy"),
+        "settings": {"report_every": 0.1, "pace": 20.0},
+    }
+    generation = Generation(tmp_path, scripts.count, 1, 1, 1, **given)
+    generation.until(lambda: progress(tmp_path) == 1)
+    began = time.monotonic()
+    assert set(generation.stop().values()) == {jobs.STOPPED}
+    assert time.monotonic() - began < 15.0
+    saved = jobs.load(tmp_path / "checkpoints")
+    assert saved is not None
+    assert saved.step == 1
+
+
 def test_every_sample_counts_once_an_epoch_through_kills_and_resizes(tmp_path: Path) -> None:
     draw = random.Random(5)
     given: dict[str, Any] = {

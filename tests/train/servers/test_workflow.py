@@ -238,3 +238,22 @@ def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         run(replace(recipe, optimizer=careless))
+
+
+def test_a_pace_is_kept_and_changes_nothing_that_is_learnt(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=2)
+    found = []
+    for number, pace in enumerate((0.0, 0.15)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"paced-{number}"))
+            began = time.monotonic()
+            outcome = run(recipe, Settings(pace=pace))
+            took = time.monotonic() - began
+        assert outcome is not None
+        assert outcome.minibatches == 12
+        assert took >= 12 * pace
+        found.append([one.detach() for one in outcome.model.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    with pytest.raises(TrainingError, match="pace"):
+        Settings(pace=-1.0)

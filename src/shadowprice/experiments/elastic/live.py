@@ -1,8 +1,9 @@
-"""A live service of the experiment's own: begun, fed with jobs, watched to their end, stopped."""
+"""A live service of an experiment's own: begun, fed with jobs, watched to their end, stopped."""
 
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,10 @@ from shadowprice.core.errors import ShadowpriceError
 
 OVER: Final = frozenset({"finished", "refused", "failed", "cancelled"})
 _RUN: Final = "from shadowprice.cli.main import run; run()"
+_SUBMITTING: Final = 2.0
+"""Seconds in which everything of a moment is submitted."""
+_LEAVING: Final = 45.0
+"""Seconds that what was cancelled has to end."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +50,74 @@ class Lived:
     """When its first generation was to run: the beginning of that slot, in the same seconds."""
     workers: int = 0
     """What it began with."""
+    base: int = 0
+    """The slot from whose beginning on seconds of submission were counted, if from a slot's."""
 
     def start(self, speeds: Mapping[int, float]) -> float | None:
-        """Return the seconds that its first start took, None where it never reported.
+        """Return the seconds that its first start took, None where it never got anywhere.
 
         Parameters
         ----------
         speeds : mapping of int to float
             Mini-batches a second by number of workers.
         """
-        if self.began is None or not self.curve:
+        if self.began is None:
             return None
-        moment, done = self.curve[0]
-        return max(0.0, moment - self.began - done / speeds[self.workers])
+        for moment, done in self.curve:
+            if done:
+                return max(0.0, moment - self.began - done / speeds[self.workers])
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What runs the jobs of a service, as ``shadowprice serve`` is told.
+
+    Parameters
+    ----------
+    executor : str
+        Its name.
+    address : str
+        Where jobs run, if elsewhere.
+    settings : tuple of str
+        ``KEY=VALUE``, as after ``--executor-set``.
+    listen : str
+        Address at which the service listens, so that jobs reach it.
+    """
+
+    executor: str = "local"
+    address: str = ""
+    settings: tuple[str, ...] = ()
+    listen: str = "127.0.0.1:0"
+
+    def words(self) -> list[str]:
+        """Return what the command is told."""
+        words = ["--listen", self.listen, "--executor", self.executor]
+        if self.executor == "kubernetes":
+            words += ["--trainingjobs", "none"]  # jobs come by the service's own route
+        if self.address:
+            words += ["--address", self.address]
+        for one in self.settings:
+            words += ["--executor-set", one]
+        return words
+
+
+HERE: Final = Where()
+
+
+@dataclass(frozen=True, slots=True)
+class Decides:
+    """Who decides, with its parameters."""
+
+    policy: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def words(self) -> list[str]:
+        """Return what the command is told."""
+        words = ["--policy", self.policy]
+        for name, value in self.parameters.items():
+            words += ["--set", f"{name}={str(value).lower()}"]
+        return words
 
 
 class _Api:
@@ -78,19 +138,17 @@ class _Api:
 
 
 @contextmanager
-def _service(folder: Path, cluster: Mapping[str, Any], policy: str) -> Iterator[_Api]:
-    """Begin a service on loopback with the local executor, and stop it and all it runs."""
+def _service(
+    folder: Path, cluster: Mapping[str, Any], who: Decides, where: Where
+) -> Iterator[_Api]:
+    """Begin a service, and stop it and all it runs."""
     (folder / "cluster.yaml").write_text(yaml.safe_dump(dict(cluster)))
     data = folder / "data"
-    words = [sys.executable, "-c", _RUN, "serve", "--listen", "127.0.0.1:0", "-o", "json"]
+    words = [sys.executable, "-c", _RUN, "serve", "-o", "json", *who.words(), *where.words()]
     words += ["--cluster", str(folder / "cluster.yaml"), "--data", str(data)]
     with (
         (folder / "log").open("w") as errors,
-        subprocess.Popen(
-            [*words, "--policy", policy, "--executor", "local"],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        ) as service,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors) as service,
     ):
         try:
             assert service.stdout is not None
@@ -102,21 +160,39 @@ def _service(folder: Path, cluster: Mapping[str, Any], policy: str) -> Iterator[
             try:
                 yield api
             finally:
-                for job in api.ask("GET", "/v1/jobs")["jobs"]:
-                    if job["state"] not in OVER:
-                        api.ask("DELETE", f"/v1/jobs/{job['name']}")
-                        time.sleep(1.0)  # what runs of it is told to end before the service is
+                _cancelled(api)
         finally:
             service.send_signal(signal.SIGTERM)
             service.wait(60)
+
+
+def _cancelled(api: _Api) -> None:
+    """Cancel what is not over, and wait until nothing of it runs."""
+    waiting = [
+        job["name"] for job in api.ask("GET", "/v1/jobs")["jobs"] if job["state"] not in OVER
+    ]
+    for name in waiting:
+        api.ask("DELETE", f"/v1/jobs/{name}")
+    until = time.monotonic() + _LEAVING
+    while waiting and time.monotonic() < until:
+        time.sleep(1.0)  # what runs is told to end before the service is
+        waiting = [name for name in waiting if _runs(api, name)]
+
+
+def _runs(api: _Api, name: str) -> bool:
+    ran = api.ask("GET", f"/v1/jobs/{name}/generations")["generations"]
+    return any(one["started"] is not None and one["ended"] is None for one in ran)
 
 
 def live(
     folder: Path,
     cluster: Mapping[str, Any],
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    policy: str,
+    who: Decides,
     limit: float,
+    where: Where = HERE,
+    *,
+    ahead: float | None = None,
 ) -> dict[str, Lived]:
     """Run jobs for real under a policy, and return what became of each by name.
 
@@ -128,23 +204,31 @@ def live(
         What a cluster file holds.
     jobs : sequence of (float, mapping)
         Seconds after which each is submitted, ascending, and what a job file says of it.
-    policy : str
+    who : Decides
         Who decides.
     limit : float
         Seconds after which what is not over is cancelled.
+    where : Where
+        What runs them.
+    ahead : float, optional
+        Seconds count from the beginning of a slot, and jobs are submitted so long before theirs;
+        without it they count from when the service was there.
     """
-    with _service(folder, cluster, policy) as api:
-        began = time.monotonic()
-        waiting = list(jobs)
-        while waiting or time.monotonic() - began < limit:
-            while waiting and waiting[0][0] <= time.monotonic() - began:
+    slot = float(str(cluster["slot"]).removesuffix("s"))
+    with _service(folder, cluster, who, where) as api:
+        origin = _moment(api.ask("GET", "/v1/timeline")["origin"])
+        began = time.time()
+        if ahead is not None:
+            # The next slot before which there is time to submit.
+            began = origin + slot * math.ceil((began + ahead + _SUBMITTING - origin) / slot)
+        waiting = [(began + after - (ahead or 0.0), job) for after, job in jobs]
+        while waiting or time.time() - began < limit:
+            while waiting and waiting[0][0] <= time.time():
                 api.ask("POST", "/v1/jobs", dict(waiting.pop(0)[1]))
             states = {one["state"] for one in api.ask("GET", "/v1/jobs")["jobs"]}
             if not waiting and states <= OVER:
                 break
             time.sleep(0.5)
-        slot = float(str(cluster["slot"]).removesuffix("s"))
-        origin = _moment(api.ask("GET", "/v1/timeline")["origin"])
         found = {}
         for _, job in jobs:
             path = f"/v1/jobs/{job['name']}"
@@ -159,6 +243,7 @@ def live(
                 curve,
                 None if first is None else first["slot"] * slot,
                 0 if first is None else first["workers"],
+                round((began - origin) / slot) if ahead is not None else 0,
             )
         return found
 

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
-from shadowprice.experiments.elastic.live import Lived, live
+from shadowprice.experiments.elastic.live import Decides, Lived, live
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.results.files import Run
 from shadowprice.simulator.scenario import build_policy, record_run
@@ -115,7 +115,7 @@ def _lived(
     folder: Path, jobs: Sequence[tuple[float, Mapping[str, Any]]], policy: str
 ) -> dict[str, Lived]:
     folder.mkdir()
-    return live(folder, CLUSTER, jobs, policy, limit=600.0)
+    return live(folder, CLUSTER, jobs, Decides(policy), limit=600.0)
 
 
 def _probe(speeds: Mapping[int, float], seed: int) -> dict[str, Any]:

@@ -114,6 +114,9 @@ class Settings:
         ``gloo``, or ``nccl`` where workers and servers all have GPUs of their own.
     device : str
         What workers compute on, as torch writes it; empty for the first GPU, else the CPU.
+    pace : float
+        Seconds that a worker's mini-batch takes at least, exchange included: who is done sooner
+        waits before it counts. For experiments in which a small model stands for a large one.
     observe : callable
         Called by the leading server with the number of each mini-batch and its loss.
     """
@@ -129,6 +132,7 @@ class Settings:
     shared_memory: bool = True
     backend: str = "gloo"
     device: str = ""
+    pace: float = 0.0
     observe: Callable[[int, float], None] = field(default=ignore, repr=False)
 
     def __post_init__(self) -> None:
@@ -137,6 +141,8 @@ class Settings:
         for name in ("patience", "join", "save_every", "report_every"):
             if not 0 < getattr(self, name) <= 10**9:
                 raise TrainingError(f"{name} is {getattr(self, name)}: seconds, more than 0")
+        if not 0 <= self.pace <= 10**9:
+            raise TrainingError(f"pace is {self.pace}: seconds, 0 or more")
         for name in ("parts", "keep"):
             if not 1 <= getattr(self, name) <= 10**6:
                 raise TrainingError(f"{name} is {getattr(self, name)}: it has to be 1 or more")

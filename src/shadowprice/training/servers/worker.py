@@ -71,6 +71,8 @@ class Worker:
         self._wanted = 0
         self._computing = self._exchanging = 0.0
         self._moved = 0
+        self._due = 0.0
+        """When the mini-batch under way, or the last one, may count."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -113,17 +115,20 @@ class Worker:
         self._chunks.want(work.ahead)
         arrays = self._chunks.take(work.chunk)
         for index in range(work.first, work.last):
+            self._set_pace()
             self._pull()
             places = self._order.minibatch(work.epoch, work.chunk, index, self._recipe.minibatch)
             batch = {name: torch.from_numpy(array[places]) for name, array in arrays.items()}
             key = (self._recipe.seed, 4, work.epoch, work.chunk, index)
             self._gradient.zero_()
             loss, change = self._computed(batch, 1.0, key)
+            self._wait_out()
             if not self._pushed(work.token, index, loss, change):
                 return
 
     def _share(self, work: Work) -> None:
         """Compute our parts of a step."""
+        self._set_pace()
         self._pull()
         self._gradient.zero_()
         loss, changes = 0.0, torch.zeros_like(self._buffers)
@@ -133,6 +138,7 @@ class Worker:
             key = (self._recipe.seed, 5, work.chunk, part.number)
             more, change = self._computed(batch, part.weight, key)
             loss, changes = loss + more, changes + change
+        self._wait_out()
         self._pushed(work.token, work.first, loss, changes)
 
     def _located(self, epoch: int, positions: Any) -> Batch:
@@ -169,6 +175,23 @@ class Worker:
         found = float(loss.detach())
         self._computing += time.monotonic() - began
         return found, change
+
+    # ------------------------------------------------------------------ at a stated pace
+
+    def _set_pace(self) -> None:
+        """Begin a mini-batch: where the last one ended, unless that is long ago.
+
+        So what is pushed after a wait comes out of the next one's, and the pace is kept.
+        """
+        pace, now = self._settings.pace, time.monotonic()
+        began = self._due if 0.0 <= now - self._due < pace else now
+        self._due = began + pace
+
+    def _wait_out(self) -> None:
+        """Wait until a mini-batch has taken as long as it is to take; end if told to stop."""
+        rest = self._due - time.monotonic()
+        if self._settings.pace and rest > 0.0 and self._stop.wait(rest):
+            jobs.leave()
 
     # ------------------------------------------------------------------ exchanging
 

@@ -1,0 +1,356 @@
+"""The testbed's jobs under each policy: run for real, and beside it what the simulator says.
+
+What a start costs is measured first, on jobs that begin together, and is what the files then say.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from shadowprice.core.errors import MissingExtraError, ShadowpriceError
+from shadowprice.core.specs import ClusterSpec, JobSpec
+from shadowprice.core.utility import Sigmoid
+from shadowprice.experiments.elastic.live import Decides, Lived, Where, live
+from shadowprice.experiments.testbed.files import Files, runnable, scaled
+from shadowprice.results.files import Run
+from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.source import Source
+
+if TYPE_CHECKING:
+    from shadowprice.experiments.framework import Settings, Tables
+
+POLICIES: Final = (
+    Decides("fifo"),
+    Decides("drf"),
+    Decides("rrh"),
+    Decides("dorm", {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}),
+    Decides("oasis", {"prices": "online"}),
+    Decides("rolling", {"steady": True}),
+)
+"""As where jobs really run: nobody knows the jobs that are still to come."""
+
+AHEAD: Final = 3.0
+"""Seconds before its slot at which a job is submitted."""
+
+PROBED: Final = 3
+"""Jobs that begin one after the other where a start is measured; the first finds all cold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is run."""
+
+    seconds: int
+    slots: int
+    jobs: int
+    policies: tuple[Decides, ...]
+
+
+FULL: Final = Size(seconds=40, slots=10, jobs=12, policies=POLICIES)
+QUICK: Final = Size(seconds=30, slots=4, jobs=4, policies=(POLICIES[0], POLICIES[-2]))
+
+
+def measure_testbed(settings: Settings) -> Tables:
+    """Measure a start, run the jobs for real under each policy, and simulate the same files."""
+    if not sys.platform.startswith("linux"):
+        raise ShadowpriceError("jobs really run in this experiment, which needs Linux")
+    for module, extra, what in (
+        ("uvicorn", "service", "running the live service"),
+        ("torch", "train", "training the jobs"),
+    ):
+        if find_spec(module) is None:
+            raise MissingExtraError(module, extra, what)
+    size = QUICK if settings.quick else FULL
+    where = settings.where or Where()
+    (start,) = settings.each(
+        _started, [(size, where, settings.seed)], lambda *_: "measuring a start"
+    )
+    restart = min(float(size.seconds), start)
+    files = _files(size, settings.seed, restart)
+    ran = settings.each(
+        _ran,
+        [(size, who, where, settings.seed, restart) for who in size.policies],
+        lambda _size, who, *_: f"really running under {who.policy}",
+    )
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    hindsight: list[float] = []
+    for who, lived in zip(size.policies, ran, strict=True):
+        _compare(files, who, lived, rows, curves)
+        took = _mean_start(files, lived)
+        again = _files(size, settings.seed, restart if took is None else took)
+        hindsight.append(_predicted_utility(again, who, lived))
+    # Where nothing completed, or began, nothing tells what a column holds.
+    whole = dict.fromkeys(("completion", "predicted_completion"), pl.Int64)
+    real = dict.fromkeys(("late", "predicted_late", "start"), pl.Float64)
+    table = pl.DataFrame(rows, schema_overrides={**whole, **real}, infer_schema_length=None)
+    progress = pl.DataFrame(curves, infer_schema_length=None)
+    return {
+        "jobs": table,
+        "progress": progress,
+        "starts": pl.DataFrame(
+            [{"executor": where.executor, "slot": size.seconds, "start": start}]
+        ),
+        "summary": _summary(table, progress, [who.policy for who in size.policies]).with_columns(
+            hindsight_utility=pl.Series(hindsight)
+        ),
+    }
+
+
+def _files(size: Size, seed: int, restart: float | None) -> Files:
+    return scaled(size.seconds, seed=seed, jobs=size.jobs, slots=size.slots, restart=restart)
+
+
+# ------------------------------------------------------------------ for real
+
+
+def _lived(
+    files: Files,
+    jobs: Sequence[Mapping[str, Any]],
+    who: Decides,
+    where: Where,
+    seed: int,
+    slots: int,
+) -> dict[str, Lived]:
+    """Run some of the files' jobs, and return what became of each."""
+    # What an executor remembers of a job by its name outlives a service: names are used once.
+    mark = secrets.token_hex(3)
+    asked = []
+    for job in jobs:
+        told = runnable(files, job, seed)
+        after = files.seconds * int(str(job["arrival"]).removesuffix(" slots"))
+        asked.append((after, {**told, "name": f"{job['name']}-{mark}"}))
+    with tempfile.TemporaryDirectory(prefix="shadowprice-testbed-") as folder:
+        found = live(
+            Path(folder), files.cluster, asked, who, files.seconds * slots, where, ahead=AHEAD
+        )
+    return {name.removesuffix(f"-{mark}"): one for name, one in found.items()}
+
+
+def _started(size: Size, where: Where, seed: int) -> float:
+    """Return the seconds from a slot's beginning in which a job that begins does nothing."""
+    files = _files(size, seed, None)
+    first = [{**job, "arrival": f"{at} slots"} for at, job in enumerate(files.jobs[:PROBED])]
+    lived = _lived(files, first, Decides("fifo"), where, seed, PROBED)
+    found = [lived[str(job["name"])].start(files.speeds(job)) for job in first]
+    known = [one for one in found[1:] or found if one is not None]
+    if not known:
+        told = [one.record.get("reason") for one in lived.values()]
+        raise ShadowpriceError(f"the jobs that were to be measured got nowhere: {told}")
+    return fmean(known)
+
+
+def _ran(size: Size, who: Decides, where: Where, seed: int, restart: float) -> dict[str, Lived]:
+    """Run all jobs under a policy until the last slot is over."""
+    files = _files(size, seed, restart)
+    return _lived(files, files.jobs, who, where, seed, size.slots)
+
+
+# ------------------------------------------------------------------ beside the simulator
+
+
+def simulated(files: Files, who: Decides, submitted: Mapping[str, float] | None = None) -> Run:
+    """Return what the simulator makes of the files.
+
+    Parameters
+    ----------
+    files : Files
+        What is run.
+    who : Decides
+        Who decides.
+    submitted : mapping of str to float, optional
+        When jobs really were submitted, in seconds from the beginning of slot 0; else they arrive
+        as the files say.
+    """
+    documents = []
+    for job in files.jobs:
+        # A job of a slot that has not begun is settled before it: it arrives with the slot.
+        moment = None if submitted is None else submitted[str(job["name"])]
+        documents.append(job if moment is None else {**job, "arrival": f"{max(0.0, moment):.6f}s"})
+    scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario()
+    parameters = dict(who.parameters)
+    policy = build_policy(scenario, who.policy, parameters)
+    return record_run(scenario, who.policy, policy, settings=parameters)
+
+
+def _compare(
+    files: Files,
+    who: Decides,
+    lived: Mapping[str, Lived],
+    rows: list[dict[str, Any]],
+    curves: list[dict[str, Any]],
+) -> None:
+    """Set what was lived beside what the simulator says of the same files and submissions."""
+    run = simulated(files, who, {name: one.submitted for name, one in lived.items()})
+    told = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
+    on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
+    base = next(iter(lived.values())).base
+    over = base + files.slots
+    for job in files.jobs:
+        name = str(job["name"])
+        one, said = lived[name], told[name]
+        record = one.record
+        done = _within(record["completion_slot"], over) if record["state"] == "finished" else None
+        expected = _within(said["completion"], over)
+        utility = JobSpec.model_validate(job).resolve(on).utility
+        assert isinstance(utility, Sigmoid)
+        arrival = base + files.arrival(name)
+
+        def late(slot: int | None, due: float = arrival + utility.target) -> float | None:
+            return None if slot is None else slot - due
+
+        rows.append(
+            {
+                "policy": who.policy, "job": name, "family": job["labels"]["family"],
+                "class": job["labels"]["class"], "arrival": arrival - base,
+                "state": record["state"], "predicted_state": said["outcome"],
+                "completion": None if done is None else done - base,
+                "predicted_completion": None if expected is None else expected - base,
+                "late": late(done), "predicted_late": late(expected),
+                "utility": 0.0 if done is None else float(record["utility"] or 0.0),
+                "predicted_utility": 0.0 if expected is None else float(said["utility"] or 0.0),
+                "generations": record["generation"], "failures": record["failures"],
+                "start": one.start(files.speeds(job)),
+                "reason": (record["reason"] or {}).get("message", ""),
+            }
+        )  # fmt: skip
+        work = float(job["epochs"] * job["chunks"] * job["minibatches"])
+        predicted = predicted_progress(run, files, job, over)
+        measured = measured_progress(one, files.seconds, over, done, work)
+        curves.extend(
+            {
+                "policy": who.policy,
+                "job": name,
+                "slot": slot - base,
+                "predicted": min(1.0, predicted[slot] / work),
+                "measured": min(1.0, measured[slot] / work),
+            }
+            for slot in range(base, over)
+        )
+
+
+def _mean_start(files: Files, lived: Mapping[str, Lived]) -> float | None:
+    """Return how long jobs' first starts really took, at most a slot; None where none began."""
+    found = (lived[str(job["name"])].start(files.speeds(job)) for job in files.jobs)
+    known = [one for one in found if one is not None]
+    return min(files.seconds, fmean(known)) if known else None
+
+
+def _predicted_utility(files: Files, who: Decides, lived: Mapping[str, Lived]) -> float:
+    """Return what the simulator says is earned until all is over."""
+    run = simulated(files, who, {name: one.submitted for name, one in lived.items()})
+    over = next(iter(lived.values())).base + files.slots
+    done = run.jobs.filter(pl.col("completion") < over)
+    return float(done["utility"].sum())
+
+
+def _within(slot: int | None, over: int) -> int | None:
+    """Return a slot of completion, None where it comes when all is over."""
+    return None if slot is None or slot >= over else int(slot)
+
+
+def predicted_progress(run: Run, files: Files, job: Mapping[str, Any], slots: int) -> list[float]:
+    """Return mini-batches by the end of each slot, from what the simulator ran.
+
+    Parameters
+    ----------
+    run : Run
+        What it ran.
+    files : Files
+        Of what.
+    job : mapping
+        One of its jobs.
+    slots : int
+        How many.
+    """
+    restart = float(str(job.get("restart", "0s")).removesuffix("s"))
+    first = restart if files.cluster.get("restart_first") else 0.0
+    speeds = files.speeds(job)
+    held: dict[int, list[tuple[int, int, int]]] = {}
+    for row in run.allocations.filter(pl.col("job") == job["name"]).iter_rows(named=True):
+        held.setdefault(row["slot"], []).append((row["server"], row["workers"], row["ps"]))
+    done, total = [], 0.0
+    before: tuple[int, list[tuple[int, int, int]]] | None = None
+    for slot in range(slots):
+        now = sorted(held.get(slot, ()))
+        if now:
+            lost = 0.0
+            if before is None:
+                lost = first
+            elif now != before[1] or before[0] != slot - 1:
+                lost = restart
+            total += speeds[sum(workers for _, workers, _ in now)] * (files.seconds - lost)
+            before = (slot, now)
+        done.append(total)
+    return done
+
+
+def measured_progress(
+    lived: Lived, seconds: float, slots: int, finished: int | None, work: float
+) -> list[float]:
+    """Return mini-batches that were reported by the end of each slot.
+
+    Parameters
+    ----------
+    lived : Lived
+        What became of the job.
+    seconds : float
+        Length of a slot.
+    slots : int
+        How many.
+    finished : int or None
+        The slot in which it completed: from then on all is done.
+    work : float
+        All of it.
+    """
+    at = np.array([moment for moment, _ in lived.curve])
+    most = np.maximum.accumulate([done for _, done in lived.curve]) if len(at) else np.zeros(0)
+    done = []
+    for slot in range(slots):
+        seen = int(np.searchsorted(at, (slot + 1) * seconds, side="right"))
+        over = finished is not None and slot >= finished
+        done.append(work if over else float(most[seen - 1]) if seen else 0.0)
+    return done
+
+
+def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
+    """Return a row a policy; how far progress is off is a mean over jobs and slots."""
+    progress = progress.with_columns(off=(pl.col("measured") - pl.col("predicted")).abs())
+    found = []
+    for policy in policies:
+        rows = jobs.filter(pl.col("policy") == policy)
+        both = rows.filter(
+            pl.col("completion").is_not_null() & pl.col("predicted_completion").is_not_null()
+        )
+        off = (both["completion"] - both["predicted_completion"]).abs()
+        found.append(
+            {
+                "policy": policy,
+                "utility": rows["utility"].sum(),
+                "predicted_utility": rows["predicted_utility"].sum(),
+                "completed": rows["completion"].is_not_null().sum(),
+                "predicted_completed": rows["predicted_completion"].is_not_null().sum(),
+                "late": rows["late"].mean(),
+                "predicted_late": rows["predicted_late"].mean(),
+                "deviation": rows["late"].std(),
+                "predicted_deviation": rows["predicted_late"].std(),
+                "slots_off": off.mean() if len(off) else math.nan,
+                "progress_off": progress.filter(pl.col("policy") == policy)["off"].mean(),
+                "start": rows["start"].mean(),
+                "generations": int(rows["generations"].sum()),
+                "failures": int(rows["failures"].sum()),
+            }
+        )
+    return pl.DataFrame(found, infer_schema_length=None)

@@ -1,0 +1,196 @@
+"""The testbed with real jobs: its files, its sums, its job, and a small run of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from shadowprice.cli.main import main
+from shadowprice.core.specs import ClusterSpec, JobSpec
+from shadowprice.experiments.elastic.live import Decides, Lived, Where
+from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.oasis.testbed import declared
+from shadowprice.experiments.testbed import measure
+from shadowprice.experiments.testbed.files import Files, runnable, scaled
+from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.source import Source
+from shadowprice.traces.generator import GeneratorOptions, generate
+from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
+
+
+def _resolved(files: Files) -> tuple[Any, list[Any]]:
+    on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
+    return on, [JobSpec.model_validate(one).resolve(on) for one in files.jobs]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_in_shares_and_slots_the_files_are_those_of_the_papers_testbed(seed: int) -> None:
+    stated, jobs = declared(seed)
+    on, ours = _resolved(scaled(45, seed=seed))
+    assert on.names == stated.names
+    assert [job.name for job in ours] == [job.name for job in jobs]
+    for mine, theirs in zip(ours, jobs, strict=True):
+        assert mine.arrival == theirs.arrival
+        assert mine.utility == theirs.utility
+        assert mine.step_seconds * float(SLOT) / 45 == pytest.approx(theirs.step_seconds, rel=1e-6)
+        assert mine.required == theirs.required
+        assert np.array_equal(mine.gains, theirs.gains)
+        assert np.array_equal(mine.ps_counts, theirs.ps_counts)
+        for side in ("worker", "ps"):
+            before = getattr(theirs, side) / stated.capacity.max(axis=0)
+            after = getattr(mine, side) / on.capacity.max(axis=0)
+            np.testing.assert_allclose(after, before, rtol=1e-12)
+
+
+@pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.policy)
+def test_no_scheduler_sees_that_the_files_are_scaled(who: Decides) -> None:
+    options = GeneratorOptions(preset="testbed", jobs=JOBS, slots=SLOTS, slot_seconds=SLOT)
+    records: Any = list(generate(options, seed=0).to_records())
+    scenario, _ = Source(cluster=oasis_testbed_cluster(), jobs=records).scenario()
+    policy = build_policy(scenario, who.policy, dict(who.parameters))
+    stated = record_run(scenario, who.policy, policy, settings=dict(who.parameters))
+    ours = measure.simulated(scaled(45, seed=0), who)
+    columns = ["job", "arrival", "completion"]
+    assert ours.jobs.select(columns).equals(stated.jobs.select(columns))
+    assert ours.jobs["utility"].sum() == pytest.approx(stated.jobs["utility"].sum())
+
+
+@pytest.mark.parametrize("who", [measure.POLICIES[1], measure.POLICIES[-1]], ids=["drf", "rolling"])
+def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
+    files = scaled(45, seed=0, restart=9.0)
+    run = measure.simulated(files, who)
+    finished = run.jobs.filter(pl.col("completion").is_not_null())
+    assert len(finished) >= 6
+    jobs = {job["name"]: job for job in files.jobs}
+    for row in finished.iter_rows(named=True):
+        job = jobs[row["job"]]
+        work = job["epochs"] * job["chunks"] * job["minibatches"]
+        found = measure.predicted_progress(run, files, job, row["completion"] + 1)
+        # A worker's slot is a whole number of mini-batches, so the simulator counts a little less.
+        assert found[row["completion"]] >= work * (1 - 1e-9)
+        assert found[row["completion"] - 1] < work * 1.03
+
+
+def test_a_job_is_submitted_with_what_it_runs() -> None:
+    files = scaled(45, seed=1, restart=5.0)
+    job = files.jobs[0]
+    told = runnable(files, job, 7)
+    assert "arrival" not in told
+    words = told["run"]["command"]
+    given = dict(zip(words[2::2], words[3::2], strict=True))
+    assert given["--family"] == job["labels"]["family"]
+    assert float(given["--pace"]) == pytest.approx(files.pace[job["name"]], abs=1e-6)
+    assert int(given["--epochs"]) == job["epochs"]
+    assert given["--seed"] == "7"
+    # One worker alone takes what the paper says of a job, 40 minutes to two hours, scaled.
+    for one in files.jobs:
+        alone = one["epochs"] * one["chunks"] * one["minibatches"] * files.pace[one["name"]]
+        assert 40 <= alone / 45 * 20 <= 121
+    JobSpec.model_validate(told)
+
+
+def test_what_was_measured_is_set_beside_what_was_predicted() -> None:
+    files = scaled(10, seed=0, jobs=2, slots=4, restart=1.0)
+    names = [str(job["name"]) for job in files.jobs]
+    base = 5
+    lived = {}
+    for at, (name, job) in enumerate(zip(names, files.jobs, strict=True)):
+        submitted = 10.0 * (base + files.arrival(name)) - 3.0
+        work = job["epochs"] * job["chunks"] * job["minibatches"]
+        finished = {"state": "finished", "completion_slot": base + 3, "utility": 4.5}
+        late = {"state": "running", "completion_slot": base + 9, "utility": None}
+        record = {**(late if at else finished), "generation": 2, "failures": 0, "reason": None}
+        curve = [(10.0 * base + 35.0, work / 2)]
+        lived[name] = Lived(record, submitted, curve, 10.0 * (base + 3), 1, base)
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    measure._compare(files, measure.POLICIES[0], lived, rows, curves)
+    assert [row["completion"] for row in rows] == [3, None]
+    assert [row["utility"] for row in rows] == [4.5, 0.0]
+    due = files.arrival(names[0]) + _resolved(files)[1][0].utility.target
+    assert rows[0]["late"] == pytest.approx(3 - due)
+    assert rows[1]["late"] is None
+    measured = {name: [] for name in names}
+    for one in curves:
+        measured[one["job"]].append(one["measured"])
+    assert measured == {names[0]: [0.0, 0.0, 0.0, 1.0], names[1]: [0.0, 0.0, 0.0, 0.5]}
+    summary = measure._summary(pl.DataFrame(rows), pl.DataFrame(curves), ["fifo"])
+    assert summary["completed"].to_list() == [1]
+    assert summary["utility"].to_list() == [4.5]
+    assert measure._mean_start(files, lived) is not None
+    told = measure._predicted_utility(files, measure.POLICIES[0], lived)
+    assert told == pytest.approx(sum(row["predicted_utility"] for row in rows))
+
+
+def test_an_executor_is_refused_where_nothing_runs_on_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["experiment", "oasis-fig3", "--executor", "kubernetes"]) == 2
+    assert "--executor" in capsys.readouterr().err
+
+
+@pytest.mark.train
+def test_families_have_the_layers_of_their_papers() -> None:
+    torch = pytest.importorskip("torch")
+    from shadowprice.experiments.testbed import train
+
+    layers = {
+        "alexnet": 8, "vgg-11": 11, "resnet-50": 50, "resnet-101": 101, "resnet-152": 152,
+    }  # fmt: skip
+    for family, made in train.FAMILIES.items():
+        model = made()
+        found = [
+            name
+            for name, one in model.named_modules()
+            if isinstance(one, (torch.nn.Conv2d, torch.nn.Linear)) and ".past." not in name
+        ]
+        if family in layers:
+            assert len(found) == layers[family]
+        data = train.images(train.MINIBATCH, 0)
+        batch = {name: torch.from_numpy(one) for name, one in data.items()}
+        train.loss(model, batch).backward()
+        assert all(one.grad is not None for one in model.parameters())
+
+
+@pytest.mark.train
+def test_its_optimiser_is_torchs_own() -> None:
+    torch = pytest.importorskip("torch")
+    from shadowprice.experiments.testbed import train
+
+    values = []
+    for made in (
+        lambda given: train.Momentum(given, 0.1, 0.9),
+        lambda given: torch.optim.SGD(given, lr=0.1, momentum=0.9),
+    ):
+        one = torch.nn.Parameter(torch.arange(4.0))
+        optimizer = made([one])
+        for step in range(5):
+            one.grad = torch.cos(one.detach() + step)
+            optimizer.step()
+        values.append(one.detach())
+    torch.testing.assert_close(values[0], values[1])
+
+
+@pytest.mark.train
+@pytest.mark.processes
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
+def test_real_jobs_are_set_beside_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    small = measure.Size(seconds=30, slots=2, jobs=2, policies=(Decides("fifo"),))
+    monkeypatch.setattr(measure, "QUICK", small)
+    settings = Settings(quick=True, where=Where())
+    figure = run_experiment(find_experiment("testbed"), tmp_path, settings)
+    assert figure.stat().st_size > 10_000
+    found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
+    assert found["starts"]["executor"].to_list() == ["local"]
+    assert found["starts"]["start"][0] > 0.0
+    assert len(found["jobs"]) == 2
+    assert found["jobs"]["failures"].sum() == 0
+    assert found["progress"]["measured"].max() > 0.0

@@ -1,0 +1,76 @@
+"""The experiment ``testbed`` on nine real nodes: ``python -m tools.testbed.papers [--quick]``.
+
+It starts a testbed whose nodes have the names of the experiment's servers, lets pods use this
+machine's interpreter and packages, read-only, and runs the same command as anywhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tools.testbed import BASE, Testbed, TestbedError, host_python
+
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.traces.testbed import oasis_testbed_cluster
+
+_RUN = "from shadowprice.cli.main import run; run()"
+
+
+def nodes() -> dict[str, dict[str, int]]:
+    """Return what each node has beside this machine's cores and memory, by name."""
+    cluster = ClusterSpec.model_validate(oasis_testbed_cluster()).resolve("testbed")
+    gpus = cluster.capacity[:, cluster.column["gpu"]]
+    return {
+        name: {"nvidia.com/gpu": int(has) // 1000} if has else {}
+        for name, has in zip(cluster.names, gpus, strict=True)
+    }
+
+
+def pod() -> dict[str, Any]:
+    """Return what holds of all pods: the folders of this machine that they run from."""
+    volumes, mounts = host_python()
+    sources = {one["name"]: one["hostPath"]["path"] for one in volumes}
+    found = [
+        {"path": one["mountPath"], "host_path": sources[one["name"]], "read_only": True}
+        for one in mounts
+    ]
+    return {"pull": "Never", "volumes": found}
+
+
+def main() -> int:
+    """Run the experiment on a testbed, and end it."""
+    parser = argparse.ArgumentParser(prog="python -m tools.testbed.papers", description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("experiments/testbed-kubernetes"))
+    told = parser.parse_args()
+    capacity = nodes()
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="papers-") as folder,
+            Testbed({name: {} for name in capacity}, capacity=capacity) as bed,
+        ):
+            template = Path(folder, "pod.yaml")
+            template.write_text(yaml.safe_dump(pod()))
+            shared = Path(folder, "jobs")
+            shared.mkdir()
+            words = [sys.executable, "-c", _RUN, "experiment", "testbed", "--out", str(told.out)]
+            words += ["--seed", str(told.seed), *(["--quick"] if told.quick else [])]
+            words += ["--executor", "kubernetes", "--address", str(bed.kubeconfig)]
+            words += ["--listen", f"{bed.gateway}:0"]
+            for one in (f"image={BASE}", f"pod={template}", f"shared={shared}"):
+                words += ["--executor-set", one]
+            return subprocess.run(words, check=False).returncode
+    except TestbedError as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
