@@ -6,12 +6,15 @@ is not offered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _MOST: Final = 200
 """Names offered at once; a shell asks before it shows as many."""
@@ -21,9 +24,7 @@ def complete_policy(incomplete: str) -> list[str]:
     """Return the policies that a list of names, the last one unfinished, can end in."""
     from shadowprice.policies.registry import policies
 
-    *before, last = incomplete.split(",")
-    prefix = "".join(f"{name}," for name in before)
-    return [prefix + name for name in policies() if name.startswith(last)]
+    return _in_list(policies(), incomplete)
 
 
 def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -83,14 +84,51 @@ def complete_trace(incomplete: str) -> list[str]:
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the jobs of the run that the line names."""
+    return _starting(_values(ctx, "job"), incomplete)
+
+
+def complete_value(column: str) -> Callable[[typer.Context, str], list[str]]:
+    """Return what offers the values of a column of the run's jobs, the last one unfinished."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        return _in_list(_values(ctx, column), incomplete)
+
+    return complete
+
+
+def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the columns that the jobs of the run have."""
+    minus = "-" if incomplete.rpartition(",")[2].startswith("-") else ""
+    names = [minus + name for name in _jobs(ctx, None).columns]
+    return _in_list(names, incomplete)
+
+
+def _values(ctx: typer.Context, column: str) -> list[str]:
+    jobs = _jobs(ctx, [column])
+    return (
+        []
+        if jobs.is_empty()
+        else [str(one) for one in jobs[column].drop_nulls().unique(maintain_order=True)]
+    )
+
+
+def _jobs(ctx: typer.Context, columns: list[str] | None) -> pl.DataFrame:
+    """Return the jobs of the run that the line names; none where they cannot be read."""
     import polars as pl
 
-    run = ctx.params.get("run")
-    with suppress(OSError, ValueError, TypeError, pl.exceptions.PolarsError):
-        with (Path(str(run)) / "jobs.parquet").open("rb") as file:
-            table = pl.read_parquet(file, columns=["job"])
-        return _starting(table["job"].to_list(), incomplete)
-    return []
+    # An option that still lacks its value leaves arguments where they stood.
+    run = ctx.params.get("run") or next(iter(ctx.args), None)
+    path = Path(str(run)) / "jobs.parquet"
+    unreadable = (OSError, ValueError, TypeError, pl.exceptions.PolarsError)
+    with suppress(*unreadable), path.open("rb") as file:
+        return pl.read_parquet(file, columns=columns)
+    return pl.DataFrame()
+
+
+def _in_list(names: Iterable[str], incomplete: str) -> list[str]:
+    """Return what a list with commas, its last part unfinished, can end in."""
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in _starting(names, last)]
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from shadowprice.cli.completion import complete_column, complete_value
 from shadowprice.cli.console import Listing, print_json, stderr, stdout
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ _WIDEST: Final = 10_000
 """Columns of a terminal on which a table takes what it needs."""
 
 
-def _patterns(flag: str, what: str) -> Any:
+def _patterns(flag: str, what: str, column: str) -> Any:
     return typer.Option(
-        flag, help=f"{what}; patterns such as 'res*', commas between.", rich_help_panel=WHICH
+        flag,
+        help=f"{what}; patterns such as 'res*', commas between.",
+        rich_help_panel=WHICH,
+        autocompletion=complete_value(column),
     )
 
 
@@ -40,9 +44,9 @@ def _range(flag: str, what: str) -> Any:
 
 def jobs(
     run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
-    job: Annotated[str | None, _patterns("--job", "Names")] = None,
-    tenant: Annotated[str | None, _patterns("--tenant", "Tenants")] = None,
-    class_: Annotated[str | None, _patterns("--class", "Classes")] = None,
+    job: Annotated[str | None, _patterns("--job", "Names", "job")] = None,
+    tenant: Annotated[str | None, _patterns("--tenant", "Tenants", "tenant")] = None,
+    class_: Annotated[str | None, _patterns("--class", "Classes", "class")] = None,
     outcome: Annotated[
         str | None,
         typer.Option(
@@ -50,9 +54,10 @@ def jobs(
             help="finished, refused, dropped, cancelled, running, waiting, 'not arrived'; "
             "commas between.",
             rich_help_panel=WHICH,
+            autocompletion=complete_value("outcome"),
         ),
     ] = None,
-    reason: Annotated[str | None, _patterns("--reason", "Codes of refusal")] = None,
+    reason: Annotated[str | None, _patterns("--reason", "Codes of refusal", "reason")] = None,
     arrived: Annotated[str | None, _range("--arrived", "Arrived in")] = None,
     started: Annotated[str | None, _range("--started", "First ran in")] = None,
     completed: Annotated[str | None, _range("--completed", "Completed in")] = None,
@@ -62,7 +67,12 @@ def jobs(
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option("--columns", help="Columns, or all.", rich_help_panel=HOW),
+        typer.Option(
+            "--columns",
+            help="Columns, or all.",
+            rich_help_panel=HOW,
+            autocompletion=complete_column,
+        ),
     ] = None,
     sort: Annotated[
         str | None,
@@ -70,6 +80,7 @@ def jobs(
             "--sort",
             help="Columns to sort by; -utility has the largest first.",
             rich_help_panel=HOW,
+            autocompletion=complete_column,
         ),
     ] = None,
     limit: Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shadowprice.cli.completion import complete_trace
 from shadowprice.cli.console import Output, print_json, stderr, stdout
 from shadowprice.cli.options import LEAST_LOAD
 from shadowprice.core import bounds
@@ -23,6 +24,7 @@ SpecArgument = Annotated[
         metavar="FORMAT:PATH",
         help="Such as philly:philly.csv.gz, with options: philly:PATH?vc=6214e9&limit=1000. "
         "`shadowprice trace formats` lists formats and options.",
+        autocompletion=complete_trace,
     ),
 ]
 SlotOption = Annotated[str, typer.Option("--slot", help="Length of a slot.")]

@@ -47,6 +47,7 @@ def offered(words: str, folder: Path) -> list[str]:
         ),
         ("shadowprice experiment oasis-fig3", ["oasis-fig3"]),
         ("shadowprice simulate --trace phil", ["philly:"]),
+        ("shadowprice trace info phil", ["philly:"]),
     ],
 )
 def test_names_are_offered(words: str, some: list[str], tmp_path: Path) -> None:
@@ -65,6 +66,28 @@ def test_jobs_of_a_run_are_offered(tmp_path: Path) -> None:
         tmp_path / "run" / "jobs.parquet"
     )
     assert offered("shadowprice explain run resnet", tmp_path) == ["resnet50", "resnet101"]
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        ("--job sweep,res", ["sweep,resnet50", "sweep,resnet101"]),
+        ("--outcome ", ["finished", "refused"]),
+        ("--tenant v", ["vision"]),
+        ("--columns job,out", ["job,outcome"]),
+        ("--sort job,-te", ["job,-tenant"]),
+    ],
+)
+def test_what_the_jobs_of_a_run_have_is_offered(
+    words: str, some: list[str], tmp_path: Path
+) -> None:
+    jobs = {
+        "job": ["sweep", "resnet50", "resnet101"],
+        "outcome": ["finished", "refused", "finished"],
+        "tenant": ["vision", None, "speech"],
+    }
+    pl.DataFrame(jobs).write_parquet(tmp_path / "jobs.parquet")
+    assert offered(f"shadowprice jobs . {words}", tmp_path) == some
 
 
 def test_what_cannot_be_read_is_not_offered(tmp_path: Path) -> None:

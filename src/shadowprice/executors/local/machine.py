@@ -17,6 +17,9 @@ from shadowprice.executors.generations.placing import NoPlaceError
 
 _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
 
+MOST_STAND_INS: Final = 4_096
+"""GPUs of a server that numbers stand for, on a machine that has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
@@ -63,7 +66,8 @@ class Machine:
 
     Servers get cores and devices in the order in which they are first named, and keep them. There
     may be more servers than the machine has cores for: they then share cores, in turn. Devices are
-    never shared by servers; where the machine has none at all, numbers stand for them.
+    never shared by servers; where the machine has none at all, numbers stand for them, for
+    `MOST_STAND_INS` of a server at most.
 
     Parameters
     ----------
@@ -78,21 +82,28 @@ class Machine:
         self._devices = tuple(devices)
         self._slices: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
         self._next_core = 0
+        self._lowest = 0
 
     def configure(self, servers: Iterable[ServerSlice]) -> None:
         """Take in which servers there are."""
         wanted = {server.name: server for server in servers}
         for name in self._slices.keys() - wanted.keys():
             del self._slices[name]
+        taken = {device for _, devices in self._slices.values() for device in devices}
+        self._lowest = 0
         for name, server in wanted.items():
             count = -(-server.capacity.get("cpu", 0) // MILLI)
             size = sum(_gpus(server.capacity).values()) // MILLI
+            if not self._devices:
+                size = min(size, MOST_STAND_INS)
             cores, devices = self._slices.get(name, ((), ()))
             if len(cores) != min(count, len(self._cores)):
                 cores = self._take_cores(count)
             if len(devices) != size:
-                self._slices.pop(name, None)
-                devices = self._take_devices(size)
+                taken -= {*devices}
+                self._lowest = 0 if devices else self._lowest
+                devices = self._take_devices(size, taken)
+                taken |= {*devices}
             self._slices[name] = (cores, devices)
 
     def _take_cores(self, count: int) -> tuple[int, ...]:
@@ -102,13 +113,16 @@ class Machine:
         self._next_core = (self._next_core + count) % many
         return taken
 
-    def _take_devices(self, count: int) -> tuple[str, ...]:
-        taken = {name for _, devices in self._slices.values() for name in devices}
+    def _take_devices(self, count: int, taken: set[str]) -> tuple[str, ...]:
         if self._devices:
-            free = [name for name in self._devices if name not in taken]
-        else:
-            free = [str(number) for number in range(len(taken) + count) if str(number) not in taken]
-        return tuple(free[:count])
+            return tuple(name for name in self._devices if name not in taken)[:count]
+        free: list[str] = []
+        while len(free) < count:
+            name = str(self._lowest)
+            self._lowest += 1
+            if name not in taken:
+                free.append(name)
+        return tuple(free)
 
     def slice_of(self, cores: Sequence[int]) -> str | None:
         """Return the one server that has all these cores, None where none or several do."""
