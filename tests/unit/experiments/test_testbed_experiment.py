@@ -104,7 +104,13 @@ def test_what_was_measured_is_set_beside_what_was_predicted() -> None:
         work = job["epochs"] * job["chunks"] * job["minibatches"]
         finished = {"state": "finished", "completion_slot": base + 3, "utility": 4.5}
         late = {"state": "running", "completion_slot": base + 9, "utility": None}
-        record = {**(late if at else finished), "generation": 2, "failures": 0, "reason": None}
+        record = {
+            **(late if at else finished),
+            "name": f"{name}-ab",
+            "generation": 2,
+            "failures": 0,
+            "reason": None,
+        }
         curve = [(10.0 * base + 35.0, work / 2)]
         lived[name] = Lived(record, submitted, curve, 10.0 * (base + 3), 1, base)
     rows: list[dict[str, Any]] = []
@@ -125,6 +131,21 @@ def test_what_was_measured_is_set_beside_what_was_predicted() -> None:
     assert measure._mean_start(files, lived) is not None
     told = measure._predicted_utility(files, measure.POLICIES[0], lived)
     assert told == pytest.approx(sum(row["predicted_utility"] for row in rows))
+
+
+def test_fifo_is_predicted_with_the_workers_that_it_really_drew() -> None:
+    files = scaled(40, seed=0, restart=5.0)
+    found = {}
+    for mark in ("ab", "cd"):
+        names = {str(job["name"]): f"{job['name']}-{mark}" for job in files.jobs}
+        lived = {
+            name: Lived({"name": own}, 40.0 * (files.arrival(name) + 2) - 3.0, [], base=2)
+            for name, own in names.items()
+        }
+        run = measure.simulated(files, measure.POLICIES[0], lived)
+        assert set(run.jobs["job"]) == set(names.values())
+        found[mark] = run.jobs["workers_peak"].to_list()
+    assert found["ab"] != found["cd"]  # they are drawn by name
 
 
 def test_an_executor_is_refused_where_nothing_runs_on_it(

@@ -161,8 +161,8 @@ def _ran(size: Size, who: Decides, where: Where, seed: int, restart: float) -> d
 # ------------------------------------------------------------------ beside the simulator
 
 
-def simulated(files: Files, who: Decides, submitted: Mapping[str, float] | None = None) -> Run:
-    """Return what the simulator makes of the files.
+def simulated(files: Files, who: Decides, lived: Mapping[str, Lived] | None = None) -> Run:
+    """Return what the simulator makes of the files, or of what was really submitted of them.
 
     Parameters
     ----------
@@ -170,15 +170,17 @@ def simulated(files: Files, who: Decides, submitted: Mapping[str, float] | None 
         What is run.
     who : Decides
         Who decides.
-    submitted : mapping of str to float, optional
-        When jobs really were submitted, in seconds from the beginning of slot 0; else they arrive
-        as the files say.
+    lived : mapping of str to Lived, optional
+        What became of the jobs: then they have the names under which they ran, by which `fifo`
+        draws how many workers they get, and arrive when they were submitted.
     """
-    documents = []
-    for job in files.jobs:
-        # A job of a slot that has not begun is settled before it: it arrives with the slot.
-        moment = None if submitted is None else submitted[str(job["name"])]
-        documents.append(job if moment is None else {**job, "arrival": f"{max(0.0, moment):.6f}s"})
+    documents = list(files.jobs)
+    if lived is not None:
+        for at, job in enumerate(documents):
+            one = lived[str(job["name"])]
+            # A job of a slot that has not begun is settled before it: it arrives with the slot.
+            moment = f"{max(0.0, one.submitted):.6f}s"
+            documents[at] = {**job, "name": one.record["name"], "arrival": moment}
     scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario()
     parameters = dict(who.parameters)
     policy = build_policy(scenario, who.policy, parameters)
@@ -193,15 +195,16 @@ def _compare(
     curves: list[dict[str, Any]],
 ) -> None:
     """Set what was lived beside what the simulator says of the same files and submissions."""
-    run = simulated(files, who, {name: one.submitted for name, one in lived.items()})
+    run = simulated(files, who, lived)
     told = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     base = next(iter(lived.values())).base
     over = base + files.slots
     for job in files.jobs:
         name = str(job["name"])
-        one, said = lived[name], told[name]
+        one = lived[name]
         record = one.record
+        said = told[record["name"]]
         done = _within(record["completion_slot"], over) if record["state"] == "finished" else None
         expected = _within(said["completion"], over)
         utility = JobSpec.model_validate(job).resolve(on).utility
@@ -227,7 +230,7 @@ def _compare(
             }
         )  # fmt: skip
         work = float(job["epochs"] * job["chunks"] * job["minibatches"])
-        predicted = predicted_progress(run, files, job, over)
+        predicted = predicted_progress(run, files, job, over, record["name"])
         measured = measured_progress(one, files.seconds, over, done, work)
         curves.extend(
             {
@@ -250,7 +253,7 @@ def _mean_start(files: Files, lived: Mapping[str, Lived]) -> float | None:
 
 def _predicted_utility(files: Files, who: Decides, lived: Mapping[str, Lived]) -> float:
     """Return what the simulator says is earned until all is over."""
-    run = simulated(files, who, {name: one.submitted for name, one in lived.items()})
+    run = simulated(files, who, lived)
     over = next(iter(lived.values())).base + files.slots
     done = run.jobs.filter(pl.col("completion") < over)
     return float(done["utility"].sum())
@@ -261,7 +264,9 @@ def _within(slot: int | None, over: int) -> int | None:
     return None if slot is None or slot >= over else int(slot)
 
 
-def predicted_progress(run: Run, files: Files, job: Mapping[str, Any], slots: int) -> list[float]:
+def predicted_progress(
+    run: Run, files: Files, job: Mapping[str, Any], slots: int, name: str = ""
+) -> list[float]:
     """Return mini-batches by the end of each slot, from what the simulator ran.
 
     Parameters
@@ -274,12 +279,14 @@ def predicted_progress(run: Run, files: Files, job: Mapping[str, Any], slots: in
         One of its jobs.
     slots : int
         How many.
+    name : str
+        What the job was called there, if otherwise.
     """
     restart = float(str(job.get("restart", "0s")).removesuffix("s"))
     first = restart if files.cluster.get("restart_first") else 0.0
     speeds = files.speeds(job)
     held: dict[int, list[tuple[int, int, int]]] = {}
-    for row in run.allocations.filter(pl.col("job") == job["name"]).iter_rows(named=True):
+    for row in run.allocations.filter(pl.col("job") == (name or job["name"])).iter_rows(named=True):
         held.setdefault(row["slot"], []).append((row["server"], row["workers"], row["ps"]))
     done, total = [], 0.0
     before: tuple[int, list[tuple[int, int, int]]] | None = None
