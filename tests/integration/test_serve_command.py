@@ -128,6 +128,28 @@ def test_an_address_that_leads_to_no_cluster_leaves_nothing(
     assert [*(tmp_path / "d").glob("*.db")] == []
 
 
+def test_an_api_server_that_is_not_there_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("kubernetes_asyncio")
+    with socket.socket() as closed:  # bound, and never listened at: nobody can answer
+        closed.bind(("127.0.0.1", 0))
+        config = tmp_path / "config"
+        named = {"name": "here"}
+        server = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        document = {
+            "clusters": [{**named, "cluster": {"server": server}}],
+            "users": [{**named, "user": {"token": "a"}}],
+            "contexts": [{**named, "context": {"cluster": "here", "user": "here"}}],
+            "current-context": "here",
+        }
+        config.write_text(yaml.safe_dump(document))
+        more = ("--executor", "kubernetes", "--address", str(config))
+        line = _refused(capsys, cluster, tmp_path / "d", *more)
+    assert "no Kubernetes that can be used: " + server in line
+    assert [*(tmp_path / "d").glob("*.db")] == []
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

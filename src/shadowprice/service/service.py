@@ -21,7 +21,7 @@ from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.records import cluster_of, cluster_record
-from shadowprice.executors.contract import Executor, ExecutorOptions
+from shadowprice.executors.contract import Executor, ExecutorOptions, Reaching
 from shadowprice.executors.registry import create
 from shadowprice.inputs.files import read_cluster
 from shadowprice.service.auth import (
@@ -132,6 +132,8 @@ class Service:
         ------
         InputError
             If what it was started with is wrong.
+        ExecutorError
+            If the executor cannot be reached; nothing is kept then.
         """
         self._check_token_file()
         if self._resident is not None:
@@ -139,6 +141,8 @@ class Service:
         rehearse(self.cluster, self.choice)
         if self.settings.lease is not None:
             return False  # who writes is decided by the lease first
+        if isinstance(self._executor, Reaching):
+            asyncio.run(self._executor.reach())
         return self.store.open()
 
     async def start(self) -> None:

@@ -182,6 +182,20 @@ class KubernetesExecutor:
 
     # ------------------------------------------------------------------ coming and going
 
+    async def reach(self) -> None:
+        """Make sure that an API server answers; see `contract.Reaching.reach`."""
+        try:
+            connection = await Connection.open(self._address, self.settings.context)
+            try:
+                await connection.get("/version")
+            finally:
+                await connection.close()
+        except ApiError as error:
+            if error.status != 403:  # what it keeps from this user is not what is needed
+                raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
+        except ConnectError as error:
+            raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
+
     async def open(self) -> None:
         """Begin, and find again what runs.
 
