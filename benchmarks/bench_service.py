@@ -334,12 +334,14 @@ def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     known = ["single", "batches", "submissions", "week"]
-    parser.add_argument("what", nargs="*", default=known, choices=known)
+    parser.add_argument(
+        "what", nargs="*", choices=[*known, []], metavar="WHAT", help=", ".join(known)
+    )
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--days", type=float, default=7.0)
     parser.add_argument("--policy", default="rolling")
     asked = parser.parse_args()
-    for what in asked.what:
+    for what in asked.what or known:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             if what == "submissions":

@@ -72,6 +72,7 @@ def running(
     users: Mapping[str, tuple[str, ...]] | None = None,
     trainingjobs: str | None = None,
     lease: tuple[str, str] | None = None,
+    families: Path | None = None,
 ) -> Iterator[Running]:
     """Run a service in a thread; without an executor it only observes."""
     path = folder / "cluster.yaml"
@@ -87,6 +88,7 @@ def running(
         users=users or {},
         trainingjobs=trainingjobs,
         lease=lease,
+        families=families,
     )
     service = Service(settings, clock, executor)
     ready = threading.Event()

@@ -51,6 +51,47 @@ def test_a_batch_is_taken_as_a_whole_or_not(live: Running) -> None:
     assert live.client.get("/v1/jobs/whole-1").status_code == 404
 
 
+def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Path) -> None:
+    library = tmp_path / "families.yaml"
+    library.write_text("families: {net: {throughput: {1: 0.005, 2: 0.009, 8: 0.03}, restart: 9s}}")
+    one = job("new", family="net")
+    del one["minibatch_time"]
+    with running(tmp_path, policy="oasis", families=library) as live:
+        assert live.client.get("/v1/service").json()["families"] == ["net"]
+        quoted = live.client.post("/v1/quote", json=one)
+        assert quoted.json()["admitted"], quoted.text
+        first = live.client.post("/v1/jobs", json=one).json()
+        assert first["state"] == "admitted"
+        assert first["speed"]["from"] == "family"
+        spec = live.client.get("/v1/jobs/new").json()["spec"]
+        assert spec["throughput"] == {"1": 0.005, "2": 0.009}  # no more workers than chunks
+        assert spec["restart"] == "9s"
+        several = live.client.post("/v1/jobs", json={"jobs": [one, one | {"name": "other"}]})
+        assert several.status_code == 202, several.text
+        wrong = live.client.post("/v1/jobs", json=one | {"name": "wrong", "family": "nett"})
+        assert wrong.status_code == 422
+        [fault] = wrong.json()["errors"]
+        assert fault == {
+            "place": "job.family",
+            "message": "no family is called 'nett'",
+            "mend": "did you mean 'net'?",
+        }
+        same = live.client.patch("/v1/jobs/new", json={"utility": one["utility"]})
+        assert same.status_code == 200, same.text
+        assert live.client.post("/v1/jobs", json=one).json()["id"] == first["id"]  # as it was
+    # The library may change: a job keeps the curve that it was promised with.
+    library.write_text("families: {net: {throughput: {1: 50}}}")
+    with running(tmp_path, policy="oasis", families=library) as live:
+        again = live.client.post("/v1/jobs", json=one)
+        assert again.status_code == 200, again.text
+        assert again.json()["id"] == first["id"]
+        assert live.client.get("/v1/jobs/new").json()["spec"] == spec
+    with running(tmp_path, policy="oasis") as live:
+        nothing = live.client.post("/v1/jobs", json=one | {"name": "late"})
+        assert nothing.status_code == 422
+        assert "--families" in nothing.text
+
+
 def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: Running) -> None:
     bag = {
         "name": "trials",

@@ -132,6 +132,25 @@ def test_edits_revise_or_are_refused(user: User, service: Running) -> None:
     user.gone("edited")
 
 
+def test_a_resource_takes_the_curve_of_its_family_from_the_service(
+    user: User, tmp_path: Path
+) -> None:
+    library = tmp_path / "families.yaml"
+    library.write_text("families: {net: {throughput: {1: 2.5}}}")
+    with operated(user.bed, tmp_path, families=library) as service:
+        own = manifest("of-a-family", family="net")
+        del own["spec"]["minibatch_time"]
+        user.apply(own)
+        user.waits_for("of-a-family", "Admitted")
+        assert job_of(service, user, "of-a-family")["spec"]["throughput"] == {"1": 2.5}
+        own["spec"]["utility"] = {"kind": "constant", "value": 7}
+        user.apply(own)
+        assert user.waits_for("of-a-family", "Edited")["message"] == "utility changed"
+        assert job_of(service, user, "of-a-family")["spec"]["throughput"] == {"1": 2.5}
+        user.delete("of-a-family")
+        user.gone("of-a-family")
+
+
 def test_what_the_models_refuse_is_rejected_until_it_is_mended(
     user: User, service: Running
 ) -> None:

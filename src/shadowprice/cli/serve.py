@@ -104,6 +104,15 @@ def serve(
             metavar="TENANT:USER",
         ),
     ] = None,
+    families: Annotated[
+        Path | None,
+        typer.Option(
+            "--families",
+            help="Measured curves, for jobs that name their family and were not measured "
+            "(`profile --family` writes them).",
+            metavar="FILE",
+        ),
+    ] = None,
     trainingjobs: Annotated[
         str | None,
         typer.Option(
@@ -173,6 +182,7 @@ def serve(
         observe=observe,
         keep_days=float(kept.seconds) / 86_400,
         token_file=token_file,
+        families=families,
         users=parse_users(allow_user or []),
         trainingjobs=_followed(trainingjobs, executor, address, observe=observe),
         lease=parse_lease(lease),

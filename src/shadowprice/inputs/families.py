@@ -6,14 +6,15 @@
       resnet50: {throughput: {1: 12.4, 2: 23.9, 4: 44.0}, restart: 20s}
 
 `shadowprice profile --family` writes them. A job file names one at its head, ``families: FILE``
-(beside itself), or holds one there; a job then takes its curve by ``family: resnet50``.
+(beside itself), or holds one there, and a live service is started with one (``serve --families``);
+a job then takes its curve by ``family: resnet50``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field, PositiveInt
 
@@ -76,7 +77,10 @@ def parse_families(document: object, place: str) -> Families:
     return {str(name): dict(entry) for name, entry in document["families"].items()}
 
 
-def with_family(record: Any, families: Families, place: str) -> Any:
+AT_THE_HEAD: Final = "name a library at the head of the file: families: families.yaml"
+
+
+def with_family(record: Any, families: Families, place: str, *, without: str = AT_THE_HEAD) -> Any:
     """Return a job's record with the curve of its family, where it states no speed of its own.
 
     Numbers of workers above the job's ``chunks`` are left out: it could not run with them.
@@ -89,6 +93,8 @@ def with_family(record: Any, families: Families, place: str) -> Any:
         The library.
     place : str
         Where the job stands.
+    without : str
+        How to come by a library, where there is none.
 
     Raises
     ------
@@ -103,11 +109,11 @@ def with_family(record: Any, families: Families, place: str) -> Any:
     known = families.get(name) if isinstance(name, str) else None
     if known is None:
         likely = closest(name, families) if isinstance(name, str) else None
-        mend = f"did you mean {likely!r}?" if likely else _where(families)
+        mend = f"did you mean {likely!r}?" if likely else _known(families) or without
         raise InputError(Fault(f"{place}.family", f"no family is called {shown(name)}", mend))
     chunks = record.get("chunks", 1)
     most = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
-    curve = {n: speed for n, speed in known["throughput"].items() if n <= most}
+    curve = {str(n): speed for n, speed in known["throughput"].items() if n <= most}
     if not curve:
         fewest = min(known["throughput"])
         raise InputError(
@@ -117,7 +123,5 @@ def with_family(record: Any, families: Families, place: str) -> Any:
     return {**restart, **record, "throughput": curve}
 
 
-def _where(families: Families) -> str:
-    if not families:
-        return "name a library at the head of the file: families: families.yaml"
-    return f"the library has {', '.join(sorted(families)[:10])}"
+def _known(families: Families) -> str:
+    return f"the library has {', '.join(sorted(families)[:10])}" if families else ""

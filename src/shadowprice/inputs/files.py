@@ -145,12 +145,16 @@ def resolve_records(
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the records of a job file as the file writes them, each with its place.
 
+    A job that names its family has the curve of the file's own library; where the file has none, it
+    is left to whoever gets the job.
+
     Raises
     ------
     InputError
         If the file, or a line of it, cannot be read.
     """
-    for place, record in _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path):
+    lines = ".jsonl" in path.suffixes
+    for place, record in _json_lines(path) if lines else _yaml_jobs(path, complete=False):
         if isinstance(record, InputError):
             raise record
         yield place, record
@@ -187,7 +191,7 @@ def read_parameters(path: Path) -> dict[str, Any]:
         raise InputError(Fault(str(path), f"not TOML: {error}")) from error
 
 
-def _yaml_jobs(path: Path) -> Iterator[tuple[str, Any]]:
+def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]]:
     document = load_yaml(path)
     jobs = document.get("jobs") if isinstance(document, Mapping) else None
     if not isinstance(jobs, list) or not jobs:
@@ -199,7 +203,8 @@ def _yaml_jobs(path: Path) -> Iterator[tuple[str, Any]]:
     for at, record in enumerate(jobs):
         place = f"{path}: jobs[{at}]"
         try:
-            yield place, with_family(record, families, place)
+            known = families or complete
+            yield place, with_family(record, families, place) if known else record
         except InputError as error:
             yield place, error
 

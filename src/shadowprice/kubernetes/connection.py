@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import yaml
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, MissingExtraError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import escaped
 from shadowprice.kubernetes.errors import ApiError, ConnectError, UnreachableError
 
 IN_CLUSTER: Final = "in-cluster"
@@ -110,7 +111,10 @@ class Connection:
             told = " ".join((getattr(error, "strerror", None) or str(error)).split())[:_MOST_SHOWN]
             place = address or os.environ.get("KUBECONFIG") or "~/.kube/config"
             mend = "write the path of a kubeconfig, or in-cluster"
-            fault = Fault("--address", f"{shown(place)} leads to no cluster: {told}", mend)
+            path = escaped(
+                place[: int(bounds.PATH.most)]
+            )  # whole: it is where the mend is to be made
+            fault = Fault("--address", f"'{path}' leads to no cluster: {told}", mend)
             raise ConnectError(str(fault)) from error
 
     @property

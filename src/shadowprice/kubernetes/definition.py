@@ -29,7 +29,10 @@ its command is a text or a list, which rules cannot compare; the controller refu
 
 RULES: Final[Sequence[Mapping[str, str]]] = (
     {
-        "rule": "has(self.minibatch_time) != has(self.throughput)",
+        "rule": (
+            "has(self.family) ? !(has(self.minibatch_time) && has(self.throughput)) "
+            ": has(self.minibatch_time) != has(self.throughput)"
+        ),
         "message": "how fast it trains is said by one of minibatch_time and throughput",
     },
     {

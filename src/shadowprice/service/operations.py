@@ -280,7 +280,7 @@ class Revise:
         [one] = read_submissions(
             [record], cluster, tenant=None, runs=False, single=True, owned=True
         )
-        if one.content != _content(batch, self.name):
+        if record != truth.specs[self.name]:
             known = batch.engine.open_jobs.get(self.name)
             if known is not None:
                 job = _resolved(batch, one.spec, view.arrived)
@@ -296,10 +296,6 @@ class Revise:
                 batch.change(self.name, family=one.spec.family)
             batch.tell("revised", self.name, changes=dict(self.changes))
         return truth.views.get(self.name) or batch.views[self.name]
-
-
-def _content(batch: Batch, name: str) -> str:
-    return batch.stored([name])[name][1]
 
 
 @dataclass(frozen=True, slots=True)

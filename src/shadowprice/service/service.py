@@ -23,6 +23,7 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.records import cluster_of, cluster_record
 from shadowprice.executors.contract import Executor, ExecutorOptions, Reaching
 from shadowprice.executors.registry import create
+from shadowprice.inputs.families import Families, read_families
 from shadowprice.inputs.files import read_cluster
 from shadowprice.service.auth import (
     TOKEN_FILE,
@@ -84,6 +85,7 @@ class Service:
         self.store = Store(settings.data)
         self.tokens = Tokens(self.store)
         cluster = read_cluster(settings.cluster)
+        self.families: Families = read_families(settings.families) if settings.families else {}
         # Accounts keep budgets; the engine and its policies know of none.
         self.budgets = {one.name: one.budget for one in cluster.tenants if one.budget is not None}
         tenants = tuple(replace(tenant, budget=None) for tenant in cluster.tenants)

@@ -61,6 +61,8 @@ class Settings:
         Days that closed jobs are kept.
     token_file : Path or None
         Where the operator's token is, in place of the data directory.
+    families : Path or None
+        The library of measured curves for jobs that name their family (`inputs.families`).
     users : mapping of str to tuple of str
         Users as whom each tenant's jobs may run; ``*`` for all tenants and jobs of none. Where
         there are any, every job has to name one; else all run as the service's own user.
@@ -84,6 +86,7 @@ class Settings:
     observe: bool = False
     keep_days: float = 365.0
     token_file: Path | None = None
+    families: Path | None = None
     users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     trainingjobs: str | None = None
     lease: tuple[str, str] | None = None

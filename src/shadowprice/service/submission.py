@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, Final
 
 from shadowprice.core.amounts import Duration
@@ -15,6 +16,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec, validate
+from shadowprice.inputs.families import Families, with_family
 from shadowprice.service.clock import SECOND, Calendar
 from shadowprice.service.problems import ProblemError
 
@@ -31,6 +33,9 @@ REVISABLE: Final = (
     "labels",
 )
 """What of a job can be revised once it was submitted."""
+
+NO_LIBRARY: Final = "state its `throughput`, or start the service with --families FILE"
+"""What helps where a job names its family, and the service knows of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ def read_submissions(
     runs: bool,
     single: bool = False,
     owned: bool = False,
+    families: Families = MappingProxyType({}),
 ) -> list[Submission]:
     """Check what was sent; all of it is taken or nothing.
 
@@ -83,6 +89,9 @@ def read_submissions(
         Whether one job was sent by itself, which places of faults then do not count.
     owned : bool
         Whether the labels that name an owner may be set, which only the service itself does.
+    families : mapping
+        Curves for jobs that name their family and no speed of their own. What was sent stays what a
+        job is known by, so that sending it again is the same job after the library has changed.
 
     Raises
     ------
@@ -103,6 +112,12 @@ def read_submissions(
             if asked is not None and asked != tenant:
                 raise ProblemError("forbidden", f"{place}.tenant: the token is {tenant!r}'s")
             record = {**record, "tenant": tenant}
+        content = content_of(record) if isinstance(record, Mapping) else ""
+        try:
+            record = with_family(record, families, place, without=NO_LIBRARY)
+        except InputError as error:
+            faults += error.faults
+            continue
         spec, wrong = validate(JobSpec, record, place)
         if spec is None:
             faults += wrong
@@ -121,7 +136,7 @@ def read_submissions(
                 ]
             faults += wrong
             if not wrong:
-                found.append(Submission(spec.name, spec.tenant, record, spec, content_of(record)))
+                found.append(Submission(spec.name, spec.tenant, record, spec, content))
         if len(faults) > 50:
             break
     if faults:

@@ -43,8 +43,15 @@ def test_a_job_takes_its_familys_curve(tmp_path: Path) -> None:
     assert job.gains.tolist() == [15_000_000, 25_000_000, 40_000_000]
     assert job.restart * cluster.slot_seconds == 5
     ((_, record),) = read_records(tmp_path / "jobs.yaml")
-    assert record["throughput"] == {1: 1.5, 2: 2.5, 4: 4}
+    assert record["throughput"] == {"1": 1.5, "2": 2.5, "4": 4}
     assert record["family"] == "resnet50"
+
+
+def test_a_file_without_a_library_leaves_it_to_who_gets_the_jobs(tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text(f"jobs: [{_job()}]\n")
+    ((_, record),) = read_records(tmp_path / "jobs.yaml")
+    assert record["family"] == "resnet50"
+    assert "throughput" not in record
 
 
 def test_its_own_numbers_go_first(tmp_path: Path) -> None:

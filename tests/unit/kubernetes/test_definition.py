@@ -149,11 +149,22 @@ def test_no_rule_refuses_what_the_models_take(rules: Programs, spec: dict[str, A
     assert not found
 
 
+def test_the_speed_of_a_family_may_be_left_to_the_services_library(rules: Programs) -> None:
+    spec = {
+        "worker": {"gpu": 1},
+        "utility": {"kind": "constant", "value": 1},
+        "run": {"command": ["true"]},
+        "family": "resnet50",
+    }
+    assert not broken(rules, spec)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"throughput": {"1": 2.0}}, "one of minibatch_time"),
         ({"minibatch_time": None}, "one of minibatch_time"),
+        ({"throughput": {"1": 2.0}, "family": "resnet50"}, "one of minibatch_time"),
         ({"minibatch_time": None, "throughput": {"1": 2}, "gradient": "1MB"}, "takes the place"),
         ({"internal_bandwidth": "9Gbps"}, "needs worker.bandwidth"),
         ({"workers": {"min": 3, "max": 2}, "chunks": 4}, "workers.min is above"),

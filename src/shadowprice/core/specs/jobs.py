@@ -148,7 +148,8 @@ class JobSpec(Spec):
             if self.family is not None:
                 raise ValueError(
                     "the curve of `family` is missing: job files take it from the library that "
-                    "`families:` names at their head; elsewhere give throughput, too"
+                    "`families:` names at their head, services from `--families`; elsewhere give "
+                    "throughput, too"
                 )
             raise ValueError("how fast it trains is missing; give minibatch_time or throughput")
         for duration in (self.minibatch_time, self.walltime):

@@ -71,6 +71,7 @@ async def submit(request: Request, service: Asked, caller: Anyone) -> JSONRespon
             tenant=caller.scope,
             runs=service.runner is not None,
             single=not several,
+            families=service.families,
         )
 
     # Checking many takes long enough that others would notice.
@@ -322,7 +323,14 @@ async def quote(request: Request, service: Asked, caller: Anyone) -> JSONRespons
         body = {"name": "quote", **body}
     driver = service.writing
     cluster = driver.published.servers.cluster
-    [one] = read_submissions([body], cluster, tenant=caller.scope, runs=False, single=True)
+    [one] = read_submissions(
+        [body],
+        cluster,
+        tenant=caller.scope,
+        runs=False,
+        single=True,
+        families=service.families,
+    )
     quoted: Quoted = await driver.do(AskQuote(one))
     found = quoted.quote
     calendar = driver.published.servers.calendar

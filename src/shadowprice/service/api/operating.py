@@ -96,6 +96,7 @@ async def service(request: Request, service: Asked, caller: Anyone) -> JSONRespo
         "origin": stamp(servers.calendar.origin),
         "pending": servers.backlog,
         "jobs": states,
+        "families": sorted(service.families),
         "kinds": list(kinds_of(servers.cluster).names),
         "sequence": driver.published.sequence,
         "last_event": driver.hub.last,

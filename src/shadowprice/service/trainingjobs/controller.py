@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.owner import Owner
+from shadowprice.inputs.families import with_family
 from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
@@ -26,7 +27,7 @@ from shadowprice.service.operations import Cancel, Revise, Submit
 from shadowprice.service.outcome import Outcome
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
-from shadowprice.service.submission import read_submissions
+from shadowprice.service.submission import NO_LIBRARY, read_submissions
 from shadowprice.service.trainingjobs.queue import WorkQueue
 from shadowprice.service.trainingjobs.resource import ROUTE, Resource, edits
 from shadowprice.service.trainingjobs.status import (
@@ -307,6 +308,7 @@ class Controller:
                 runs=self._service.runner is not None,
                 single=True,
                 owned=True,
+                families=self._service.families,
             )
             fault = user_fault(self._service.settings, one.spec, "spec")
             if fault is not None:
@@ -333,8 +335,13 @@ class Controller:
         before = self._driver.specification(job)
         if before is None:
             return None
-        changes, fixed = edits(before, resource.record(tenant))
         verdict: Verdict | None = None
+        changes: dict[str, Any] = {}
+        fixed: tuple[str, ...] = ()
+        try:
+            changes, fixed = edits(before, self._with_curve(resource.record(tenant), before))
+        except InputError as error:
+            verdict = (False, Reason.NOT_APPLIED, _in_spec(error))
         if changes:
             self._may_write("revise", _key(resource.owner))
             try:
@@ -357,6 +364,19 @@ class Controller:
             verdict = (True, Reason.APPLIED, "it is as the job is")
         self._edits[uid] = (resource.generation, verdict)
         return verdict
+
+    def _with_curve(self, record: dict[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a resource's record with the curve of its family: the one that its job has.
+
+        A job keeps the curve that it was admitted with when the library changes.
+        """
+        if record.get("family") is not None and record.get("family") == before.get("family"):
+            taken = {key: before[key] for key in ("throughput", "restart") if key in before}
+            return {**taken, **record}
+        found: Mapping[str, Any] = with_family(
+            record, self._service.families, "spec", without=NO_LIBRARY
+        )
+        return found
 
     # ---------------------------------------------------------------- writing
 
