@@ -473,22 +473,6 @@ class ExecutorOptions:
 
 
 @runtime_checkable
-class Reaching(Protocol):
-    """An executor of another machine, of which it can be asked whether it is there."""
-
-    async def reach(self) -> None:
-        """Make sure that somebody answers where jobs would run; nothing is changed there or here.
-
-        A service asks before it keeps anything; its own event loop does not run yet.
-
-        Raises
-        ------
-        ExecutorError
-            If nobody does.
-        """
-
-
-@runtime_checkable
 class Executor(Protocol):
     """What runs jobs. One service uses it at a time, from one event loop."""
 
@@ -608,4 +592,20 @@ class Executor(Protocol):
         """Return what really runs, this executor's own generations and those of others.
 
         What ended may be told for a while, with when and how; a job is told of once.
+        """
+
+
+@runtime_checkable
+class Reaching(Executor, Protocol):
+    """An executor of another machine, of which it can be asked whether it is there."""
+
+    async def reach(self) -> None:
+        """Make sure that somebody answers where jobs would run; nothing is changed there or here.
+
+        A service asks before it keeps anything; its own event loop does not run yet.
+
+        Raises
+        ------
+        ExecutorError
+            If nobody does.
         """
