@@ -30,7 +30,8 @@ def test_bound_prints_what_the_format_says(
 ) -> None:
     assert main(["bound", *files, "-q", "-o", "json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert {"bound", "best", "gap", "seconds", "rounds", "exact_pricing"} <= set(record)
+    keys = {"bound", "best", "gap", "seconds", "processor_seconds", "rounds", "exact_pricing"}
+    assert keys <= set(record)
     assert record["best"] == 40
     assert record["bound"] == pytest.approx(40, rel=0.011)
     assert record["exact_pricing"] is True
@@ -58,6 +59,7 @@ def test_its_prices_are_posted_by_oasis(
         (["--gap", "much"], "no number"),
         (["--time", "3 slots"], "no length of time"),
         (["--time", "0s"], "no length of time"),
+        (["--clock", "sun"], "'wall', 'processor'"),
         (["--prices", "nowhere/prices.json"], "does not exist"),
     ],
 )

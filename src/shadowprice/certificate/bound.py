@@ -82,6 +82,7 @@ def upper_bound(
     *,
     tolerance: float = 1e-3,
     deadline: float = np.inf,
+    now: Callable[[], float] = time.perf_counter,
     stop: Stop = never,
     report: Callable[[Bound], None] | None = None,
 ) -> Bound:
@@ -96,7 +97,9 @@ def upper_bound(
     tolerance : float
         Relative distance of bound and master at which to stop, >= 0.
     deadline : float
-        Value of ``time.perf_counter()`` at which to stop. At least one trial is made.
+        Value of ``now()`` at which to stop. At least one trial is made.
+    now : callable
+        The clock.
     stop : callable
         Asked between trials whether to stop.
     report : callable, optional
@@ -110,14 +113,14 @@ def upper_bound(
     prices = np.zeros(oracle.shape)
     everyone = np.arange(oracle.jobs)
     steps = list(_steps(oracle.jobs))
-    began = time.perf_counter()
+    began = now()
     for at, step in enumerate(steps):
-        left = deadline - time.perf_counter()
+        left = deadline - now()
         whole = step == 1
         # Half of the time is for trials over all jobs, the rest for the samples before.
         until = deadline if whole else began + (deadline - began) * (at + 1) / (2 * len(steps))
         level = _Level(oracle, capacity_cost, everyone[::step], prices, 1.0 / step)
-        for found in level.search(tolerance if whole else max(tolerance, 5e-3), until, stop):
+        for found in level.search(tolerance if whole else max(tolerance, 5e-3), until, now, stop):
             if whole and report is not None:
                 report(found)
             prices = found.prices
@@ -164,7 +167,9 @@ class _Level:
         value, columns, _ = self._try(self._prices)
         return Bound(value, self._prices, 0.0, self._rounds, tuple(columns), False)
 
-    def search(self, tolerance: float, until: float, stop: Stop) -> Iterator[Bound]:
+    def search(
+        self, tolerance: float, until: float, now: Callable[[], float], stop: Stop
+    ) -> Iterator[Bound]:
         """Improve the prices; yield every bound that is better than the ones before."""
         best_prices = self._prices
         best, columns, news = self._try(best_prices)
@@ -175,8 +180,8 @@ class _Level:
             return
         program = Master(self._groups, int(np.prod(self._oracle.shape)), self._scale)
         program.add(news)
-        while time.perf_counter() < until and not stop():
-            theirs = program.solve(until - time.perf_counter())
+        while now() < until and not stop():
+            theirs = program.solve(until - now())
             if theirs is None:
                 return
             theirs = theirs.reshape(self._oracle.shape)

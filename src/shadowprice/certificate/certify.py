@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
+from shadowprice.certificate.clock import Clock
 from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
 from shadowprice.certificate.rounding import best_schedules
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
+from shadowprice.core.ledger import Ledger
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.pricing.posted import PostedPrices
 
@@ -24,6 +26,10 @@ Floats = NDArray[np.float64]
 
 _PROVING: Final = 0.5
 """Share of the time for the bound, where it does not settle earlier."""
+_BEGINNING: Final = 0.4
+"""Share of the time that is left then for runs of policies to begin with."""
+
+Starts = Callable[[Stop], Iterable[Mapping[str, Schedule]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,8 @@ class Certificate:
         What the best schedule found earns; 0 where none was looked for.
     seconds : float
         Time taken.
+    processor : float
+        Processor time of that: less than ``seconds`` where others use the machine.
     rounds : int
         Trials of prices over all jobs.
     settled : bool
@@ -51,6 +59,7 @@ class Certificate:
     bound: float
     best: float
     seconds: float
+    processor: float
     rounds: int
     settled: bool
     prices: PostedPrices
@@ -68,6 +77,7 @@ class Certificate:
             "best": self.best,
             "gap": self.gap,
             "seconds": self.seconds,
+            "processor_seconds": self.processor,
             "rounds": self.rounds,
             "exact_pricing": True,
             "settled": self.settled,
@@ -86,7 +96,9 @@ def certify(
     *,
     gap: float = 0.01,
     seconds: float = 600.0,
+    clock: Clock = Clock.WALL,
     schedules: bool = True,
+    starts: Starts | None = None,
     stop: Stop = never,
     report: Callable[[float, float], None] | None = None,
     seed: int = 0,
@@ -105,8 +117,13 @@ def certify(
         Relative distance of bound and best at which to stop, >= 0.
     seconds : float
         Time after which to stop; the bound is valid whenever that is.
+    clock : Clock
+        What that time is counted by.
     schedules : bool
         Whether to look for schedules; without them only the bound is computed.
+    starts : callable, optional
+        Gives schedules by name of the job to begin with, those of one run of a policy after
+        another, and is given what to ask whether to leave it at those.
     stop : callable
         Asked often whether to stop.
     report : callable, optional
@@ -121,24 +138,36 @@ def certify(
     """
     if not 0 <= gap < math.inf:
         raise InputError(Fault("gap", f"{gap:g} is no distance", "give 0 or more, such as 1%"))
-    began = time.perf_counter()
+    now = clock.now
+    began, wall, processor = now(), time.perf_counter(), time.process_time()
     relaxation = Relaxation(cluster, jobs, until)
     tell = report or _nobody
 
-    def ended() -> bool:
-        return stop() or time.perf_counter() - began >= seconds
+    def spent() -> float:
+        return (now() - began) / max(seconds, 1e-9)
 
-    proving = seconds * (_PROVING if schedules else 1.0)
+    def ended() -> bool:
+        return stop() or spent() >= 1.0
+
     found: Bound = upper_bound(
         relaxation,
         lambda prices: price_of_capacity(relaxation, prices),
         tolerance=gap / 10 if schedules else gap,
-        deadline=began + proving,
+        deadline=began + seconds * (_PROVING if schedules else 1.0),
+        now=now,
         stop=stop,
         report=lambda bound: tell(bound.value, 0.0),
     )
     best, placed = 0.0, {}
     if schedules:
+        begun = spent()
+        rows = {job.name: at for at, job in enumerate(jobs)}
+
+        def given() -> Iterator[Mapping[int, Schedule]]:
+            enough = begun + _BEGINNING * (1.0 - begun)
+            for one in starts(lambda: stop() or spent() >= enough) if starts else ():
+                yield {rows[name]: schedule for name, schedule in one.items()}
+
         rounded = best_schedules(
             cluster,
             relaxation,
@@ -146,13 +175,30 @@ def certify(
             found.value,
             gap=gap,
             stop=ended,
+            spent=spent,
             report=lambda value: tell(found.value, value),
+            starts=given(),
             seed=seed,
         )
         best = rounded.utility
         placed = {jobs[at].name: plan for at, plan in rounded.schedules.items()}
+        _check(cluster, relaxation, rounded.schedules)
     prices = PostedPrices(relaxation.start, found.prices, relaxation.limits)
-    taken = time.perf_counter() - began
     return Certificate(
-        max(found.value, best), best, taken, found.rounds, found.settled, prices, placed
+        max(found.value, best),
+        best,
+        time.perf_counter() - wall,
+        time.process_time() - processor,
+        found.rounds,
+        found.settled,
+        prices,
+        placed,
     )
+
+
+def _check(cluster: Cluster, relaxation: Relaxation, schedules: Mapping[int, Schedule]) -> None:
+    """Reserve all schedules in a ledger, which refuses to overbook."""
+    ledger = Ledger(cluster, max(1, relaxation.slots), relaxation.start)
+    for at, schedule in schedules.items():
+        job = relaxation.members[at]
+        ledger.reserve(job.name, schedule, job.worker, job.ps)

@@ -223,12 +223,32 @@ class Relaxation:
         ndarray of float64, shape (slots, choices)
         """
         member, counts = self.members[job], self._choices[job][0]
-        cost = np.outer(prices[:, 0] @ self._share(0, member.worker), counts)
+        worker, ps = self.unit_costs(job, prices)
+        cost = np.outer(worker, counts)
         if member.ps is not None:
-            pool = len(self.limits) - 1
-            servers = member.ps_counts[np.searchsorted(member.worker_counts, counts)]
-            cost += np.outer(prices[:, -1] @ self._share(pool, member.ps), servers)
+            cost += np.outer(ps, member.ps_counts[np.searchsorted(member.worker_counts, counts)])
         return cost
+
+    def unit_costs(self, job: int, prices: Floats) -> tuple[Floats, Floats]:
+        """Return what a worker and a parameter server of a job cost in some slots.
+
+        Parameters
+        ----------
+        job : int
+            Position of the job.
+        prices : ndarray of float64, shape (slots, pools, limits)
+            Prices of these slots.
+
+        Returns
+        -------
+        (ndarray, ndarray) of float64, shape (slots,)
+            Zeros for parameter servers where there are none.
+        """
+        member = self.members[job]
+        worker = prices[:, 0] @ self._share(0, member.worker)
+        if member.ps is None:
+            return worker, np.zeros_like(worker)
+        return worker, prices[:, -1] @ self._share(len(self.limits) - 1, member.ps)
 
     def _choices_of(self, job: Job) -> tuple[Integers, Integers, Floats]:
         gains = np.maximum(job.gains, job.internal_gains)

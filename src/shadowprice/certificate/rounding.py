@@ -11,7 +11,7 @@ is feasible server by server, so what they earn together is a lower bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,32 +22,36 @@ from shadowprice.certificate.bound import Stop
 from shadowprice.certificate.relaxation import Relaxation
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.kernels.slots.costs import expand_choices, slot_costs
+from shadowprice.kernels.slots.rooms import room_costs, stand_in_slots, take_off
 from shadowprice.policies.oasis.policy import pools
-from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import Pool, PriceConstants
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 _PARTS: Final = (1.0, 0.8, 0.5, 0.0)
 """Parts of the prices at which a whole job set is placed."""
+_TRYING: Final = 0.25
+"""Part of the time for that; the rest is for improving the best."""
 _PAYOFF_GAP: Final = 1e-3
 """Relative gap of a job's schedule: what follows is a heuristic anyway."""
 _EXACT: Final = 1e-8
 """Relative gap that no search can close: the payoffs proved have a rounding error added."""
+_NOTHING: Final = 1e-9
+"""Part of the largest utility that is not worth looking for."""
 _TRIES: Final = 3
 """Times that a schedule which restarts eat into is planned anew with more work."""
 _NEIGHBOURS: Final = 8
 """Most jobs that are taken out at once."""
+_LOOKED_AT: Final = 32
+"""Jobs drawn in search of those."""
 _EXTRA: Final = 4
 """Further jobs that are left out and may fill what is left."""
-_HEAT: Final = 0.02
+_HEAT: Final = 0.3
 """Temperature at first, as a part of what a job earns on average."""
-_PATIENCE: Final = 200
-"""Moves without a better result after which the temperature has halved."""
+_COOLED: Final = 0.02
+"""Part of it that is left at the end."""
 _ENOUGH: Final = 1000
 _ENOUGH_A_JOB: Final = 100
 """Moves without a better result, and further ones a job, after which the search ends: on a few jobs
@@ -62,6 +66,35 @@ class Placed:
     utility: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """What searches ask of a job again and again.
+
+    Parameters
+    ----------
+    first, slots : int
+        Its window, counted from the relaxation's first slot.
+    workers, servers, gains : ndarray of int64, shape (choices,)
+        Choices that bring progress at the slower rate, which holds wherever a job stands.
+    worth : ndarray of float64, shape (slots,)
+        Utility of completing in each slot of the window.
+    worker, ps : ndarray of int64, shape (resources,)
+        Demands; zeros without parameter servers.
+    price : (ndarray, ndarray) of float64, shape (slots,)
+        What a worker and a parameter server cost at the prices.
+    """
+
+    first: int
+    slots: int
+    workers: Integers
+    servers: Integers
+    gains: Integers
+    worth: Floats
+    worker: Integers
+    ps: Integers
+    price: tuple[Floats, Floats]
+
+
 class Rounding:
     """Schedules on real servers, placed and taken out one by one.
 
@@ -73,23 +106,36 @@ class Rounding:
         The job set, with the slots and prices of its bound.
     prices : ndarray of float64, shape (slots, pools, resources)
         The bound's prices.
+
+    Attributes
+    ----------
+    placed : dict of int to Placed
+        Schedules by position of the job.
+    utility : float
+        What they earn together.
+    start, end, earned : ndarray, shape (jobs,)
+        First and last slot of each schedule, ``end`` -1 for those without one, and what it earns.
     """
 
     def __init__(self, cluster: Cluster, relaxation: Relaxation, prices: Floats) -> None:
         self._relaxation, self._prices = relaxation, prices
         self._jobs = relaxation.members
-        self._first = cluster.restart_first
-        slots = max(1, relaxation.slots)
-        self._ledger = Ledger(cluster, slots, relaxation.start)
-        self._view = LedgerView(self._ledger)
+        self._cluster = cluster
+        self._free = np.repeat(cluster.capacity[None], max(1, relaxation.slots), axis=0)
         with_ps = any(job.ps is not None for job in self._jobs)
-        free = PriceConstants(-math.inf, np.full(len(cluster.resources), -math.inf))
-        self._boards = [
-            PriceBoard(cluster, Pool.of(cluster, members), free, slots)
-            for members in pools(cluster, halved=with_ps)
-        ]
+        self._pools = [np.flatnonzero(members) for members in pools(cluster, halved=with_ps)]
+        self._members: dict[int, _Member] = {}
         self.placed: dict[int, Placed] = {}
         self.utility = 0.0
+        self.start = np.zeros(len(self._jobs), np.int64)
+        self.end = np.full(len(self._jobs), -1, np.int64)
+        self.earned = np.zeros(len(self._jobs))
+
+    def emptied(self) -> Rounding:
+        """Return the same without schedules; what is known of jobs is shared."""
+        fresh = Rounding(self._cluster, self._relaxation, self._prices)
+        fresh._members = self._members
+        return fresh
 
     def place(self, at: int, part: float) -> bool:
         """Place a job that is not placed, at a part of the prices; return whether it now is."""
@@ -99,78 +145,97 @@ class Rounding:
             found = self._search(at, part, required)
             if found is None:
                 return False
-            made = _progress(job, found.schedule, first=self._first)
+            made = _progress(job, found.schedule, first=self._cluster.restart_first)
             if made >= job.required:
-                break
+                return self.put_back(at, found)
             required += job.required - made
-        else:
-            return False
-        self._ledger.reserve(job.name, found.schedule, job.worker, job.ps)
-        self.placed[at] = found
-        self.utility += found.utility
-        return True
+        return False
 
     def take_out(self, at: int) -> Placed:
         """Take a job out."""
         placed = self.placed.pop(at)
-        self._ledger.release(self._jobs[at].name)
+        self._shift(at, placed.schedule, -1)
         self.utility -= placed.utility
+        self.end[at], self.earned[at] = -1, 0.0
         return placed
 
-    def put_back(self, at: int, placed: Placed) -> None:
-        """Put a job back where it was."""
-        job = self._jobs[at]
-        self._ledger.reserve(job.name, placed.schedule, job.worker, job.ps)
+    def put_back(self, at: int, placed: Placed) -> bool:
+        """Give a job a schedule; return whether there is room for it."""
+        if not self._shift(at, placed.schedule, 1):
+            return False
         self.placed[at] = placed
         self.utility += placed.utility
+        self.start[at], self.end[at] = placed.schedule.start, placed.schedule.completion
+        self.earned[at] = placed.utility
+        return True
 
-    def _search(self, at: int, part: float, required: int) -> Placed | None:
+    def begin(self, at: int, schedule: Schedule) -> bool:
+        """Give a job a schedule of somebody else; return whether it earns, and there is room."""
+        first, slots = self._relaxation.start, self._relaxation.slots
+        if not len(schedule) or schedule.start < first or schedule.completion >= first + slots:
+            return False
+        utility = earned(self._jobs, [(at, schedule)])
+        return utility > 0 and self.put_back(at, Placed(schedule, utility))
+
+    def _shift(self, at: int, schedule: Schedule, times: int) -> bool:
+        member = self._member(at)
+        entries = np.column_stack(
+            (
+                schedule.slots - self._relaxation.start,
+                schedule.servers,
+                schedule.workers,
+                schedule.ps,
+            )
+        )
+        return bool(take_off(self._free, entries, member.worker, member.ps, times))
+
+    def _member(self, at: int) -> _Member:
+        if at not in self._members:
+            self._members[at] = self._look_at(at)
+        return self._members[at]
+
+    def _look_at(self, at: int) -> _Member:
         relaxation, job = self._relaxation, self._jobs[at]
         window = relaxation.windows[at]
         counts = relaxation.choices(at)[0]
-        slots = window.end - window.first
-        # The slower, external rate holds wherever the job stands.
         choices = np.searchsorted(job.worker_counts, counts)
-        gains = job.gains[choices]
-        useful = gains > 0
-        if slots <= 0 or not useful.any() or int(gains.max()) * slots < required:
+        choices = choices[job.gains[choices] > 0]
+        slots, first = max(0, window.end - window.first), window.first - relaxation.start
+        worker, ps = relaxation.unit_costs(at, self._prices[first : first + slots])
+        none = np.zeros(len(job.worker), np.int64)
+        return _Member(
+            first,
+            slots,
+            np.array(job.worker_counts[choices], np.int64),
+            np.array(job.ps_counts[choices] if job.ps is not None else 0 * choices, np.int64),
+            np.array(job.gains[choices], np.int64),
+            job.utility.values(np.arange(slots)),
+            np.array(job.worker, np.int64),
+            none if job.ps is None else np.array(job.ps, np.int64),
+            (np.maximum(worker, 0.0), np.maximum(ps, 0.0)),
+        )
+
+    def _search(self, at: int, part: float, required: int) -> Placed | None:
+        member = self._member(at)
+        if not len(member.gains) or int(member.gains.max()) * member.slots < required:
             return None
-        first = window.first - relaxation.start
-        workers, servers = (self._window(board, first, slots) for board in self._boards)
-        shares = [board.shares(job.worker) for board in self._boards[:1]]
-        if job.ps is None:
-            demands = (workers, job.worker, shares[0], workers, job.worker, shares[0])
-        else:
-            share = self._boards[1].shares(job.ps)
-            demands = (workers, job.worker, shares[0], servers, job.ps, share)
-        ps_counts = job.ps_counts[choices]
-        room = slot_costs(*demands, counts[useful], ps_counts[useful])
-        cost = part * relaxation.costs(at, self._prices[first : first + slots])[:, useful] + room
-        utility = job.utility.values(np.arange(slots))
-        found = best_schedule(cost, gains[useful], required, utility, gap=_PAYOFF_GAP)
+        worker, ps = member.price
+        on = (self._pools[0], member.worker), (self._pools[1], member.ps)
+        cost = room_costs(
+            self._free, member.first, *on[0], part * worker, *on[1], part * ps,
+            member.workers, member.servers,
+        )  # fmt: skip
+        found = best_schedule(cost, member.gains, required, member.worth, gap=_PAYOFF_GAP)
         if not found.feasible or found.payoff <= 0:
             return None
-        entries = expand_choices(
-            *demands[:3],
-            self._boards[0].servers,
-            *demands[3:],
-            self._boards[1].servers if job.ps is not None else self._boards[0].servers,
-            counts[useful],
-            ps_counts[useful],
-            found.choice,
+        entries = stand_in_slots(
+            self._free, member.first, *on[0], *on[1], member.workers, member.servers, found.choice
         )
-        schedule = Schedule.from_arrays(
-            entries[:, 0] + window.first,
-            entries[:, 1].copy(),
-            entries[:, 2].copy(),
-            entries[:, 3].copy(),
+        schedule = Schedule(
+            entries[:, 0] + self._relaxation.start,
+            *(np.ascontiguousarray(entries[:, column]) for column in (1, 2, 3)),
         )
-        return Placed(schedule, float(utility[found.completion]))
-
-    def _window(self, board: PriceBoard, first: int, slots: int):  # type: ignore[no-untyped-def]
-        board.follow(self._view)
-        groups = board.window(first + slots)
-        return groups._replace(row_of=groups.row_of[first:])
+        return Placed(schedule, float(member.worth[found.completion]))
 
 
 def _progress(job: Job, schedule: Schedule, *, first: bool) -> int:
@@ -208,7 +273,9 @@ def best_schedules(
     *,
     gap: float,
     stop: Stop,
+    spent: Callable[[], float],
     report: Callable[[float], None],
+    starts: Iterable[Mapping[int, Schedule]] = (),
     seed: int = 0,
 ) -> Best:
     """Place a whole job set as well as time allows.
@@ -227,38 +294,77 @@ def best_schedules(
         Relative distance from the bound at which to stop.
     stop : callable
         Asked between jobs whether to stop.
+    spent : callable
+        Gives the part of the time that is over, 0 to 1.
     report : callable
         Told what every better set of schedules earns.
+    starts : iterable of mapping of int to Schedule
+        Schedules of others to begin with, by position of the job.
     seed : int
         Of the draws.
     """
     best = Best(0.0, {})
     enough = bound - max(gap, _EXACT) * abs(bound)
-    orders = _orders(relaxation, prices)
-    kept: Rounding | None = None
+    kept = Rounding(cluster, relaxation, prices)
+    if not relaxation.slots:
+        return best
+    trying = spent() + _TRYING * (1.0 - spent())
+    for trial in _trials(kept, relaxation, prices, starts, lambda: stop() or spent() > trying):
+        if trial.utility > best.utility:
+            best, kept = _snapshot(trial), trial
+            report(best.utility)
+        if stop() or best.utility >= enough:
+            return best
+    before = spent()
+    return _improve(
+        kept,
+        relaxation,
+        enough,
+        stop,
+        lambda: (spent() - before) / max(1.0 - before, _NOTHING),
+        report,
+        np.random.default_rng(seed),
+    )
+
+
+def _trials(
+    empty: Rounding,
+    relaxation: Relaxation,
+    prices: Floats,
+    starts: Iterable[Mapping[int, Schedule]],
+    stop: Stop,
+) -> Iterator[Rounding]:
+    """Yield sets of schedules: those of others, then jobs placed one after another."""
+    worth = np.array([_most(job) for job in relaxation.members])
+    for schedules in starts:
+        trial = empty.emptied()
+        for at, schedule in schedules.items():
+            trial.begin(at, schedule)
+        _fill(trial, np.argsort(-worth, kind="stable").tolist(), 0.0, stop)
+        yield trial
+    orders: list[list[int]] = []
     for part in _PARTS:
+        orders = orders or _orders(relaxation, prices)
         for order in orders:
-            trial = Rounding(cluster, relaxation, prices)
+            if stop():
+                return
+            trial = empty.emptied()
             for step in (part, 0.0):  # what is left goes to whoever can still use it
-                for at in order:
-                    if stop():
-                        break
-                    if at not in trial.placed:
-                        trial.place(at, step)
-            if trial.utility > best.utility:
-                best, kept = _snapshot(trial), trial
-                report(best.utility)
-            if stop() or best.utility >= enough:
-                return best
-    if kept is not None:
-        best = _improve(kept, relaxation, enough, stop, report, np.random.default_rng(seed))
-    return best
+                _fill(trial, order, step, stop)
+            yield trial
+
+
+def _fill(trial: Rounding, order: Sequence[int], part: float, stop: Stop) -> None:
+    """Place all jobs that are not placed, in order, at a part of the prices."""
+    for at in order:
+        if stop():
+            return
+        if at not in trial.placed:
+            trial.place(at, part)
 
 
 def _orders(relaxation: Relaxation, prices: Floats) -> list[list[int]]:
     """Return orders in which to place jobs: payoff per cost, and utility per cost at the prices."""
-    if not relaxation.slots:
-        return [[]]
     mean = prices.mean(axis=0).reshape(-1) + 1e-12
     density, payoff = np.zeros(relaxation.jobs), np.zeros(relaxation.jobs)
     for at in range(relaxation.jobs):
@@ -280,43 +386,51 @@ def _improve(
     relaxation: Relaxation,
     enough: float,
     stop: Stop,
+    spent: Callable[[], float],
     report: Callable[[float], None],
     rng: np.random.Generator,
 ) -> Best:
-    """Take competitors out and put them back in another order, with a job that is left out.
+    """Take competitors out and put them back in another order, with a job that could earn more.
 
     A little may be lost on the way (simulated annealing): the temperature is a part of what a job
-    earns on average, lower the longer nothing better was found, until so many moves found nothing
-    that the search ends.
+    earns on average, and falls as time is spent, or as moves find nothing better, until so many
+    found nothing that the search ends.
     """
     best = _snapshot(state)
     heat = _HEAT * best.utility / max(1, len(best.schedules))
     worth = np.array([_most(job) for job in relaxation.members])
-    cold = idle = 0
+    first = np.array([window.first for window in relaxation.windows])
+    end = np.array([window.end for window in relaxation.windows])
+    idle = 0
     patience = _ENOUGH + _ENOUGH_A_JOB * relaxation.jobs
-    while not stop() and best.utility < enough and idle < patience:
+    while not stop() and state.utility < enough and idle < patience:
         idle += 1
-        outside = np.array([at for at in range(relaxation.jobs) if at not in state.placed])
-        if not len(outside):
+        # What could earn more is tried in proportion to that, whether it is placed or not.
+        missing = np.maximum(worth - state.earned, 0.0)
+        if missing.max(initial=0.0) <= _NOTHING * worth.max():
             break
-        new = int(rng.choice(outside, p=_likely(worth[outside])))
-        window = relaxation.windows[new]
-        slot = int(rng.integers(window.first, max(window.first + 1, window.end)))
-        rivals = [at for at, placed in state.placed.items() if _runs(placed.schedule, slot)]
+        new = _draw(missing, rng)
+        until = end[new] if state.end[new] < 0 else state.end[new] + 1
+        slot = int(rng.integers(first[new], max(first[new] + 1, until)))
+        rivals = np.flatnonzero((state.start <= slot) & (state.end >= slot))
+        rivals = rivals[rivals != new]
         count = min(len(rivals), int(rng.integers(1, _NEIGHBOURS + 1)))
-        out = [int(at) for at in rng.permutation(rivals)[:count]]
+        out: list[int] = rng.choice(rivals, count, replace=False).tolist() if count else []
         before = state.utility
-        held = {at: state.take_out(at) for at in out}
-        more = [int(at) for at in rng.permutation(outside)[:_EXTRA] if at != new]
-        again = [new, *(int(at) for at in rng.permutation(out)), *more]
+        held = {at: state.take_out(at) for at in [new, *out] if at in state.placed}
+        drawn = rng.integers(relaxation.jobs, size=_LOOKED_AT)
+        drawn = drawn[(state.end[drawn] < 0) & (worth[drawn] > 0)]
+        more = [at for at in dict.fromkeys(drawn.tolist()) if at != new and at not in held]
+        again = [new, *rng.permutation(out).tolist(), *more[:_EXTRA]]
         part = float(rng.choice(_PARTS))
         added = [at for at in again if state.place(at, part)]
         added += [at for at in again if at not in state.placed and state.place(at, 0.0)]
-        if state.utility - before > heat / (1 + cold / _PATIENCE) * math.log(1 - rng.random()):
+        # The end is near where time runs out, or where nothing was found for long.
+        cooled = _COOLED ** min(1.0, max(spent(), idle / patience))
+        if state.utility - before > heat * cooled * math.log(1 - rng.random()):
             if state.utility > best.utility + 1e-9:
-                best, cold, idle = _snapshot(state), 0, 0
+                best, idle = _snapshot(state), 0
                 report(best.utility)
-            cold += 1
             continue
         for at in added:
             state.take_out(at)
@@ -330,14 +444,10 @@ def _most(job: Job) -> float:
     return max(0.0, float(job.utility.values(np.array([job.fastest_slots - 1]))[0]))
 
 
-def _likely(worth: Floats) -> Floats:
-    total = float(worth.sum())
-    return worth / total if total > 0 else np.full(len(worth), 1.0 / len(worth))
-
-
-def _runs(schedule: Schedule, slot: int) -> bool:
-    """Return whether a schedule runs in or around a slot."""
-    return schedule.start <= slot <= schedule.completion
+def _draw(weight: Floats, rng: np.random.Generator) -> int:
+    """Draw a position in proportion to weights."""
+    sums = np.cumsum(weight)
+    return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
 
 
 def _snapshot(state: Rounding) -> Best:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.certificate.bound import Bound, upper_bound
+from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
 from shadowprice.certificate.certify import certify
+from shadowprice.certificate.clock import Clock
 from shadowprice.certificate.relaxation import Relaxation, price_of_capacity
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import Command, Completed, DriverEvent
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
+from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import Constant, utility_value
 from shadowprice.policies.offline.problem import whole_problem
 from shadowprice.policies.offline.solver import solve
@@ -27,6 +30,8 @@ from shadowprice.policies.pricing.posted import PostedPrices, read_posted
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.starts import schedules_of
 from tests.bag_cases import bag, places
 from tests.oracles.lagrangian import lagrangian_bound
 from tests.workloads import cluster, job, random_job
@@ -239,6 +244,56 @@ def test_a_search_that_finds_nothing_better_ends(seed: int) -> None:
     found = certify(on, jobs, 6, gap=0.0, seconds=1e9, stop=stop)
     assert found.gap > 0.01
     assert asked < 5_000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_begins_with_what_a_policy_leaves(seed: int) -> None:
+    """The schedules of a run earn what the run earned, and a search that only has them keeps it."""
+    rng = np.random.default_rng(seed)
+    on = cluster(3, 2, int(rng.integers(0, 2)), gpus=2, horizon=12)
+    jobs = [random_job(on, rng, f"job-{at}", latest=8) for at in range(20)]
+    scenario = Scenario(on, jobs, 12, seed)
+    run = record_run(scenario, "rolling", build_policy(scenario, "rolling", {}))
+    left = schedules_of(scenario, build_policy(scenario, "rolling", {}), never)
+    by_name = {one.name: one for one in jobs}
+    earns = sum(
+        utility_value(by_name[name].utility, plan.completion - by_name[name].arrival)
+        for name, plan in left.items()
+    )
+    assert earns == pytest.approx(run.info["summary"]["total_utility"])
+    assert earns > 0
+    begun = False
+
+    def starts(stop: Stop) -> Iterator[Mapping[str, Schedule]]:
+        nonlocal begun
+        yield left
+        begun = True
+
+    found = certify(on, jobs, 12, seconds=1e9, starts=starts, stop=lambda: begun)
+    assert found.best >= earns * (1 - 1e-9)
+
+
+def test_a_run_that_is_stopped_leaves_what_it_completed() -> None:
+    on = cluster(1, 0, gpus=4, horizon=10)
+    scenario = Scenario(on, ten_jobs(on), 10, 0)
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 13
+
+    some = schedules_of(scenario, build_policy(scenario, "rolling", {}), stop)
+    assert asked == 14
+    assert 0 < len(some) < len(schedules_of(scenario, build_policy(scenario, "rolling", {}), never))
+
+
+def test_the_clock_of_the_processor_stands_still_while_it_waits() -> None:
+    began = {clock: clock.now() for clock in Clock}
+    time.sleep(0.2)
+    passed = {clock: clock.now() - began[clock] for clock in Clock}
+    assert passed[Clock.WALL] >= 0.2
+    assert passed[Clock.PROCESSOR] < 0.1
 
 
 def test_no_jobs_earn_nothing() -> None:

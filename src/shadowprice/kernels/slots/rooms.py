@@ -1,0 +1,192 @@
+"""Room of servers slot by slot, for schedules that are placed and taken out many times.
+
+What is free is one array over slots, servers and resources, which everything here reads and writes
+in place. It is cheaper than groups of equal servers (`groups`) where schedules come and go all the
+time: a full server costs one comparison, and servers are looked at only until there is room enough.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@kernel
+def fits_on(free: Ints, demand: Ints, most: int) -> int:
+    """Return how many of a demand one server has room for, at most ``most``."""
+    for r in range(len(demand)):
+        if demand[r] > free[r]:
+            return 0
+    fits = most
+    for r in range(len(demand)):
+        if demand[r] > 0:
+            fits = min(fits, free[r] // demand[r])
+    return fits
+
+
+@kernel
+def _room(free: Ints, members: Ints, demand: Ints, most: int) -> int:
+    """Return how many of a demand a pool has room for in a slot, at most ``most``."""
+    total = 0
+    for s in members:
+        total += fits_on(free[s], demand, most - total)
+        if total >= most:
+            return most
+    return total
+
+
+@kernel
+def room_costs(
+    free: Ints,
+    first: int,
+    worker_members: Ints,
+    worker: Ints,
+    worker_price: Floats,
+    server_members: Ints,
+    ps: Ints,
+    server_price: Floats,
+    workers: Ints,
+    servers: Ints,
+) -> Floats:
+    """Return what choices cost in slots, ``inf`` where they find no room.
+
+    Parameters
+    ----------
+    free : int64[T, S, R]
+        What servers have left, by slot.
+    first : int
+        The first slot asked for; as many as prices are given for.
+    worker_members, server_members : int64[...]
+        Servers of the two pools; no server is in both.
+    worker, ps : int64[R]
+        Demands.
+    worker_price, server_price : float64[slots]
+        Price of a worker and of a parameter server.
+    workers, servers : int64[C]
+        Workers of each choice, ascending, and its parameter servers.
+
+    Returns
+    -------
+    float64[slots, C]
+    """
+    slots, choices = len(worker_price), len(workers)
+    cost = np.empty((slots, choices))
+    most_servers = 0
+    for c in range(choices):
+        most_servers = max(most_servers, servers[c])
+    for t in range(slots):
+        row = free[first + t]
+        room = _room(row, worker_members, worker, workers[choices - 1])
+        beside = 0
+        if most_servers > 0 and room >= workers[0]:
+            beside = _room(row, server_members, ps, most_servers)
+        for c in range(choices):
+            if workers[c] <= room and servers[c] <= beside:
+                cost[t, c] = workers[c] * worker_price[t] + servers[c] * server_price[t]
+            else:
+                cost[t, c] = np.inf
+    return cost
+
+
+@kernel
+def _stand(
+    free: Ints, members: Ints, demand: Ints, count: int, before: Ints, room: Ints, taken: Ints
+) -> None:
+    """Choose places in a slot: where they were in the slot before, then the tightest servers."""
+    for s in members:
+        room[s] = fits_on(free[s], demand, count)
+        stays = min(before[s], room[s], count)
+        taken[s] = stays
+        room[s] -= stays
+        count -= stays
+    while count > 0:
+        best = -1
+        for s in members:
+            if room[s] > 0 and (best < 0 or room[s] < room[best]):
+                best = s
+        if best < 0:
+            return
+        more = min(room[best], count)
+        taken[best] += more
+        room[best] = 0
+        count -= more
+
+
+@kernel
+def stand_in_slots(
+    free: Ints,
+    first: int,
+    worker_members: Ints,
+    worker: Ints,
+    server_members: Ints,
+    ps: Ints,
+    workers: Ints,
+    servers: Ints,
+    choice: Ints,
+) -> Ints:
+    """Choose servers for what was chosen in each slot; nothing is taken off yet.
+
+    Parameters
+    ----------
+    free, first, worker_members, worker, server_members, ps, workers, servers
+        As for `room_costs`.
+    choice : int64[slots]
+        Entry of ``workers``, -1 for none; there is room for it.
+
+    Returns
+    -------
+    int64[entries, 4]
+        Slot, server, workers and parameter servers, by slot and server.
+    """
+    count = free.shape[1]
+    most = 0
+    for t in range(len(choice)):
+        if choice[t] >= 0:
+            most += min(count, workers[choice[t]] + servers[choice[t]])
+    entries = np.empty((most, 4), np.int64)
+    room = np.zeros(count, np.int64)
+    taken = np.zeros((2, count), np.int64)
+    before = np.zeros((2, count), np.int64)
+    used = 0
+    for t in range(len(choice)):
+        c = choice[t]
+        if c < 0:
+            continue
+        taken[:] = 0
+        _stand(free[first + t], worker_members, worker, workers[c], before[0], room, taken[0])
+        if servers[c] > 0:
+            _stand(free[first + t], server_members, ps, servers[c], before[1], room, taken[1])
+        for s in range(count):
+            if taken[0, s] > 0 or taken[1, s] > 0:
+                entries[used, 0] = first + t
+                entries[used, 1] = s
+                entries[used, 2] = taken[0, s]
+                entries[used, 3] = taken[1, s]
+                used += 1
+        before[:] = taken
+    return entries[:used].copy()
+
+
+@kernel
+def take_off(free: Ints, entries: Ints, worker: Ints, ps: Ints, times: int) -> bool:
+    """Take what entries hold off what is free, or give it back (``times`` -1).
+
+    Returns
+    -------
+    bool
+        False, and nothing has changed, where a server does not have it.
+    """
+    for n in range(len(entries)):
+        row = free[entries[n, 0], entries[n, 1]]
+        for r in range(len(worker)):
+            need = entries[n, 2] * worker[r] + entries[n, 3] * ps[r]
+            if need > 0 and times * need > row[r]:
+                return False
+    for n in range(len(entries)):
+        row = free[entries[n, 0], entries[n, 1]]
+        for r in range(len(worker)):
+            row[r] -= times * (entries[n, 2] * worker[r] + entries[n, 3] * ps[r])
+    return True
