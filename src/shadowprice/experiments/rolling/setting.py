@@ -62,6 +62,8 @@ SCHEMES: Final = (
     FORESEEING,
 )
 """All but the last know only what has arrived."""
+WHOLE: Final = (*SCHEMES[:-1], Scheme("pdors", "pdors"), Scheme("dorm", "dorm"), FORESEEING)
+"""On whole workloads: those as well that solve programs at every decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ def workloads(*, quick: bool) -> list[Workload]:
     found = [
         *(Workload(f"ITP cluster0{at}", _with(ITP.format(at), part)) for at in range(1, 7)),
         *(Workload(f"Philly {vc}", _with(PHILLY, f"vc={vc}", part)) for vc in CIRCLES),
+        *(() if quick else (Workload("Philly", PHILLY),)),
         Workload("Philly, 6,000 jobs", _with(PHILLY, "from=20d", part or "limit=6000")),
         Workload(
             "ElasticFlow's Philly file",

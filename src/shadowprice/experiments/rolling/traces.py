@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from shadowprice.experiments.rolling.setting import SCHEMES, Scheme, Workload, run, workloads
+from shadowprice.experiments.rolling.setting import (
+    SCHEMES,
+    WHOLE,
+    Scheme,
+    Workload,
+    run,
+    workloads,
+)
 from shadowprice.experiments.style import PALETTE
 
 if TYPE_CHECKING:
@@ -23,7 +30,8 @@ def _row(workload: Workload, scheme: Scheme, seed: int) -> dict[str, Any]:
 
 def measure(settings: Settings) -> Tables:
     """Run every policy on every workload."""
-    asked = product(workloads(quick=settings.quick), SCHEMES, [settings.seed])
+    schemes = SCHEMES if settings.quick else WHOLE
+    asked = product(workloads(quick=settings.quick), schemes, [settings.seed])
     rows = settings.each(_row, asked, lambda workload, scheme, _: f"{workload.name}, {scheme.key}")
     table = pl.DataFrame(rows, infer_schema_length=None)
     return {"runs": table, "shares": shares(table)}
