@@ -22,7 +22,7 @@ def test_pods_train_on_nine_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     reason = missing()
     if reason:
         pytest.skip(reason)
-    small = measure.Size(seconds=45, slots=2, jobs=2, policies=(Decides("drf"),))
+    small = measure.Size(seconds=35, slots=2, jobs=2, policies=(Decides("drf"),))
     monkeypatch.setattr(measure, "QUICK", small)
     capacity = nodes()
     assert len(capacity) == 9
