@@ -186,7 +186,7 @@ def build_trace(
         If no job is left or two jobs share a name.
     """
     if frame.is_empty():
-        dropped = "; ".join(f"{n.count} {n.reason}" for n in tally.notes())
+        dropped = "; ".join(f"{n.reason}: {n.count}" for n in tally.notes())
         detail = f" (left out: {dropped})" if dropped else ""
         raise InputError(Fault(str(source), f"holds no job{detail}", "give a trace with jobs"))
     columns = [

@@ -396,6 +396,9 @@ def _row_fault(
     for (name, kind), text in zip(schema.items(), fields, strict=True):
         try:
             _value(text, kind)
+        except OverflowError:
+            message = f"{name} {text!r} is out of all range"
+            return Fault(place, message, f"write at most {LARGEST_NUMBER:g}")
         except ValueError:
             expected = _NUMBER_WORDS.get(kind, "a value")
             return Fault(place, f"{name} {text!r} is not {expected}", f"write {expected}")
@@ -406,7 +409,10 @@ def _value(text: str, kind: pl.DataType) -> object:
     if text == "":
         return None
     if kind == pl.Int64():
-        return int(text)
+        number = int(text)
+        if abs(number) > LARGEST_NUMBER:
+            raise OverflowError
+        return number
     if kind == pl.Float64():
         return float(text)
     return text

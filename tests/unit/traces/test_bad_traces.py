@@ -102,6 +102,8 @@ def test_wrong_types_are_listed_with_their_lines(tmp_path):
     assert text == "bad: line 3: duration 'long' is not a number; write a number"
     text = fault(tmp_path, (GOOD + "2017-10-09 06:13:03,1,1.5,5.0,v\n").encode())
     assert text == "bad: line 3: num_gpus '1.5' is not a whole number; write a whole number"
+    text = fault(tmp_path, (GOOD + f"2017-10-09 06:13:03,1,{10**30},5.0,v\n").encode())
+    assert text == f"bad: line 3: num_gpus '{10**30}' is out of all range; write at most 1e+15"
 
 
 def test_many_faults_are_cut_off_with_a_count(tmp_path):
@@ -116,15 +118,16 @@ def test_skip_invalid_leaves_wrong_rows_out_and_counts_them(tmp_path):
         GOOD
         + "2017-10-09 06:13:03,long,1,5.0,v\n"
         + "2017-10-09 06:13:03,1\n"
+        + f"2017-10-09 06:13:03,1,{10**30},5.0,v\n"
         + "2017-10-09 06:13:03,-5.0,1,5.0,v\n"
         + "\n"
         + "2017-10-09 06:13:04,7.0,1,7.0,w\n"
     )
     trace = read_trace(f"philly:{path}?skip_invalid=yes")
     assert trace.jobs["duration"].to_list() == [5.0, 7.0]
-    assert trace.jobs["job"].to_list() == ["v-2", "w-7"]
+    assert trace.jobs["job"].to_list() == ["v-2", "w-8"]
     assert dict(trace.dropped) == {
-        "row that cannot be parsed": 2,
+        "row that cannot be parsed": 3,
         "duration is not above 0": 1,
     }
     assert read_trace(f"philly:{path}", skip_invalid=True).jobs.equals(trace.jobs)
