@@ -16,6 +16,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,13 @@ class Table:
 
 def command_of(words: Sequence[str]) -> str:
     """Return the command of a call, empty where it names none."""
-    known = [" ".join(one.words) for one in commands()]
+    known = _names()
     return next((name for name in known if list(words[: len(name.split())]) == name.split()), "")
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    return tuple(" ".join(one.words) for one in commands())
 
 
 def main() -> int:
