@@ -53,7 +53,13 @@ def rows_of(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
 
 def queue(
     state: Annotated[
-        str, typer.Option("--state", help="States, commas between, or all.", metavar="STATES")
+        str,
+        typer.Option(
+            "--state",
+            help="States, commas between, or all.",
+            metavar="STATES",
+            show_default="those open: " + ", ".join(OPEN),
+        ),
     ] = ",".join(OPEN),
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Whose.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most.")] = 100,

@@ -52,7 +52,7 @@ def serve(
         str,
         typer.Option(
             "--data",
-            help="Directory for all that is kept, or postgresql+psycopg://USER@HOST/DATABASE.",
+            help="Directory for all that is kept, or postgresql+psycopg://HOST/DB.",
             metavar="DIR|URL",
         ),
     ] = "shadowprice-data",

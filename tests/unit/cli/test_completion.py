@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from shadowprice.cli.main import main
+from tests.hostile.commands import commands
 
 CALL = "from shadowprice.cli.main import run; run()"
 
@@ -96,11 +97,23 @@ def test_what_cannot_be_read_is_not_offered(tmp_path: Path) -> None:
     assert offered("shadowprice explain . re", tmp_path) == []
 
 
+def test_no_help_is_cut_short_on_a_terminal_of_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = commands()
+    assert len(names) > 40
+    for one in names:
+        assert main([*one.words, "--help"]) == 0
+        assert "…" not in capsys.readouterr().out, one.words
+
+
 @pytest.mark.parametrize(
     ("command", "default"),
     [
         ("experiment", "(experiments/NAME)"),
         ("report", "(RUN/report.html)"),
+        ("queue", "(those open: pending, admitted, standby, running, resizing)"),
     ],
 )
 def test_help_keeps_its_defaults(
