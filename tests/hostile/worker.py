@@ -15,9 +15,11 @@ import json
 import os
 import resource
 import shutil
+import stat
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ MEMORY_LIMIT = 2 << 30
 """Bytes that a call may allocate before the worker dies of it."""
 
 
+DEVICES = ("/dev/null", "/dev/full")
+"""Places outside its folder that a call is given: root could replace them for everybody."""
+
+
 def answer(case: Case, runs: Path) -> dict[str, Any]:
     """Run one case in a fresh folder and say what happened."""
     folder = Path(tempfile.mkdtemp(prefix="hostile-", dir=runs))
@@ -37,6 +43,7 @@ def answer(case: Case, runs: Path) -> dict[str, Any]:
     try:
         lay_out(case, folder, runs)
         before = snapshot(folder)
+        devices = {path: os.lstat(path) for path in DEVICES}
         os.chdir(folder)
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
@@ -51,15 +58,33 @@ def answer(case: Case, runs: Path) -> dict[str, Any]:
             told["mebibytes"] = grown
         os.fchdir(back)
         after = snapshot(folder)
+        replaced = put_back(devices)
     finally:
         os.fchdir(back)
         os.close(back)
         shutil.rmtree(folder, ignore_errors=True)
     return {
         **told,
-        "changed": sorted(name for name, what in before.items() if after.get(name) != what),
+        "changed": replaced
+        + sorted(name for name, what in before.items() if after.get(name) != what),
         "made": sorted(after.keys() - before.keys()),
     }
+
+
+def put_back(devices: Mapping[str, os.stat_result]) -> list[str]:
+    """Make devices again that are not what they were; return which were not."""
+    replaced = []
+    for path, was in devices.items():
+        with contextlib.suppress(FileNotFoundError):
+            now = os.lstat(path)
+            if (stat.S_IFMT(now.st_mode), now.st_rdev) == (stat.S_IFMT(was.st_mode), was.st_rdev):
+                continue
+        replaced.append(path)
+        with contextlib.suppress(OSError):
+            os.mknod(f"{path}.again", was.st_mode, was.st_rdev)
+            Path(f"{path}.again").chmod(stat.S_IMODE(was.st_mode))
+            Path(f"{path}.again").replace(path)
+    return replaced
 
 
 def _captured(words: tuple[str, ...]) -> tuple[int, str, str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from shadowprice.cli.main import PARTS
 from tests.hostile.commands import commands
 from tests.hostile.drawing import Drawer
+from tests.hostile.worker import put_back
 
 DRAWS = 1_000
 
@@ -41,3 +45,19 @@ def test_a_service_that_is_drawn_listens_on_this_machine_alone_and_asks_no_other
         assert not any("0.0.0.0" in word or "ray://" in word for word in words)
         if "--executor" in words:
             assert words[words.index("--executor") + 1] != "ray"
+
+
+def test_devices_that_a_call_replaced_are_told_and_put_back(tmp_path: Path) -> None:
+    pipe, kept = tmp_path / "pipe", tmp_path / "kept"
+    for one in (pipe, kept):
+        os.mkfifo(one, 0o640)
+    before = {str(one): os.lstat(one) for one in (pipe, kept)}
+    assert put_back(before) == []
+    for text in (None, "mine"):
+        pipe.unlink()
+        if text is not None:
+            pipe.write_text(text)
+        assert put_back(before) == [str(pipe)]
+        assert pipe.is_fifo()
+        assert pipe.stat().st_mode == before[str(pipe)].st_mode
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["kept", "pipe"]
