@@ -56,7 +56,7 @@ class Groups:
     def weigh(self, machines: int) -> None:
         """Give them the processor time of so many machines, where others want some as well.
 
-        A group counts as one beside every other session of this machine, whatever runs in it.
+        A group counts as one beside every other control group of this machine, whatever runs in it.
         """
         for root in self._roots:
             shares, weight = root / "cpu.shares", root / "cpu.weight"
