@@ -21,7 +21,8 @@ FIXED = ("fifo", "drf", "rrh", "srtf", "las", "backfill", "elasticflow")
 
 def results() -> Results:
     """Run everything; decisions and whole numbers only, which do not depend on rounding."""
-    return dict(_policies()) | dict(_tenants()) | dict(_bags()) | dict(_cloning()) | dict(_search())
+    parts = (_policies, _tenants, _bags, _cloning, _search, _rooms)
+    return {name: found for part in parts for name, found in part()}
 
 
 def _policies() -> Iterator[tuple[str, Any]]:
@@ -115,6 +116,25 @@ def _search() -> Iterator[tuple[str, Any]]:
         cost, gain, required, utility = random_instance(np.random.default_rng([2, seed]), 12, 5)
         found = best_schedule(cost, gain, required, utility)
         yield f"search {seed}", [found.completion, found.choice.tolist()]
+
+
+def _rooms() -> Iterator[tuple[str, Any]]:
+    from shadowprice.kernels.slots.rooms import room_costs, stand_in_slots, take_off
+
+    for seed in range(6):
+        rng = np.random.default_rng([4, seed])
+        free = rng.integers(0, 9, (6, 5, 2))
+        pools, (worker, ps) = (np.arange(3), np.arange(3, 5)), rng.integers(1, 4, (2, 2))
+        workers, servers = np.array([1, 2, 4]), rng.integers(0, 3, 3)
+        asked = free, 1, pools[0], worker, np.ones(5), pools[1], ps, np.ones(5), workers, servers
+        cost = room_costs(*asked)
+        # The widest choice that has room in each slot, none where none has.
+        choice = np.isfinite(cost).cumsum(axis=1).argmax(axis=1)
+        choice[np.isinf(cost).all(axis=1)] = -1
+        placed = free, 1, pools[0], worker, pools[1], ps, workers, servers, choice
+        entries = stand_in_slots(*placed)
+        taken = take_off(free, entries, worker, ps, 1)
+        yield f"rooms {seed}", [np.isfinite(cost).tolist(), entries.tolist(), taken, free.tolist()]
 
 
 def _run(name: str, on: Any, jobs: Any, settings: Mapping[str, Any]) -> str:
