@@ -69,7 +69,9 @@ class Inline(Executor):
 
 
 class ByHand(Driver):
-    """A driver that takes each operation in as it is asked."""
+    """A driver that takes each operation in as it is asked, and writes a snapshot over turns."""
+
+    snapshot_seconds = 0.0
 
     async def do(self, operation: Operation) -> Any:
         if self.trouble is not None:
@@ -91,6 +93,7 @@ class ByHand(Driver):
         self._second = 0.0
         await self._tick()
         await self._step()
+        await self._snapshot()
         while self.published.servers.backlog and self.trouble is None:
             await self._step()
 

@@ -28,7 +28,7 @@ from shadowprice.core.policy import Policy, PolicyContext, Status
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import Deadline
 from shadowprice.engine import Engine
-from shadowprice.engine.snapshot import clone, restore, snapshot
+from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
@@ -181,6 +181,19 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
         assert told(engine.handle(event)) == told(expected)
         assert told(twin.handle(event)) == told(expected)
         assert engine.state_digest() == twin.state_digest()
+
+
+@pytest.mark.parametrize("seed", EVENTFUL)
+def test_bags_are_written_out_as_they_were_while_tasks_finish(seed: int) -> None:
+    on, _, events, _ = drawn(seed)
+    engine = Engine(on, rolling(on), keeps_memory=False)
+    taken = []
+    for event in events:
+        engine.handle(event)
+        taken.append((Captured(engine), snapshot(engine)))
+    assert any(job.get("left") for _, told in taken for job in told["jobs"])
+    for captured, expected in taken:
+        assert captured.record() == expected
 
 
 @pytest.mark.parametrize("seed", EVENTFUL)

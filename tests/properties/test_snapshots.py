@@ -6,6 +6,7 @@ import base64
 import json
 import multiprocessing
 import zlib
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from shadowprice.core.events import DriverEvent, SlotBegan, SlotEnded
 from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import recall, remember
-from shadowprice.engine.snapshot import clone, restore, snapshot
+from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from tests.planners import EarliestPlanner, Wanderer
 from tests.policy_worlds import driven, every_policy, fresh, run_slot
 from tests.properties.test_engine import Auditor, Simulation, world
@@ -71,6 +72,33 @@ def test_a_clone_goes_its_own_way(policy: str) -> None:
             if each is copy:
                 assert engine.state_digest() == before
         assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("policy", every_policy())
+def test_a_state_is_written_out_as_it_was_while_the_engine_goes_on(policy: str) -> None:
+    """A piece after every event, whatever the pieces' size: the state of when it was taken."""
+    on, jobs, events, _ = driven(policy, SEEDS[1])
+    engine = Engine(on, fresh(policy, on, jobs, SEEDS[1]), keeps_memory=False)
+    half = len(events) // 2
+    for event in events[:half]:
+        engine.handle(event)
+        while engine.freshen_digest(2):
+            pass
+    straight = Engine(on, fresh(policy, on, jobs, SEEDS[1]), keeps_memory=False)
+    for event in events[:half]:
+        straight.handle(event)
+    assert engine.state_digest() == straight.state_digest()
+    expected = json.loads(json.dumps(snapshot(engine)))
+    assert expected["jobs"]
+    under_way = [(Captured(engine).pieces(size), []) for size in (1, 3, 1_000)]
+    for event in events[half:]:
+        engine.handle(event)
+        for pieces, text in under_way:
+            text.extend(islice(pieces, 1))
+    assert engine.state_digest() != expected["state_digest"]
+    for pieces, text in under_way:
+        text.extend(pieces)
+        assert json.loads("".join(text)) == expected
 
 
 def _go_on(order: tuple[str, int, str]) -> tuple[list[list[str]], str]:

@@ -45,6 +45,9 @@ WAITING: Final = 20_000
 CHUNK_SECONDS: Final = 0.03
 """Time that a chunk of the backlog may take while others wait for answers."""
 
+SNAPSHOT_SECONDS: Final = 0.003
+"""Time that a piece of a snapshot may take between two batches."""
+
 POINTS: Final = 0.5
 """Seconds between two points of a job's curve, at least."""
 
@@ -109,10 +112,14 @@ class Driver:
 
     Attributes
     ----------
+    snapshot_seconds : float
+        Time that a piece of a snapshot may take between two batches.
     discard : callable or None
         Lets an executor remove what it keeps of jobs that are over, and returns those of which
         nothing is left; None where nothing runs.
     """
+
+    snapshot_seconds = SNAPSHOT_SECONDS
 
     def __init__(
         self, truth: Truth, clock: SteadyClock, *, virtual: bool, keep: int, metrics: Metrics
@@ -132,6 +139,7 @@ class Driver:
         self._edge_failed = 0.0
         self._chunk = 16
         self._second = 0.0
+        self._snapshot_due = False
         self._swept = time.monotonic()
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
@@ -206,6 +214,7 @@ class Driver:
                     continue
                 await self._tick()
                 await self._step()
+                await self._snapshot()
         finally:
             self._stopping = True  # whatever ended it: nobody is left waiting
             while self._queue:
@@ -239,7 +248,8 @@ class Driver:
         What is asked while nothing else is done is taken in at once; what comes during a commit
         shares the next one, so that there is more in it the busier the service is.
         """
-        if self._queue or (self.published.servers.backlog and self.trouble is None):
+        goes_on = self.published.servers.backlog or self._truth.snapshotting
+        if self._queue or (goes_on and self.trouble is None):
             await asyncio.sleep(0)  # what has arrived by now is in the queue then
             return
         wait = min(1.0, self._until_edge())
@@ -283,10 +293,16 @@ class Driver:
             }
             if self._sweeping is None or self._sweeping.done():
                 self._sweeping = asyncio.create_task(self.sweep())
-        if self._truth.snapshot_due():
-            await self._in_thread(self._truth.write_snapshot)
+        self._snapshot_due = self._truth.snapshot_due()
         if self._sampler.due:
             await self._in_thread(self._sampler.take)
+
+    async def _snapshot(self) -> None:
+        """Write a piece of a snapshot where one is due: nobody waits for the whole of it."""
+        truth = self._truth
+        if (self._snapshot_due or truth.snapshotting) and self.trouble is None:
+            self._snapshot_due = False
+            await self._in_thread(lambda: truth.snapshot_piece(self.snapshot_seconds))
 
     async def sweep(self) -> None:
         """Let go of what is older than is kept, while decisions go on.

@@ -147,14 +147,15 @@ COLLECTED: Final = 600.0
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Let the collector look at young objects only: going through all open jobs takes long.
+    """Let the collector look at young objects only, and at few at once: nobody is answered then.
 
-    All are gone through every `COLLECTED` seconds, by `_collect`.
+    All are gone through every `COLLECTED` seconds, by `_collect`: with all open jobs that takes
+    long.
     """
     known = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 1_000_000)
+    gc.set_threshold(3_000, 10, 1_000_000)
     try:
         yield
     finally:

@@ -12,16 +12,16 @@ import logging
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
 from shadowprice.core.events import Resize, Start
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.snapshot import snapshot
+from shadowprice.engine.snapshot import Captured
 from shadowprice.service.accounts import Accounts
 from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock
@@ -40,6 +40,12 @@ SNAPSHOT_EVENTS: Final = 5_000
 
 SNAPSHOT_NANOSECONDS: Final = 600 * SECOND
 """Time between two snapshots, at most, where anything happened."""
+
+SNAPSHOT_STEP: Final = 25
+"""Jobs that a step of a snapshot writes out: about a millisecond."""
+
+JOURNAL_STEP: Final = 1_000
+"""Events that a snapshot replaces, and that leave the journal in one transaction."""
 
 SMALL_MEMORY: Final = 64 << 10
 """Bytes of a policy's memory that are written with every batch; more is written less often."""
@@ -114,6 +120,7 @@ class Truth:
         self.last_at: int = found.last_at
         self._snapshot_sequence: int = found.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
+        self._snapshotting: Iterator[None] | None = None  # of an engine that is no more
         self._memory_is_large = False
         self.recovery_seconds = time.monotonic() - began
         self.recovered_events = found.replayed
@@ -250,23 +257,68 @@ class Truth:
         StoreError
             If it cannot be written.
         """
-        state = snapshot(self.engine)
-        packed = zlib.compress(json.dumps(state, separators=(",", ":")).encode(), 1)
-        now, sequence = self.clock.now(), self.engine.sequence
+        self._snapshotting = None  # of a moment that is over
+        for _ in self._snapshot():
+            pass
+
+    @property
+    def snapshotting(self) -> bool:
+        """Whether a snapshot is under way."""
+        return self._snapshotting is not None
+
+    def snapshot_piece(self, seconds: float) -> None:
+        """Go on with a snapshot, or begin one, for about so long; events may come in between.
+
+        It is of the moment at which its state was taken, and is there once it is whole: whatever
+        ends the process before leaves the snapshot before it, and the journal since.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written.
+        """
+        until = time.perf_counter() + seconds
+        if self._snapshotting is None:
+            self._snapshotting = self._snapshot()
+        try:
+            for _ in self._snapshotting:
+                if time.perf_counter() >= until:
+                    return
+        except BaseException:
+            self._snapshotting = None
+            raise
+        self._snapshotting = None
+
+    def _snapshot(self) -> Iterator[None]:
+        """Write a snapshot, step by step; each takes about a millisecond, or one transaction."""
+        while self.engine.freshen_digest(SNAPSHOT_STEP):
+            yield
+        now, taken = self.clock.now(), Captured(self.engine)
+        yield
+        packer = zlib.compressobj(1)
+        packed = []
+        for piece in taken.pieces(SNAPSHOT_STEP):
+            packed.append(packer.compress(piece.encode()))
+            yield
+        state, sequence = b"".join((*packed, packer.flush())), taken.sequence
+        table, journal = tables.snapshots, tables.journal
         with self.store.transaction() as connection:
-            table = tables.snapshots
             self.store.write(connection, delete(table).where(table.c.sequence == sequence))
-            row = {"sequence": sequence, "at": now, "state": packed}
+            row = {"sequence": sequence, "at": now, "state": state}
             self.store.write(connection, table.insert(), [row])
             kept = connection.execute(
                 select(table.c.sequence).order_by(table.c.sequence.desc()).limit(2)
             ).scalars()
             oldest = min(kept)
             self.store.write(connection, delete(table).where(table.c.sequence < oldest))
-            journal = tables.journal
-            self.store.write(connection, delete(journal).where(journal.c.sequence <= oldest))
             self.store.put(connection, "policy", self.choice.label)
+            first = connection.execute(select(func.min(journal.c.sequence))).scalar()
         self._snapshot_sequence, self._snapshot_at = sequence, now
+        for start in range(oldest + 1 if first is None else first, oldest + 1, JOURNAL_STEP):
+            yield
+            last = min(start + JOURNAL_STEP - 1, oldest)
+            with self.store.transaction() as connection:
+                self.store.write(connection, delete(journal).where(journal.c.sequence <= last))
 
     def memory_row(self, now: int) -> Mapping[str, Any] | None:
         """Return the policy's memory where it is time to write it."""

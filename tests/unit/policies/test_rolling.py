@@ -89,6 +89,30 @@ def test_who_was_promised_moves_over_for_who_comes_later() -> None:
     assert engine.jobs["urgent"].promise == 2
 
 
+def test_plans_stay_as_the_room_for_them_grows() -> None:
+    on = gpus(3, 4)
+    jobs = [
+        training(on, f"j{at}", utility=Sigmoid(5.0 + at % 7, 0.3, 20.0 + at), epochs=1 + at % 3)
+        for at in range(200)
+    ]
+
+    def answers(engine: Engine) -> list[str]:
+        told = []
+        for slot in range(len(jobs) // 4):
+            come = tuple(replace(one, arrival=slot) for one in jobs[4 * slot : 4 * slot + 4])
+            told.append(repr(engine.handle(JobsArrived(slot, come))))
+            told.append(repr(engine.handle(SlotBegan(slot))))
+            progress = dict.fromkeys(engine.running, 1)
+            told.append(repr(engine.handle(SlotEnded(slot, progress))))
+        return told
+
+    growing = answers(rolling(on))
+    roomy: Any = make_policy("rolling", PolicyContext(on), {})
+    roomy._planner._grow(4096)
+    assert answers(Engine(on, roomy)) == growing
+    assert any("Promise" in text for text in growing)
+
+
 def test_without_revision_a_plan_stays() -> None:
     on = gpus(1, 2)
     jobs = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, select
 
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
@@ -21,7 +22,7 @@ from shadowprice.service.recovery import PolicyChoice, recover
 from shadowprice.service.reports import TakeProgress, TakeReports
 from shadowprice.service.restarts import Restarts
 from shadowprice.service.slots import Edge
-from shadowprice.service.store import Store
+from shadowprice.service.store import Store, tables
 from shadowprice.service.submission import read_submissions
 from shadowprice.service.truth import Truth
 from tests.live_hours import CLUSTER, SLOT
@@ -346,6 +347,69 @@ def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
     bench.store.close()
 
 
+@pytest.mark.parametrize("ends", ["killed", "read back", "written"])
+def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, ends: str) -> None:
+    bench = Bench(tmp_path / "data", "rolling", virtual=True)
+    for at in range(60):
+        bench.submit(f"job-{at}", chunks=3)
+        bench.slot(at % 2)
+    before = _snapshots(bench)
+    taken = bench.truth.engine.sequence
+    pieces = 0
+    while not pieces or bench.truth.snapshotting:
+        bench.truth.snapshot_piece(0.0)
+        pieces += 1
+        if ends != "written" and pieces == 6:
+            break
+        bench.submit(f"meanwhile-{pieces}")
+        bench.slot(pieces % 2)
+    digest, views = bench.truth.engine.state_digest(), dict(bench.truth.views)
+    if ends == "written":
+        assert pieces > 8
+        [newest] = _snapshots(bench) - before
+        assert taken < newest < bench.truth.engine.sequence
+    else:
+        assert bench.truth.snapshotting
+        assert _snapshots(bench) == before  # none, or a whole one
+        if ends == "read back":
+            bench.truth.recover()
+            assert not bench.truth.snapshotting
+    bench.read()
+    assert bench.truth.recovered_events == bench.truth.engine.sequence - max(_snapshots(bench))
+    assert bench.truth.engine.state_digest() == digest
+    assert bench.truth.views == views
+    bench.store.close()
+
+
+def test_a_snapshot_lets_the_journal_go_that_nobody_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.truth.JOURNAL_STEP", 4)
+    bench = Bench(tmp_path / "data", virtual=True)
+    ends = []
+    for _ in range(3):
+        for _ in range(11):
+            bench.submit(f"job-{bench.truth.next_job}")
+        bench.truth.write_snapshot()
+        ends.append(bench.truth.engine.sequence)
+    bench.submit("last")
+    with bench.store.reading() as connection:
+        kept = connection.execute(select(tables.journal.c.sequence)).scalars().all()
+    assert _snapshots(bench) == set(ends[1:])
+    assert kept == list(range(ends[1] + 1, bench.truth.engine.sequence + 1))
+    digest = bench.truth.engine.state_digest()
+    with bench.store.transaction() as connection:  # the one before is as good
+        connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence == ends[2]))
+    bench.read()
+    assert bench.truth.engine.state_digest() == digest
+    bench.store.close()
+
+
+def _snapshots(bench: Bench) -> set[int]:
+    with bench.store.reading() as connection:
+        return set(connection.execute(select(tables.snapshots.c.sequence)).scalars())
+
+
 def test_orders_are_not_kept_where_nothing_runs(bench: Bench) -> None:
     bench.virtual = True
     bench.read()
@@ -392,8 +456,6 @@ def test_the_policy_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
 
 
 def test_damaged_snapshots_fall_back_to_the_one_before(bench: Bench, caplog: Any) -> None:
-    from shadowprice.service.store import tables
-
     bench.submit("first")
     bench.truth.write_snapshot()
     bench.submit("second")

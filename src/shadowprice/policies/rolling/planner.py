@@ -422,8 +422,8 @@ class Planner:
             if steps.until.shape != (rows, width):
                 layout.steps = Steps(
                     _padded(steps.runs, (rows,), -1),
-                    _padded(steps.until, (rows, width), 0),
-                    _padded(steps.level, (rows, width), 0),
+                    _wider(steps.until, steps.runs, (rows, width)),
+                    _wider(steps.level, steps.runs, (rows, width)),
                 )
             if len(log.row) < entries or len(log.level) < rows:
                 entries = max(entries, min(2 * entries, 2 * len(log.row)))
@@ -444,9 +444,13 @@ class Planner:
             old = layout.line
             quotas = self._quotas
             fresh = new_timeline(most, self._width, quotas.share, quotas.common)
-            for new_array, old_array in zip(fresh, old, strict=True):
-                if new_array is not old_array:  # shares are the same arrays
-                    new_array[: len(old_array)] = old_array
+            fresh.used[:] = old.used
+            # What nothing uses is not even touched: there is far more room than plans take, and to
+            # write zeros into all of it would hold up whoever submits at that moment.
+            states = int(old.used[1]) + 1
+            for new_array, old_array in zip(fresh[1:8], old[1:8], strict=True):
+                kept = old_array[:states]
+                new_array[: len(kept)] = kept
             layout.line = fresh
             layout.most = most
         self._room = np.zeros(most + 1, np.int64)
@@ -457,6 +461,15 @@ class Planner:
 
 def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
     """Return a larger array that begins with what was there."""
-    larger = np.full(tuple(map(max, array.shape, shape)), value, np.int64)
+    whole = tuple(map(max, array.shape, shape))
+    larger = np.full(whole, value, np.int64) if value else np.zeros(whole, np.int64)
     larger[tuple(slice(size) for size in array.shape)] = array
+    return larger
+
+
+def _wider(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
+    """Return a larger array of zeros with the rows that hold runs."""
+    larger = np.zeros(shape, np.int64)
+    rows, most = np.flatnonzero(runs > 0), int(runs.max(initial=0))
+    larger[rows, :most] = array[rows, :most]
     return larger
