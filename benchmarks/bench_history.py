@@ -1,11 +1,14 @@
 """The live service with a long history: every page and listing, and how soon it is back.
 
-``pages`` asks for every page and listing of a service that knows 100,000 closed jobs: how long each
-takes, and its processor time. ``recovery`` starts one with as many, thousands of open jobs and
-nearly as many events since the last snapshot as there may be, which a process left that was killed;
-then kills that one (``kill -9``) after submissions that it answered, and starts it again.
+``pages`` asks for every page and listing of a service that knows 100,000 closed jobs and 1,000 open
+ones, of twenty tenants with budgets: how long each takes, and its processor time. ``views`` lets
+Chromium draw the dashboard on the same, and tells how long until a view stands. ``recovery`` starts
+one with as many closed ones, thousands of open jobs and nearly as many events since the last
+snapshot as there may be, which a process left that was killed; then kills that one (``kill -9``)
+after submissions that it answered, and starts it again.
 
-Run: ``python -m benchmarks.bench_history [pages|recovery ...] [--jobs 100000] [--policy rolling]``.
+Run: ``python -m benchmarks.bench_history [pages|views|recovery ...]
+[--jobs 100000] [--policy rolling]``.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +44,10 @@ from shadowprice.service.views import JobView, State
 
 SECONDS: Final = 60
 """Length of a slot of `CLUSTER`."""
+
+TENANTS: Final = 20
+OPEN: Final = 1_000
+"""Jobs that are open while pages are asked for."""
 
 
 def fill(folder: Path, jobs: int) -> None:
@@ -118,51 +127,99 @@ def ask(server: Server, path: str) -> Any:
     return asyncio.run(asked())
 
 
-def pages(folder: Path, policy: str, jobs: int) -> None:
-    """Every page and listing over a long history."""
+def settled(folder: Path, policy: str, jobs: int) -> None:
+    """Write a history, and let jobs of tenants that pay be open after it."""
     with serving(folder, policy):
         pass
     fill(folder, jobs)
+    with serving(folder, policy) as server:
+
+        async def submit() -> None:
+            connection = Connection(server)
+            budget = {"points": 1e6, "period": "7d", "carry": 0}
+            for at in range(TENANTS):
+                body = json.dumps({"share": {}, "budget": budget}).encode()
+                status, told = await connection.ask("PUT", f"/v1/tenants/tenant-{at}", body)
+                assert status == 200, (status, told)
+            # Most run for hours, so that who follows waits.
+            made = [
+                {**job(f"open-{at}", 2_000), "tenant": f"tenant-{at % TENANTS}"}
+                for at in range(OPEN)
+            ]
+            body = json.dumps({"jobs": made}).encode()
+            status, told = await connection.ask("POST", "/v1/jobs?wait=60", body)
+            assert status == 202, (status, told)
+            while json.loads((await connection.ask("GET", "/v1/service"))[1])["pending"]:
+                await asyncio.sleep(0.2)
+            connection.close()
+
+        asyncio.run(submit())
+        time.sleep(SECONDS + 2)  # a slot begins, and a sample of prices is taken
+        states = Counter(one["state"] for one in ask(server, f"/v1/jobs?limit={OPEN}")["jobs"])
+        print(f"{jobs:,} jobs of history, and newest: {dict(states)}")
+
+
+def pages(folder: Path, policy: str, jobs: int) -> None:
+    """Every page and listing over a long history."""
+    settled(folder, policy, jobs)
     middle = f"/v1/jobs/old-{jobs // 3}"
+    going = "state=pending,admitted,standby,running,resizing"
     paths = {
         "the dashboard's page": "/",
         "newest jobs": "/v1/jobs?limit=100",
-        "1,000 jobs": "/v1/jobs?limit=1000",
+        "1,000 open jobs": f"/v1/jobs?{going}&limit=1000",
+        "open jobs": f"/v1/jobs?{going}&limit=100",
+        "1,000 closed jobs": f"/v1/jobs?cursor={jobs // 2}&limit=1000",
         "jobs of a state": "/v1/jobs?state=cancelled&limit=100",
         "jobs of three states": "/v1/jobs?state=failed,refused,running&limit=100",
         "jobs of a tenant": "/v1/jobs?tenant=tenant-7&limit=100",
         "jobs of tenant and state": "/v1/jobs?tenant=tenant-7&state=failed&limit=100",
-        "a state that is empty": "/v1/jobs?state=running&limit=100",
+        "a state that is empty": "/v1/jobs?state=resizing&limit=100",
         "jobs from the middle": f"/v1/jobs?cursor={jobs // 2}&limit=100",
         "the oldest jobs": "/v1/jobs?cursor=110&limit=100",
         "a job": middle,
         "a story": f"{middle}/explain",
         "what ran of a job": f"{middle}/generations",
         "a job's curve": f"{middle}/progress",
+        "an open job": "/v1/jobs/open-0",
+        "its story": "/v1/jobs/open-0/explain",
+        "where it runs": "/v1/timeline?job=open-0&back=60&slots=60",
         "newest decisions": "/v1/decisions?limit=100",
         "1,000 decisions": "/v1/decisions?limit=1000",
         "decisions of a tenant": "/v1/decisions?tenant=tenant-7&limit=100",
         "decisions on a job": f"/v1/decisions?job=old-{jobs // 3}",
         "servers": "/v1/servers",
         "servers x time": "/v1/timeline",
+        "the same, 240 slots each way": "/v1/timeline?back=240&slots=240",
+        "what really ran": "/v1/timeline?real=true",
+        "a server x time": "/v1/timeline?server=gpu-0&back=240&slots=240",
+        "a comparison": "/v1/comparison?days=7",
+        "its jobs": "/v1/comparison/jobs?limit=100",
         "tenants": "/v1/tenants",
+        "a statement": "/v1/tenants/tenant-7/statement?back=0&limit=1000",
         "tokens": "/v1/tokens",
         "prices": "/v1/prices",
-        "prices of the past": "/v1/prices/history",
+        "prices over 240 slots": "/v1/prices?slots=240",
+        "prices of the past": "/v1/prices/history?back=1000&limit=500",
         "what-ifs": "/v1/whatif",
         "the service": "/v1/service",
         "metrics": "/metrics",
+        "the API's description": "/v1/openapi.json",
     }
+    asked = json.dumps({**job("quoted"), "tenant": "tenant-7"}).encode()
     with serving(folder, policy) as server:
-        print(f"pages, {jobs:,} jobs of history: median and longest of 20, processor time of one")
+        print("pages: median and longest of 20, processor time of one")
 
         async def each() -> None:
             connection = Connection(server)
-            for label, path in paths.items():
+            for label, path in [*paths.items(), ("a quote", "/v1/quote")]:
                 times, cpu = [], server.cpu()
                 for _ in range(20):
                     began = time.perf_counter()
-                    status, body = await connection.ask("GET", path)
+                    if label == "a quote":
+                        status, body = await connection.ask("POST", path, asked)
+                    else:
+                        status, body = await connection.ask("GET", path)
                     times.append(time.perf_counter() - began)
                     assert status == 200, (path, status, body)
                 print(
@@ -174,6 +231,76 @@ def pages(folder: Path, policy: str, jobs: int) -> None:
             connection.close()
 
         asyncio.run(each())
+
+
+VIEWS: Final = {
+    "cluster": "#/",
+    "a server": "#/server/gpu-0",
+    "queue": "#/queue",
+    "an open job": "#/job/open-0",
+    "a closed job": "#/job/old-100",
+    "prices": "#/prices",
+    "quote": "#/quote",
+    "decisions": "#/activity",
+    "tenants": "#/tenants",
+    "a statement": "#/statement/tenant-7",
+    "what if": "#/whatif",
+    "what really ran": "#/observed",
+}
+"""Views of the dashboard by their addresses."""
+
+COUNT: Final = """
+const real = window.fetch;
+window.asked = 0;
+window.fetch = async (...words) => {
+  if (String(words[0]).includes("/v1/events")) return real(...words);
+  window.asked += 1;
+  try { return await real(...words); } finally { window.asked -= 1; }
+};
+"""
+"""Counts what a page waits for, but for the stream that never ends."""
+
+DRAWN: Final = """async (address) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const began = performance.now();
+  let stands = null;
+  location.hash = address;
+  await frame();
+  for (let quiet = 0; quiet < 5; await frame()) {
+    quiet = window.asked ? 0 : quiet + 1;
+    if (quiet === 1) stands = performance.now() - began;
+  }
+  return stands;
+}"""
+"""Goes to a view; returns the milliseconds until nothing more was asked for, and it was drawn."""
+
+
+def views(folder: Path, policy: str, jobs: int) -> None:
+    """Let Chromium draw every view, on a computer's screen and a phone's."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415  # of the tests' extra
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    settled(folder, policy, jobs)
+    with serving(folder, policy) as server, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for width, height in ((1400, 900), (390, 844)):
+            page = browser.new_page(viewport={"width": width, "height": height})
+            page.add_init_script(COUNT)
+            page.goto(server.address)
+            page.get_by_label("Token").fill(server.token)
+            page.keyboard.press("Enter")
+            page.locator(".chip.live").wait_for()
+            print(f"views, {width} pixels wide: median and longest of 7 until one stands")
+            for label, address in VIEWS.items():
+                times = []
+                for _ in range(7):
+                    page.evaluate(DRAWN, "#/nowhere")
+                    times.append(page.evaluate(DRAWN, address))
+                assert page.locator("main h1").inner_text() != "There is no such page", label
+                middle = statistics.median(times)
+                print(f"  {label}: {middle:.0f} ms, {max(times):.0f} ms", flush=True)
+            page.close()
+        browser.close()
 
 
 def live_and_die(folder: Path, policy: str, waiting: int, events: int) -> None:
@@ -246,7 +373,9 @@ def recovery(folder: Path, policy: str, jobs: int, waiting: int, events: int) ->
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["pages", "recovery"], help="pages, recovery")
+    parser.add_argument(
+        "what", nargs="*", default=["pages", "recovery"], help="pages, views, recovery"
+    )
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--open", type=int, default=2_000, help="jobs that are open when killed")
     parser.add_argument(
@@ -260,8 +389,9 @@ def main() -> None:
         if what == "live-and-die":
             live_and_die(asked.folder, asked.policy, asked.open, asked.events)
         with tempfile.TemporaryDirectory() as name:
-            if what == "pages":
-                pages(Path(name), asked.policy, asked.jobs)
+            if what in {"pages", "views"}:
+                measure = pages if what == "pages" else views
+                measure(Path(name), asked.policy, asked.jobs)
             else:
                 recovery(Path(name), asked.policy, asked.jobs, asked.open, asked.events)
 
