@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.events import Decision, JobsArrived, PolicyEvent
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import PolicyContext, View
@@ -28,7 +28,9 @@ from shadowprice.policies.pricing.constants import (
     Pool,
     PriceConstants,
 )
+from shadowprice.policies.pricing.offers import Offer
 from shadowprice.policies.pricing.posted import read_posted
+from shadowprice.policies.pricing.terms import Shortfall, Terms
 
 
 class Oasis(PricedAdmission):
@@ -86,15 +88,23 @@ class Oasis(PricedAdmission):
             # What copies of tasks cost at posted prices is not worked out.
             self.capabilities = replace(self.capabilities, runs_bags=False)
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Decide each arriving job once; plan displaced jobs anew."""
-        if (
-            self._undivided
-            and isinstance(event, JobsArrived)
-            and any(job.ps is not None for job in event.jobs)
-        ):
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Divide the servers before the first job with parameter servers comes."""
+        if self._undivided and any(job.ps is not None for job in jobs):
             self._divide()
-        return super().decide(view, event)
+
+    @property
+    def terms(self) -> Terms:
+        """What decisions depend on beside reservations."""
+        return Terms([board.constants for board in self._planner.boards], self._halved)
+
+    def _shortfall(self, view: View, job: Job, offer: Offer | None) -> Shortfall | None:
+        if self._posted is not None or job.bag is not None:
+            return None
+        worth = float(job.utility.values(np.array([view.slot - job.arrival]))[0])
+        if offer is None:
+            return Shortfall(worth, -math.inf)
+        return None if offer.bound is None else Shortfall(worth, offer.bound)
 
     @property
     def forgets_refused(self) -> bool:

@@ -38,6 +38,7 @@ from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
+from shadowprice.policies.pricing.terms import Shortfall, Terms
 
 _NO_REASON: Final = Refusal(Reason.PRICE, "nobody asked why")
 
@@ -83,15 +84,70 @@ class PricedAdmission(ABC):
         """Decide each arriving job once; plan displaced jobs anew."""
         match event:
             case JobsArrived(_, jobs):
+                self.expect(jobs)
                 for job in jobs:
-                    if self._parameters.prices == "online":
-                        self._learn(job, view.ledger)
-                    yield self._admit(view, job)
+                    self.learn(job, view.ledger)
+                    yield self.weigh(view, job)[0]
             case JobsDisplaced(_, names, server):
                 for name in self._dearest_first(view, names):
                     yield self._keep(view, view.open_jobs[name], server)
             case _:
                 return
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Take note of which jobs arrive together, before the first of them is decided."""
+        del jobs
+
+    def learn(self, job: Job, ledger: LedgerView) -> bool:
+        """Post the prices that an arriving job meets, which it may change where they are learnt.
+
+        Returns
+        -------
+        bool
+            Whether it does.
+        """
+        if self._parameters.prices != "online":
+            return False
+        changed = False
+        for learner, board in zip(self._learners, self._planner.boards, strict=True):
+            if learner.learn((job,)):
+                changed = True
+                board.reprice(self._parameters.scaled(learner.constants()), ledger)
+        return changed
+
+    def weigh(
+        self, view: View, job: Job, *, measured: bool = False
+    ) -> tuple[Decision, Shortfall | None]:
+        """Decide an arriving job at the prices that are posted.
+
+        Returns
+        -------
+        (Decision, Shortfall or None)
+            Where it is to be ``measured``, and a bound proves it, how far a refusal was from an
+            admission.
+        """
+        self._planner.follow(view.ledger)
+        quote = self._planner.quote(view, job, job.required)
+        if not self._explained and quote.outpriced():
+            return Reject(job.name, _NO_REASON), None
+        offer = quote.best()
+        if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
+            short = self._shortfall(view, job, offer) if measured else None
+            if not self._explained:
+                return Reject(job.name, _short(offer)), short
+            return Reject(job.name, explain(quote, view, job, offer, job.required)), short
+        self._earned += offer.utility
+        return _commitment(job, quote, offer, itemised=self._itemised), None
+
+    @property
+    def terms(self) -> Terms:
+        """What decisions depend on beside reservations."""
+        return Terms([board.constants for board in self._planner.boards])
+
+    def _shortfall(self, view: View, job: Job, offer: Offer | None) -> Shortfall | None:
+        """Return how far a refusal was from an admission, None where no bound is proved."""
+        del view, job, offer
+        return None
 
     @property
     def forgets_refused(self) -> bool:
@@ -181,19 +237,6 @@ class PricedAdmission(ABC):
                 if board.constants is not constants:
                     board.reprice(constants, ledger)
 
-    def _admit(self, view: View, job: Job) -> Decision:
-        self._planner.follow(view.ledger)
-        quote = self._planner.quote(view, job, job.required)
-        if not self._explained and quote.outpriced():
-            return Reject(job.name, _NO_REASON)
-        offer = quote.best()
-        if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
-            if not self._explained:
-                return Reject(job.name, _short(offer))
-            return Reject(job.name, explain(quote, view, job, offer, job.required))
-        self._earned += offer.utility
-        return _commitment(job, quote, offer, itemised=self._itemised)
-
     def _dearest_first(self, view: View, names: Sequence[str]) -> list[str]:
         """Return displaced jobs by what each would still earn, the most first.
 
@@ -228,12 +271,6 @@ class PricedAdmission(ABC):
                 bottleneck=detail.bottleneck,
             ),
         )
-
-    def _learn(self, job: Job, ledger: LedgerView) -> None:
-        for learner, board in zip(self._learners, self._planner.boards, strict=True):
-            if learner.learn((job,)):
-                constants = self._parameters.scaled(learner.constants())
-                board.reprice(constants, ledger)
 
 
 def _short(offer: Offer | None) -> Refusal:

@@ -217,9 +217,14 @@ class ConstantsLearner:
         key = (self.carries, self.floor.kind, self.horizon, self.until, self.known, scale)
         if key not in memory.around:
             before, behind = self.copy(), self.copy()
-            for learner, part in ((before, jobs[:at]), (behind, jobs[at + 1 :])):
-                for job in part:
-                    learner._learn(job)
+            measures = memory.measures.setdefault(key, {})
+            for position, job in enumerate(jobs):
+                if position == at:
+                    continue
+                if position not in measures:
+                    measures[position] = self._measure(job)
+                learner = before if position < at else behind
+                learner._take_in(job, measures[position])
             memory.around[key] = before, behind
         before, behind = memory.around[key]
         whole = before.copy()
@@ -256,7 +261,9 @@ class ConstantsLearner:
         return after if _differ(before, after) else None
 
     def _learn(self, job: Job, *, for_good: bool = True) -> None:
-        measure = self._measure(job)
+        self._take_in(job, self._measure(job), for_good=for_good)
+
+    def _take_in(self, job: Job, measure: Measure | None, *, for_good: bool = True) -> None:
         if measure is None:
             return
         np.maximum(self._ln_upper, measure.ln_upper, out=self._ln_upper)

@@ -41,6 +41,9 @@ class Measure(NamedTuple):
     shares: Floats
 
 
+Measures = dict[tuple[object, ...], dict[int, Measure | None]]
+
+
 class Remembered:
     """What learners of constants remember that are taught the same jobs again, but for one.
 
@@ -48,6 +51,9 @@ class Remembered:
     ----------
     position : int
         Position of the job that changes.
+    measures : dict, optional
+        What each job as it is adds, by what a learner prices and position: shared by memories of
+        one job set that differ in which job changes.
 
     Attributes
     ----------
@@ -55,8 +61,9 @@ class Remembered:
         What the jobs before and behind it taught, by what a learner prices.
     """
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, measures: Measures | None = None) -> None:
         self.position = position
+        self.measures: Measures = {} if measures is None else measures
         self.around: dict[tuple[object, ...], tuple[Any, Any]] = {}
 
 

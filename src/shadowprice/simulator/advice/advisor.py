@@ -12,6 +12,7 @@ from typing import Any, Final
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Forgetting, Policy
+from shadowprice.policies.pricing.measures import Remembered, remembered
 from shadowprice.results.advice import Advice, Counsel, Hopeless
 from shadowprice.simulator.advice.delays import Delays
 from shadowprice.simulator.advice.moments import (
@@ -21,6 +22,7 @@ from shadowprice.simulator.advice.moments import (
     Visitor,
     visit_moments,
 )
+from shadowprice.simulator.advice.retracing import Known
 from shadowprice.simulator.advice.search import EVENLY, Found, Nothing, smallest
 from shadowprice.simulator.advice.variants import Variants
 from shadowprice.simulator.advice.ways import Entry, Way, later, plain, ways_of
@@ -96,6 +98,7 @@ def advise_together(
     entries: Mapping[int, Entry],
     *,
     most_arrivals: int = MOST_ARRIVALS,
+    known: Known | None = None,
 ) -> list[Counsel | InputError]:
     """Return what would have had each of several refused jobs admitted.
 
@@ -110,26 +113,30 @@ def advise_together(
         Positions of the refused jobs among the scenario's, and each as its file writes it.
     most_arrivals : int
         What runs for verification may cost a job.
+    known : Known, optional
+        What was found out about the scenario under this policy when other jobs were advised on.
 
     Returns
     -------
     list of Counsel or InputError
         For each of them in order; an error where it is not refused when asked again.
     """
-    policy = build_policy(scenario, name, settings)
+    known = known or Known(scenario)
+    with remembered(Remembered(next(iter(entries), 0), known.measures)):
+        policy = build_policy(scenario, name, settings)
     can = policy.capabilities
     advisors = [
-        _Advisor(scenario, name, settings, position, entry, most_arrivals)
+        _Advisor(scenario, name, settings, position, entry, most_arrivals, known)
         for position, entry in entries.items()
     ]
     if not (can.quotes and can.answers_at_once):
         for advisor in advisors:
             advisor.run()
     elif repeats_once(policy):
-        _ask(scenario, advisors, foresees=can.foresees)
+        _ask(scenario, advisors, known, foresees=can.foresees)
     else:
         for advisor in advisors:
-            _ask(scenario, [advisor], foresees=can.foresees)
+            _ask(scenario, [advisor], known, foresees=can.foresees)
     return [advisor.counsel() if advisor.error is None else advisor.error for advisor in advisors]
 
 
@@ -140,16 +147,16 @@ def repeats_once(policy: Policy) -> bool:
     return forgets and can.quotes and can.answers_at_once
 
 
-def _ask(scenario: Scenario, advisors: Sequence[_Advisor], *, foresees: bool) -> None:
+def _ask(scenario: Scenario, advisors: Sequence[_Advisor], known: Known, *, foresees: bool) -> None:
     """Ask the policy again at the moments of the arrivals, and at later ones."""
     policy = advisors[0].policy()
     for advisor in advisors:
         advisor.begin(policy, foresees=foresees)
-    visit_moments(scenario, policy, [advisor.visitor() for advisor in advisors])
+    visit_moments(scenario, policy, [advisor.visitor() for advisor in advisors], known)
     # A job could be taken in earlier, in a slot that was passed over.
     again = [visitor for advisor in advisors if (visitor := advisor.visitor_between()) is not None]
     if again:
-        visit_moments(scenario, advisors[0].policy(), again)
+        visit_moments(scenario, advisors[0].policy(), again, known)
     for advisor in advisors:
         advisor.finish()
 
@@ -216,6 +223,7 @@ class _Advisor:
         position: int,
         entry: Entry,
         most_arrivals: int,
+        known: Known,
     ) -> None:
         self._scenario = scenario
         self._name = name
@@ -224,7 +232,7 @@ class _Advisor:
         self._most = most_arrivals
         self._job = scenario.jobs[position]
         self._variants = Variants(entry, self._job, scenario.cluster)
-        self._rerun = Rerun(scenario, name, settings, position)
+        self._rerun = Rerun(scenario, name, settings, position, known)
         self._outcomes: list[_Outcome] = []
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon

@@ -11,6 +11,7 @@ from shadowprice.core import bounds
 from shadowprice.results.advice import Counsel
 from shadowprice.results.files import Run
 from shadowprice.simulator.advice.advisor import advise_together, repeats_once
+from shadowprice.simulator.advice.retracing import Known
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import Scenario, build_policy
 
@@ -61,6 +62,7 @@ def with_advice(
     names = names[: int(bounds.ADVISED.most)]
     began = time.monotonic()
     tried, some = 0, 1
+    known = Known(scenario)
     several = repeats_once(build_policy(scenario, name, settings))
     moment = _MOMENT
     while scenario.entry is not None and tried < len(names):
@@ -72,7 +74,7 @@ def with_advice(
         asked = time.monotonic()
         try:
             entries = {position[job]: scenario.entry(position[job]) for job in part}
-            counsels = advise_together(scenario, name, settings, entries)
+            counsels = advise_together(scenario, name, settings, entries, known=known)
         except KeyboardInterrupt:  # asked twice: the run, and the advice so far, are kept
             break
         # A policy that searches under a limit of time may admit one when asked again.

@@ -26,8 +26,10 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, QuotingPolicy, View
 from shadowprice.engine import Engine
 from shadowprice.engine.validation import never_fits
+from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.measures import Remembered, remembered
 from shadowprice.results.observer import Observer
+from shadowprice.simulator.advice.retracing import Known, Retracing, can_retrace
 from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.scenario import Scenario, build_policy
 
@@ -119,7 +121,9 @@ class Visitor:
     visit: Visit
 
 
-def visit_moments(scenario: Scenario, policy: Policy, visitors: Sequence[Visitor]) -> None:
+def visit_moments(
+    scenario: Scenario, policy: Policy, visitors: Sequence[Visitor], known: Known | None = None
+) -> None:
     """Run a scenario, and visit the moments at which refused jobs of it could come.
 
     Parameters
@@ -131,16 +135,28 @@ def visit_moments(scenario: Scenario, policy: Policy, visitors: Sequence[Visitor
     visitors : sequence of Visitor
         A single one meets a run without its job. Several meet the run with all of theirs, which is
         for a policy on which refused jobs leave no trace (`Forgetting`).
+    known : Known, optional
+        What was decided in other runs of the scenario.
     """
     alone = visitors[0].position if len(visitors) == 1 else None
-    others = [other for at, other in enumerate(scenario.jobs) if at != alone]
     incidents: list[Any] = list(scenario.incidents)
     if alone is not None:
         name = scenario.jobs[alone].name
         incidents = [e for e in incidents if not (isinstance(e, JobCancelled) and e.job == name)]
+    visits = _Visits(policy, {job.name: at for at, job in enumerate(scenario.jobs)}, visitors)
+    if not incidents and isinstance(policy, PricedAdmission) and can_retrace(scenario):
+        course = Retracing(scenario, policy, known or Known(scenario), alone)
+        for position, decision in course.run(
+            slots={slot for one in visitors for slot in one.slots}
+        ):
+            if decision is None:
+                visits.pass_by(course.view, position)
+                if visits.over:
+                    return
+        return
     # Nobody arrives with these: but the driver does not skip the slots.
     incidents += [JobsArrived(slot, ()) for one in visitors for slot in one.slots]
-    visits = _Visits(policy, {job.name: at for at, job in enumerate(scenario.jobs)}, visitors)
+    others = [other for at, other in enumerate(scenario.jobs) if at != alone]
     simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
     try:
         simulation.run([_Slots(visits)])
@@ -206,6 +222,12 @@ class _Visits:
         for one in self._due.pop(view.slot, ()):
             self._call(one, view)
 
+    def pass_by(self, view: View, position: int) -> None:
+        """Visit the moments of a slot before a job of the file is considered."""
+        due = self._due.get(view.slot)
+        while due and due[0].position <= position:
+            self._call(due.pop(0), view)
+
     def _call(self, one: Visitor, view: View) -> None:
         if one.position not in self._left:
             return
@@ -240,6 +262,8 @@ class Rerun:
         Its settings.
     position : int
         Position of the job among the scenario's.
+    known : Known, optional
+        What was decided in other runs of the scenario.
 
     Attributes
     ----------
@@ -251,14 +275,20 @@ class Rerun:
     """
 
     def __init__(
-        self, scenario: Scenario, name: str, settings: Mapping[str, Any], position: int
+        self,
+        scenario: Scenario,
+        name: str,
+        settings: Mapping[str, Any],
+        position: int,
+        known: Known | None = None,
     ) -> None:
         self._scenario = scenario
         self._name = name
         self._settings = settings
         self._position = position
         # The other jobs are the same each time: what constants take from them is worked out once.
-        self._others = Remembered(position)
+        self._known = known or Known(scenario)
+        self._others = Remembered(position, self._known.measures)
         self.arrivals = 0
         self.short: tuple[float, float] | None = None
 
@@ -286,6 +316,8 @@ class Rerun:
         if policy is None:
             return None
         scenario = self._with(job)
+        if not scenario.incidents and isinstance(policy, PricedAdmission) and can_retrace(scenario):
+            return self._retraced(scenario, policy)
         fate = _Fate(job.name, policy.capabilities)
         try:
             _simulation(scenario, policy, scenario.jobs).run([fate])
@@ -296,6 +328,25 @@ class Rerun:
         self.arrivals += fate.arrivals
         self.short = fate.short
         return fate.admission
+
+    def _retraced(self, scenario: Scenario, policy: PricedAdmission) -> Admission | None:
+        """Return what the changed job is promised, going through the arrivals alone."""
+        course = Retracing(scenario, policy, self._known, self._position)
+        for position, decision in course.run(scenario.jobs[self._position]):
+            if decision is None:
+                continue
+            self.arrivals += 1
+            if position != self._position:
+                continue
+            if isinstance(decision, Commit):
+                completion = decision.schedule.completion
+                return Admission(completion, decision.utility, decision.cost)
+            if isinstance(decision, Reject):
+                refusal = decision.refusal
+                if refusal.value is not None and refusal.cost is not None:
+                    self.short = refusal.value, refusal.cost
+            break
+        return None
 
     def _with(self, job: Job) -> Scenario:
         jobs = list(self._scenario.jobs)

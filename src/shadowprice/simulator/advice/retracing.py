@@ -1,0 +1,278 @@
+"""Going through the arrivals of a run again without an engine, where nothing else happens in it.
+
+A policy that decides each job on arrival, by prices, looks at nothing but reservations, the clock
+and its prices. Where plans hold (no incidents, no restarts, exact execution) all that an engine
+would do between two arrivals is to let time pass. And most arrivals need not be decided again:
+with the same reservations and the same prices the decision is the same, and at prices that moved a
+little a job that was far too dear still is (`policies.pricing.terms.Shortfall`).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import Commit, Decision, Reject
+from shadowprice.core.job import Job
+from shadowprice.core.ledger import Ledger, LedgerView
+from shadowprice.core.policy import JobState
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.schedule import Schedule
+from shadowprice.engine.validation import EmptyClusterCheck
+from shadowprice.policies.pricing.admission import PricedAdmission
+from shadowprice.policies.pricing.measures import Measures
+from shadowprice.policies.pricing.terms import Shortfall, Terms
+from shadowprice.simulator.execution import ExactExecution
+from shadowprice.simulator.scenario import Scenario
+
+_MOST_KNOWN: Final = 100_000
+"""Decisions that are remembered; then all are forgotten."""
+_MOST_PROOFS: Final = 8
+"""Refusals of one job with the same reservations that are kept to conclude from."""
+
+
+def can_retrace(scenario: Scenario) -> bool:
+    """Whether plans hold in a scenario: arrivals are all that matters in it, but for incidents."""
+    return type(scenario.execution) is ExactExecution and all(
+        job.bag is None and not job.restart for job in scenario.jobs
+    )
+
+
+Arrival = tuple[int, Job]
+"""A job, and its position in the file."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was decided about a job with certain reservations."""
+
+    decisions: dict[bytes, Decision] = field(default_factory=dict)
+    refused: list[tuple[Terms, Shortfall]] = field(default_factory=list)
+
+
+class Known:
+    """What was decided about the jobs of a scenario, as they are, with which reservations.
+
+    Reservations are named by a number: that of no reservations is 0, and that of those with one
+    more plan follows from theirs, the job and the plan.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+
+    Attributes
+    ----------
+    arriving : dict of int to list of (int, Job)
+        Jobs that policies are asked about, with their positions, by slot, in file order.
+    measures : dict
+        What each of the jobs adds to the constants of prices (`Remembered`).
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.measures: Measures = {}
+        self._check = EmptyClusterCheck(scenario.cluster)
+        self.arriving: dict[int, list[Arrival]] = {}
+        for position, job in enumerate(scenario.jobs):
+            if self.fits(job):
+                self.arriving.setdefault(job.arrival, []).append((position, job))
+        self._numbers: dict[tuple[int, int, bytes], int] = {}
+        self._at: dict[tuple[int, int], _Known] = {}
+        self._count = 0
+
+    def fits(self, job: Job) -> bool:
+        """Whether a job would run on the empty cluster: no policy is asked about others."""
+        return self._check(job) is None
+
+    def about(self, reservations: int, position: int) -> _Known:
+        """Return what is known about a job."""
+        known = self._at.get((reservations, position))
+        if known is None:
+            if len(self._at) >= _MOST_KNOWN:
+                self._at.clear()
+            known = self._at[reservations, position] = _Known()
+        return known
+
+    def behind(self, reservations: int, position: int, plan: Schedule) -> int:
+        """Return the number of reservations with those of a job added."""
+        digest = b"".join(
+            part.tobytes() for part in (plan.slots, plan.servers, plan.workers, plan.ps)
+        )
+        key = (reservations, position, digest)
+        if key not in self._numbers:
+            if len(self._numbers) >= _MOST_KNOWN:
+                self._numbers.clear()
+            self._count += 1  # never given twice: what is forgotten cannot come back as another
+            self._numbers[key] = self._count
+        return self._numbers[key]
+
+
+class _View:
+    """The state as policies see it, between two arrivals; see `core.policy.View`."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.cluster: Cluster = scenario.cluster
+        self.until = scenario.until
+        self.open_jobs: Mapping[str, JobState] = {}
+        self.books = Ledger(scenario.cluster, scenario.cluster.horizon)
+        self.ledger = LedgerView(self.books)
+
+    @property
+    def slot(self) -> int:
+        return self.books.start
+
+    @property
+    def end(self) -> int:
+        end = self.books.end
+        return end if self.until is None else min(end, self.until)
+
+    def lost(self, server: int) -> bool:
+        del server
+        return False
+
+
+_REFUSED: Final = Reject("", Refusal(Reason.PRICE, "as it was at other prices"))
+
+
+class Retracing:
+    """A run of arrivals under a policy.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What was run.
+    policy : PricedAdmission
+        Freshly built.
+    known : Known
+        What was decided in other runs, and where this one adds to it.
+    changed : int or None
+        Position of the job that changes, or is left out: nothing is remembered of it.
+    """
+
+    def __init__(
+        self, scenario: Scenario, policy: PricedAdmission, known: Known, changed: int | None = None
+    ) -> None:
+        self.view = _View(scenario)
+        self._scenario = scenario
+        self._policy = policy
+        self._known = known
+        self._changed = changed
+        self._reservations = 0
+        self._early: list[tuple[int, str]] = []
+        self._terms = policy.terms
+        self._key = self._terms.key
+        self._cheapest: dict[Terms, float] = {}
+
+    def run(
+        self,
+        changed: Job | None = None,
+        slots: Iterable[int] = (),
+    ) -> Iterator[tuple[int, Decision | None]]:
+        """Decide all arrivals in order, but for that of the job that changes, or with it changed.
+
+        Parameters
+        ----------
+        changed : Job or None
+            What that job is now; None leaves it out.
+        slots : iterable of int
+            Slots to stop in beside those of arrivals.
+
+        Yields
+        ------
+        (int, Decision or None)
+            Before a job is decided its position, and None; and the same with what was decided about
+            it. In the end of a slot, a position behind all others and None.
+        """
+        until = self._scenario.until
+        arriving = self._known.arriving
+        extra = (
+            {} if changed is None or not self._known.fits(changed) else {changed.arrival: changed}
+        )
+        for slot in sorted({*arriving, *extra, *slots}):
+            if until is not None and slot >= until:
+                return
+            self._pass_time(slot)
+            coming = [one for one in arriving.get(slot, ()) if one[0] != self._changed]
+            if slot in extra and self._changed is not None:
+                insort(coming, (self._changed, extra[slot]), key=itemgetter(0))
+            yield from self._decided(coming)
+            yield len(self._scenario.jobs), None
+
+    def _decided(self, coming: Sequence[Arrival]) -> Iterator[tuple[int, Decision | None]]:
+        """Decide the jobs of a slot."""
+        policy = self._policy
+        policy.expect([job for _, job in coming])
+        self._notice_terms()
+        for position, job in coming:
+            yield position, None
+            if policy.learn(job, self.view.ledger):
+                self._notice_terms()
+            decision = self._decide(position, job)
+            if isinstance(decision, Commit):
+                self._reserve(position, job, decision.schedule)
+            yield position, decision
+
+    def _pass_time(self, slot: int) -> None:
+        """Let a slot begin: what completed before its plan was over gave the rest of it back."""
+        self.view.books.advance(slot)
+        for over in [one for one in self._early if one[0] <= slot]:
+            self._early.remove(over)
+            self.view.books.release(over[1])
+
+    def _decide(self, position: int, job: Job) -> Decision:
+        """Return what is decided about a job, from what is known where that tells."""
+        policy = self._policy
+        if position == self._changed:
+            return policy.weigh(self.view, job)[0]
+        known = self._known.about(self._reservations, position)
+        for terms, short in known.refused:
+            if short.remains(self._ln_cheapest(terms)):
+                return _REFUSED
+        decision = known.decisions.get(self._key)
+        if decision is None:
+            decision, found = policy.weigh(self.view, job, measured=True)
+            if found is not None and found.remains(0.0) and len(known.refused) < _MOST_PROOFS:
+                known.refused.append((self._terms, found))
+            else:
+                known.decisions[self._key] = decision
+        return decision
+
+    def _notice_terms(self) -> None:
+        """Begin with other terms where prices were learnt."""
+        terms = self._policy.terms
+        if (
+            any(
+                now is not then
+                for now, then in zip(terms.constants, self._terms.constants, strict=True)
+            )
+            or terms.divided is not self._terms.divided
+        ):
+            self._terms, self._key = terms, terms.key
+            self._cheapest.clear()
+
+    def _ln_cheapest(self, terms: Terms) -> float:
+        ratio = self._cheapest.get(terms)
+        if ratio is None:
+            ratio = self._cheapest[terms] = self._terms.ln_cheapest(terms)
+        return ratio
+
+    def _reserve(self, position: int, job: Job, plan: Schedule) -> None:
+        self.view.books.reserve(job.name, plan, job.worker, job.ps)
+        self._reservations = self._known.behind(self._reservations, position, plan)
+        over = _completion(job, plan)
+        if over < plan.completion:
+            self._early.append((over + 1, job.name))
+
+
+def _completion(job: Job, plan: Schedule) -> int:
+    """Return the slot in which a plan has done all of a job's work, at the declared rates."""
+    workers, _, colocated = plan.totals()
+    choices = np.searchsorted(job.worker_counts, workers)
+    gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])
+    return int(plan.active_slots[np.searchsorted(np.cumsum(gains), job.required)])
