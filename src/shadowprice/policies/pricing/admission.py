@@ -35,6 +35,7 @@ from shadowprice.policies.pricing.constants import (
     given_constants,
 )
 from shadowprice.policies.pricing.guarantee import guarantee
+from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
@@ -98,8 +99,19 @@ class PricedAdmission(ABC):
         """Take note of which jobs arrive together, before the first of them is decided."""
         del jobs
 
-    def learn(self, job: Job, ledger: LedgerView) -> bool:
+    def learn(
+        self, job: Job, ledger: LedgerView, again: tuple[int, Measures] | None = None
+    ) -> bool:
         """Post the prices that an arriving job meets, which it may change where they are learnt.
+
+        Parameters
+        ----------
+        job : Job
+            The job.
+        ledger : LedgerView
+            The reservations that it meets.
+        again : (int, dict), optional
+            Its position in a job set that is gone through again and again, and what its jobs add.
 
         Returns
         -------
@@ -110,7 +122,7 @@ class PricedAdmission(ABC):
             return False
         changed = False
         for learner, board in zip(self._learners, self._planner.boards, strict=True):
-            if learner.learn((job,)):
+            if learner.learn((job,)) if again is None else learner.learn_again(job, *again):
                 changed = True
                 board.reprice(self._parameters.scaled(learner.constants()), ledger)
         return changed

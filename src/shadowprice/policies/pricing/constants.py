@@ -20,7 +20,7 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.clearing import ClearingPrice
-from shadowprice.policies.pricing.measures import Measure, what_is_remembered
+from shadowprice.policies.pricing.measures import Measure, Measures, what_is_remembered
 
 Floats = NDArray[np.float64]
 
@@ -202,6 +202,25 @@ class ConstantsLearner:
             self._learn(job)
         return _differ(before, self.constants())
 
+    def learn_again(self, job: Job, position: int, measures: Measures) -> bool:
+        """Take a job of a set in that is gone through again and again, as `learn` does."""
+        before = self.constants()
+        self._take_in(job, self._measured(job, position, measures))
+        return _differ(before, self.constants())
+
+    def _measured(self, job: Job, position: int, measures: Measures) -> Measure | None:
+        """Return what a job of a set adds, worked out once."""
+        scale = self.pool.scale.tobytes()
+        known = measures.setdefault((*self._kind, scale), {})
+        if position not in known:
+            known[position] = self._measure(job)
+        return known[position]
+
+    @property
+    def _kind(self) -> tuple[object, ...]:
+        """What makes a difference to what a job adds, the pool apart."""
+        return self.carries, self.floor.kind, self.horizon, self.until, self.known
+
     def learn_all(self, jobs: Sequence[Job]) -> None:
         """Take the whole job set in.
 
@@ -213,18 +232,13 @@ class ConstantsLearner:
             self.learn(jobs)
             return
         at = memory.position
-        scale = self.pool.scale.tobytes()
-        key = (self.carries, self.floor.kind, self.horizon, self.until, self.known, scale)
+        key = (*self._kind, self.pool.scale.tobytes())
         if key not in memory.around:
             before, behind = self.copy(), self.copy()
-            measures = memory.measures.setdefault(key, {})
             for position, job in enumerate(jobs):
-                if position == at:
-                    continue
-                if position not in measures:
-                    measures[position] = self._measure(job)
-                learner = before if position < at else behind
-                learner._take_in(job, measures[position])
+                if position != at:
+                    learner = before if position < at else behind
+                    learner._take_in(job, self._measured(job, position, memory.measures))
             memory.around[key] = before, behind
         before, behind = memory.around[key]
         whole = before.copy()

@@ -42,6 +42,7 @@ class Measure(NamedTuple):
 
 
 Measures = dict[tuple[object, ...], dict[int, Measure | None]]
+"""What each job of a set adds, by what a learner prices and position."""
 
 
 class Remembered:

@@ -211,7 +211,8 @@ class Retracing:
         self._notice_terms()
         for position, job in coming:
             yield position, None
-            if policy.learn(job, self.view.ledger):
+            again = None if position == self._changed else (position, self._known.measures)
+            if policy.learn(job, self.view.ledger, again):
                 self._notice_terms()
             decision = self._decide(position, job)
             if isinstance(decision, Commit):
