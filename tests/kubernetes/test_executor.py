@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -242,32 +243,33 @@ def test_it_asks_for_what_its_role_says_and_for_nothing_else(
     own = {name: value for name, value in harness.settings.items() if name != "cgroup"}
     config = str(testbed.kubeconfig_of("shadowprice"))
 
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Executor, Told]]:
+        executor = create(
+            "kubernetes", ExecutorOptions(str(harness.path), "of-a-role", config, own)
+        )
+        await executor.open()
+        told = Told(executor)
+        try:
+            yield executor, told
+        finally:
+            await executor.close()
+            await told.end()
+
     async def life() -> None:
-        executor = create(
-            "kubernetes", ExecutorOptions(str(harness.path), "of-a-role", config, own)
-        )
-        await executor.open()
-        told = Told(executor)
-        await executor.start(spec("job", 1, POLITE, Share("one", 1), Share("two", 1)))
-        await told.one(Started, "job")
-        await ready(executor, "job")
-        await executor.stop(7, "job", 1)
-        assert (await told.one(Ended, "job")).ending is Ending.STOPPED
-        await executor.forget("job", 1)
-        await executor.discard("job")
-        await executor.start(spec("two", 1, POLITE))
-        await told.one(Started, "two")
-        await executor.close()
-        await told.end()
-        executor = create(
-            "kubernetes", ExecutorOptions(str(harness.path), "of-a-role", config, own)
-        )
-        await executor.open()
-        told = Told(executor)
-        await executor.stop(7, "two", 1)
-        await told.one(Ended, "two")
-        await executor.close()
-        await told.end()
+        async with opened() as (executor, told):
+            await executor.start(spec("job", 1, POLITE, Share("one", 1), Share("two", 1)))
+            await told.one(Started, "job")
+            await ready(executor, "job")
+            await executor.stop(7, "job", 1)
+            assert (await told.one(Ended, "job")).ending is Ending.STOPPED
+            await executor.forget("job", 1)
+            await executor.discard("job")
+            await executor.start(spec("two", 1, POLITE))
+            await told.one(Started, "two")
+        async with opened() as (executor, told):
+            await executor.stop(7, "two", 1)
+            await told.one(Ended, "two")
 
     asyncio.run(life())
     allowed = {

@@ -129,6 +129,7 @@ def test_what_a_lost_node_ran_goes_on_elsewhere_and_not_before(
         both = (Share("one", 1), Share("two", 1))
         line = f"echo $SHADOWPRICE_GENERATION >> {tmp_path}/began; echo ready; exec sleep 600"
         await executor.start(spec("job", 1, line, *both))
+        await told.one(Started, "job")  # both are: what did not begin is refused, not lost
         await ready(executor, "job")
         own.lose_server("two")
         assert await executor.start(spec("job", 2, "true")) == Receipt.BUSY

@@ -514,9 +514,13 @@ class KubernetesExecutor:
         part = entry.parts.get(process)
         if part is None or not part.began or entry.driver is None:
             return
-        with contextlib.suppress(ApiError, TimeoutError):
+        try:
             async with asyncio.timeout(LOOKING):
                 await entry.driver.follower(part).look()
+        except (ApiError, TimeoutError) as error:
+            # What was fetched before is given out all the same; the next reader asks again.
+            said = str(error) or f"no answer within {LOOKING:g} s"
+            log.warning("the log of %s of %r cannot be read now: %s", process, entry.job, said)
 
     async def observe(self) -> tuple[Observed, ...]:
         """Return what really runs, this executor's own generations and those of others."""
