@@ -279,15 +279,28 @@ def test_a_full_output_is_told(folder: Path) -> None:
     assert answer.stderr == "error: No space left on device; make room, or write elsewhere\n"
 
 
-def test_output_that_was_closed_beforehand_is_done_without(folder: Path) -> None:
-    for closing in (">&-", "2>&-", ">&- 2>&-"):
-        line = f'"$@" {closing}'
+def test_output_that_was_closed_beforehand_is_told_where_results_were_asked_for(
+    folder: Path,
+) -> None:
+    asked = ("policies", "fifo")
+    kept = (*SIMULATE, "--quiet", "--out", "run")
+    told = "error: the output was closed before all of it was written\n"
+    whatif = ("whatif", *SIMULATE[1:5], "-q", "-p", "fifo")
+    for words, closing, status, said in (
+        (asked, ">&-", 1, told),
+        (asked, "2>&-", 0, ""),
+        (asked, ">&- 2>&-", 1, ""),
+        ((*SIMULATE, "-q"), ">&-", 1, told),
+        ((*SIMULATE, "-o", "json"), ">&-", 1, told),
+        (whatif, ">&-", 1, told),
+        (kept, "2>&-", 0, ""),
+    ):
         answer = subprocess.run(
-            ["sh", "-c", line, "sh", *CALL, "policies", "fifo"],
+            ["sh", "-c", f'"$@" {closing}', "sh", *CALL, *words],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert answer.returncode == 0
-        assert answer.stderr == ""
+        assert (answer.returncode, answer.stderr) == (status, said), (words, closing)
+    assert Path("run/run.json").exists()
 
 
 def test_terminals_that_know_ascii_alone(folder: Path) -> None:

@@ -58,6 +58,18 @@ def _choices(annotation: object) -> list[str]:
     return [value for part in get_args(annotation) for value in _choices(part)]
 
 
+def complete_servers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the kinds of servers of the cluster that the line names, the last one unfinished."""
+    from shadowprice.core.errors import ShadowpriceError
+    from shadowprice.inputs.text import load_yaml
+
+    kinds: list[str] = []
+    with suppress(OSError, ShadowpriceError, TypeError, LookupError):
+        document = load_yaml(Path(str(ctx.params["cluster"])))
+        kinds = [str(entry["name"]) for entry in document["servers"] if "name" in entry]
+    return [f"{name}:" for name in _in_list(kinds, incomplete)]
+
+
 def complete_experiment(incomplete: str) -> list[str]:
     """Return the experiments whose name begins so."""
     from shadowprice.experiments.framework import experiments

@@ -174,7 +174,7 @@ def run() -> NoReturn:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # it was closed before the program began
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+            setattr(sys, name, _Closed(open(os.devnull, "wb"), encoding="utf-8"))  # noqa: PTH123, SIM115
         elif isinstance(stream, io.TextIOWrapper):
             # What a terminal cannot show is shown escaped, instead of ending the command.
             stream.reconfigure(errors="backslashreplace")
@@ -184,11 +184,30 @@ def run() -> NoReturn:
     if not sys.warnoptions:  # libraries' remarks to programmers say nothing to users
         warnings.simplefilter("ignore")
     status = main()
+    # A service goes on without a place for its remarks; what others were asked for is lost.
+    if not status and getattr(sys.stdout, "lost", False) and sys.argv[1:2] != ["serve"]:
+        status = _report(BrokenPipeError())
     try:
         _flush()
     except OSError:  # reported by then; the interpreter must not try once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(status)
+
+
+class _Closed(io.TextIOWrapper):
+    """In place of a stream that was closed before the program began: it forgets what it is told.
+
+    Attributes
+    ----------
+    lost : bool
+        Whether that was anything.
+    """
+
+    lost = False
+
+    def write(self, text: str) -> int:
+        self.lost = self.lost or bool(text)
+        return super().write(text)
 
 
 def _flush() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli import options as o
-from shadowprice.cli.completion import complete_policy
+from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import (
     Output,
     prepare_kernels,
@@ -40,6 +40,7 @@ def whatif(
             "gpu:2,net:1 together. May be given several times, each a cluster of its own.",
             rich_help_panel=o.WHAT,
             metavar="NAME:COUNT",
+            autocompletion=complete_servers,
         ),
     ] = None,
     remove: Annotated[
@@ -49,6 +50,7 @@ def whatif(
             help="Servers to take away, in the same way.",
             rich_help_panel=o.WHAT,
             metavar="NAME:COUNT",
+            autocompletion=complete_servers,
         ),
     ] = None,
     policy: Annotated[

@@ -55,6 +55,21 @@ def test_names_are_offered(words: str, some: list[str], tmp_path: Path) -> None:
     assert set(some) <= set(offered(words, tmp_path))
 
 
+def test_kinds_of_servers_of_the_cluster_are_offered(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "servers: [{name: gpu, capacity: {gpu: 8}}, {name: net, capacity: {cpu: 8}}]"
+    )
+    for option in ("--add", "--remove"):
+        line = f"shadowprice whatif -c c.yaml {option} "
+        assert offered(line, tmp_path) == ["gpu:", "net:"]
+        assert offered(f"{line}n", tmp_path) == ["net:"]
+        assert offered(f"{line}gpu:2,n", tmp_path) == ["gpu:2,net:"]
+        assert offered(f"shadowprice whatif {option} ", tmp_path) == []
+    for wrong in ("servers: 3", "servers: [{}, 4]", "servers: [", "[]"):
+        (tmp_path / "c.yaml").write_text(wrong)
+        assert offered("shadowprice whatif -c c.yaml --add ", tmp_path) == []
+
+
 def test_files_of_a_trace_are_offered(tmp_path: Path) -> None:
     (tmp_path / "lab.swf").write_text("", encoding="utf-8")
     (tmp_path / "labs").mkdir()
