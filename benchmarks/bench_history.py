@@ -60,7 +60,7 @@ def fill(folder: Path, jobs: int) -> None:
     text = json.dumps(job("x"))
     on = json.dumps([["gpu-0", 1, 0]])
     for first in range(0, jobs, 5_000):
-        rows, events, ran = [], [], []
+        rows, events, ran, paid = [], [], [], []
         for at in range(first, min(jobs, first + 5_000)):
             state, when = states[at % len(states)], now + at * second
             view = JobView(10 + at, f"old-{at}", f"tenant-{at % 20}", state, when, when)
@@ -93,6 +93,20 @@ def fill(folder: Path, jobs: int) -> None:
                     "ps": 0,
                 }
             )
+            for part, (entry, points) in enumerate((("debit", -8), ("refund", 8))):
+                paid.append(
+                    {
+                        "id": 2 * at + part + 1,
+                        "at": when,
+                        "tenant": view.tenant,
+                        "kind": entry,
+                        "points": points * 1_000_000,
+                        "balance": min(0, points) * 1_000_000,
+                        "job": view.name,
+                        "other": None,
+                        "note": "",
+                    }
+                )
             for part, kind in enumerate(("submitted", "admitted", "started", "finished")):
                 data = {"promise": 9, "slot": 1, "generation": 1, "placement": [["gpu-0", 1, 0]]}
                 data |= {"payoff": 1.0, "utility": 2.0, "cost": 1.0, "kept": True}
@@ -111,6 +125,7 @@ def fill(folder: Path, jobs: int) -> None:
             store.write(connection, tables.jobs.insert(), rows)
             store.write(connection, tables.events.insert(), events)
             store.write(connection, tables.generations.insert(), ran)
+            store.write(connection, tables.entries.insert(), paid)
     store.close()
 
 
@@ -173,7 +188,7 @@ def pages(folder: Path, policy: str, jobs: int) -> None:
         "jobs of a state": "/v1/jobs?state=cancelled&limit=100",
         "jobs of three states": "/v1/jobs?state=failed,refused,running&limit=100",
         "jobs of a tenant": "/v1/jobs?tenant=tenant-7&limit=100",
-        "jobs of tenant and state": "/v1/jobs?tenant=tenant-7&state=failed&limit=100",
+        "jobs of tenant and state": "/v1/jobs?tenant=tenant-8&state=failed&limit=100",
         "a state that is empty": "/v1/jobs?state=resizing&limit=100",
         "jobs from the middle": f"/v1/jobs?cursor={jobs // 2}&limit=100",
         "the oldest jobs": "/v1/jobs?cursor=110&limit=100",
@@ -197,6 +212,7 @@ def pages(folder: Path, policy: str, jobs: int) -> None:
         "its jobs": "/v1/comparison/jobs?limit=100",
         "tenants": "/v1/tenants",
         "a statement": "/v1/tenants/tenant-7/statement?back=0&limit=1000",
+        "100 of 10,000 entries": "/v1/tenants/tenant-7/statement?back=0&limit=100",
         "tokens": "/v1/tokens",
         "prices": "/v1/prices",
         "prices over 240 slots": "/v1/prices?slots=240",

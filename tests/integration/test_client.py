@@ -273,6 +273,10 @@ def test_login_keeps_only_what_works(
     monkeypatch.delenv("SHADOWPRICE_TOKEN")
     token = tmp_path / "token"
     token.write_text("sp_wrong\n")
+    token.chmod(0o640)
+    assert main(["login", address.url, "--token-file", str(token)]) == 2
+    assert capsys.readouterr().err.strip().endswith(f"run: chmod 600 {token}")
+    token.chmod(0o600)
     assert main(["login", address.url, "--token-file", str(token)]) in {1, 2}
     assert Servers.load().known == {}
     token.write_text(f"{address.token}\n")

@@ -13,7 +13,7 @@ import typer
 from shadowprice.cli.console import Output, print_json, stdout
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connected, tabled, when
 from shadowprice.cli.options import OutputOption
-from shadowprice.core.wording import escaped, json_safe
+from shadowprice.core.wording import escaped, json_safe, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -107,7 +107,8 @@ def _told(data: dict[str, Any]) -> str:
     reason = data.pop("reason", None)
     words = [f"{key}={_word(value)}" for key, value in data.items()]
     if reason:
-        words.append(str(reason.get("message", "") if isinstance(reason, dict) else reason))
+        why = reason.get("message", "") if isinstance(reason, dict) else reason
+        words.append(one_line(str(why)))
     return " ".join(words)
 
 

@@ -99,6 +99,8 @@ def _token(file: Path | None) -> str:
     if file is not None:
         from shadowprice.inputs.text import read_text
 
+        if file.is_file() and file.stat().st_mode & 0o077:
+            raise InputError(Fault(str(file), "can be read by others", f"run: chmod 600 {file}"))
         return read_text(file)
     if sys.stdin.isatty():
         return str(typer.prompt("Token", hide_input=True))

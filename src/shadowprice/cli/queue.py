@@ -22,6 +22,7 @@ from shadowprice.cli.live import (
 )
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,10 +46,17 @@ def rows_of(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
             job.ps,
             percent(job),
             when(job.promise, now),
-            short(job.servers) if job.servers and job.open else f"({job.why})" if job.why else "",
+            _where(job),
         )
         for job in jobs
     ]
+
+
+def _where(job: Job) -> str:
+    """Return where a job runs, or why it does not."""
+    if job.servers and job.open:
+        return short(job.servers)
+    return f"({one_line(job.why)})" if job.why else ""
 
 
 def queue(

@@ -23,6 +23,7 @@ from shadowprice.cli.live import (
 )
 from shadowprice.cli.options import OutputOption, QuietOption
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import one_line
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceError
@@ -124,7 +125,7 @@ def submit(
                 job.state,
                 when(job.completion if not job.open else job.promise),
                 number(job.payoff),
-                job.why,
+                one_line(job.why),
             )
             for job in taken
         ]
@@ -251,8 +252,9 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     yield "progress", f"{percent(job)}  ({job.progress:,.0f} of {job.required:,.0f} mini-batches)"
     where = f" on {', '.join(job.servers)}" if job.servers else ""
     if job.workers:
+        workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
         ps = f", {job.ps} parameter servers" if job.ps else ""
-        yield "runs", f"{job.workers} workers{ps}{where}, generation {job.generation}"
+        yield "runs", f"{workers}{ps}{where}, generation {job.generation}"
     if job.utility is not None:
         yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
     yield "speed", _speed(job)
@@ -261,14 +263,14 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
         rest = f"{number(back)} came back" if back is not None else f"{number(used)} used so far"
         yield "points", f"{number(job.points.get('price'))} paid, {rest}"
     yield "failures", job.failures or ""
-    yield "reason", job.why
+    yield "reason", one_line(job.why)
 
 
 def _speed(job: Job) -> str:
     """Return where what is believed of a job's speed comes from; empty where it is as stated."""
     told = job.speed or {}
     measured = ", ".join(map(str, told.get("measured") or ()))
-    known = f"measured with {measured} workers" if measured else ""
+    known = f"measured with {measured} worker{'' if measured == '1' else 's'}" if measured else ""
     if told.get("from") != "family":
         return known
     return f"estimated from the family {told.get('family')}; {known or 'not measured yet'}"

@@ -31,6 +31,11 @@ def shown(value: object) -> str:
     return repr(cut) if isinstance(value, str) else cut
 
 
+def one_line(text: str) -> str:
+    """Return a text of several lines as one, such as a cause with the last lines of a log."""
+    return " | ".join(line for part in text.splitlines() if (line := part.strip()))
+
+
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name most like a wrong one, None where none is or the search is too long.
 

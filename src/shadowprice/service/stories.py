@@ -6,49 +6,91 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from shadowprice.core.wording import escaped
+from shadowprice.core.wording import escaped, one_line
 
 
 def told_line(entry: Mapping[str, Any]) -> str:
     """Return an entry of a job's story as a line for people."""
-    data = entry["data"]
-    slot = f"slot {data['promise']}" if data.get("promise") is not None else ""
+    kind, data = entry["kind"], entry["data"]
     reason = data.get("reason")
-    why = reason.get("message", "") if isinstance(reason, Mapping) else str(reason or "")
-    match entry["kind"]:
+    why = one_line(str(reason.get("message", "") if isinstance(reason, Mapping) else reason or ""))
+    text = _decided(kind, data, why) or _ran(kind, data, f": {why}" if why else "")
+    return escaped(text or _changed(kind, data, why))
+
+
+def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:
+    """Return what a decision says, None where it is none."""
+    slot = f"slot {data['promise']}" if data.get("promise") is not None else ""
+    match kind:
         case "admitted":
             worth = (
                 f", worth {data['utility']:.6g} for {data['cost']:.6g}"
                 if data.get("utility") is not None and data.get("cost") is not None
                 else ""
             )
-            text = f"admitted{f', promised by the end of {slot}' if slot else ''}{worth}"
+            return f"admitted{f', promised by the end of {slot}' if slot else ''}{worth}"
         case "standby":
-            text = f"waits: {data.get('message', '')}"
+            return f"waits: {data.get('message', '')}"
         case "refused" | "given-up":
-            text = f"{entry['kind']}: {why}"
+            return f"{kind}: {why}"
         case "moved":
-            text = f"promise moved from slot {data.get('before')} to {slot}: {why}"
+            return f"promise moved from slot {data.get('before')} to {slot}: {why}"
         case "broken":
-            text = f"promise for slot {data.get('before')} taken back: {why}"
+            return f"promise for slot {data.get('before')} taken back: {why}"
+        case "rescheduled":
+            later = "later" if data["seconds"] > 0 else "earlier"
+            return f"promise is {abs(data['seconds']):.6g} s {later} on the clock: {data['why']}"
+    return None
+
+
+def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
+    """Return what became of a generation, None where it is about something else."""
+    if kind == "finished":
+        kept = {True: ", as promised", False: ", later than promised", None: ""}[data["kept"]]
+        return f"finished{kept}; earned {data['utility']:.6g}"
+    if "generation" not in data:
+        return None
+    generation = f"generation {data['generation']}"
+    match kind:
         case "started" | "resized":
             on = ", ".join(
                 f"{server} ({workers}+{ps})" for server, workers, ps in data["placement"]
             )
-            text = f"{entry['kind']} as generation {data['generation']} on {on}"
-        case "finished":
-            kept = {True: ", as promised", False: ", later than promised", None: ""}[data["kept"]]
-            text = f"finished{kept}; earned {data['utility']:.6g}"
-        case "debited" | "refunded" as kind:
+            return f"{kind} as {generation} on {on}"
+        case "running":
+            return f"{generation} runs"
+        case "stopped":
+            return f"{generation} stopped from slot {data['slot']} on"
+        case "retrying":
+            return f"{generation} failed, and is tried again{because}"
+        case "failed":
+            return f"failed with {generation}{because}"
+        case "lost":
+            return f"{generation} was lost, through no fault of the job{because}"
+        case "start-failed":
+            return f"{generation} could not be started{because}"
+        case "ended":
+            code = "" if data["code"] is None else f" with status {data['code']}"
+            return f"{generation} ended{code}{because}"
+    return None
+
+
+def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
+    """Return what is known of the job, or paid for it, since then."""
+    match kind:
+        case "debited" | "refunded":
             what = "paid" if kind == "debited" else "given back"
-            text = f"{data['points']:.6g} points {what}, {data['held']:.6g} left"
+            return f"{data['points']:.6g} points {what}, {data['held']:.6g} left"
+        case "revised":
+            return f"revised: {', '.join(data['changes'])}"
+        case "remeasured" if "restart" in data:
+            return f"measured: a move costs {data['restart']:.3g} s; planned by that from now on"
         case "remeasured" if "workers" in data:
-            text = (
-                f"measured with {data['workers']} workers: {data['factor']:.3g} times as fast as "
+            workers = "1 worker" if data["workers"] == 1 else f"{data['workers']} workers"
+            return (
+                f"measured with {workers}: {data['factor']:.3g} times as fast as "
                 "was believed; planned by that from now on"
             )
-        case kind:
-            rest = {key: value for key, value in data.items() if key != "reason"}
-            more = f" {json.dumps(rest)}" if rest else ""
-            text = f"{kind}{more}{f': {why}' if why else ''}"
-    return escaped(text)
+    rest = {key: value for key, value in data.items() if key != "reason"}
+    more = f" {json.dumps(rest)}" if rest else ""
+    return f"{kind}{more}{f': {why}' if why else ''}"

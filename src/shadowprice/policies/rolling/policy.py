@@ -396,7 +396,10 @@ class Rolling(Reactive[RollingParameters]):
     def _mend(self, row: int) -> Promise:
         """Return a new promise for a job whose old one cannot be kept, or take it back."""
         name = self._book.name(row)
-        why = "servers were lost, or the work is more than was stated"
+        why = (
+            "less was done than was planned: servers were lost, a start was late or failed, or the "
+            "work is more than was stated"
+        )
         found = self._planner.offer(row, np.zeros(2))
         if found is None or not self._planner.take(row, found):
             return Promise(name, None, message=f"{why}: it waits")

@@ -216,7 +216,7 @@ const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: 
 /** Where what is believed of a job's speed comes from, as a tile; none where it is as its owner stated. */
 function speed(told) {
   const measured = told?.measured ?? [];
-  const known = measured.length ? `measured with ${measured.map((one) => number(one)).join(", ")} workers` : "not measured yet";
+  const known = measured.length ? `measured with ${measured.map((one) => number(one)).join(", ")} worker${measured.length === 1 && measured[0] === 1 ? "" : "s"}` : "not measured yet";
   if (told?.from === "family") return [tile("Speed", "estimated", `from the family ${shown(told.family)}; ${known}`)];
   return measured.length ? [tile("Speed", "measured", known)] : [];
 }

@@ -55,7 +55,7 @@ export class StatementView {
       tile("Holds", number(account.held), `of ${number(budget.points)} every ${budget.period}`),
       tile("In open jobs", number(account.in_jobs), "paid, and not used yet"),
       tile("Spent", number(account.spent), `${percent(budget.points ? account.spent / budget.points : 0)} of a period's points`),
-      tile("Next period", when(account.ends, { brief: true }), [element("span", { "data-moment": account.ends }, ""), budget.carry === "all" ? ", all is kept" : budget.carry ? `, ${number(budget.carry)} are kept at most` : ", what is left expires"]))
+      tile("Next period", when(account.ends, { brief: true }), [element("span", { "data-moment": account.ends }, ""), element("span", {}, budget.carry === "all" ? "all is kept" : budget.carry ? `${number(budget.carry)} are kept at most` : "what is left expires")]))
       : note("info", element("p", {}, `${shown(this.name)} has no budget: it spends without limit.`)));
     swap(this.tools, budget ? chips("Which entries", SPANS, this.span, (span) => this.choose(span)) : null);
     this.drawChart(told);
