@@ -26,18 +26,21 @@ GREEN = COLOURS["astraea"]
 
 
 def _times(settings: Settings, points: list[tuple[int, int]]) -> pl.DataFrame:
-    """Return the time of whole runs, and of deciding per job, by (jobs, servers)."""
+    """Return the time of whole runs, and of deciding per job, by preset and (jobs, servers)."""
     warm = STATED.cluster(USERS, 20, 64)
     STATED.run("astraea", warm, STATED.draw(warm, 20, settings.seed)[0])  # compiles
     rows = []
-    for done, (count, servers) in enumerate(points):
-        settings.progress(done, len(points), f"{count} jobs, {servers} servers")
-        cluster = STATED.cluster(USERS, servers, HORIZON)
+    cases = list(product(PRESETS, points))
+    for done, (preset, (count, servers)) in enumerate(cases):
+        settings.progress(done, len(cases), f"{preset}: {count} jobs, {servers} servers")
+        setting = PRESETS[preset]
+        cluster = setting.cluster(USERS, servers, HORIZON)
         for trial in range(trials_of(settings)):
-            drawn, source = STATED.draw(cluster, count, settings.seed + trial)
-            outcome = STATED.run("astraea", cluster, drawn)
+            drawn, source = setting.draw(cluster, count, settings.seed + trial)
+            outcome = setting.run("astraea", cluster, drawn)
             rows.append(
                 {
+                    "preset": preset,
                     "jobs": count,
                     "servers": servers,
                     "seconds": outcome.seconds,
@@ -45,7 +48,7 @@ def _times(settings: Settings, points: list[tuple[int, int]]) -> pl.DataFrame:
                     "arrivals": source,
                 }
             )
-    keys = ("jobs", "servers", "arrivals")
+    keys = ("preset", "jobs", "servers", "arrivals")
     return pl.DataFrame(rows).group_by(keys, maintain_order=True).mean()
 
 
@@ -63,11 +66,14 @@ def measure_fig10(settings: Settings) -> Tables:
 
 def _draw_times(tables: Tables, figure: Figure, axis: str) -> None:
     left, right = figure.subplots(1, 2)
-    table = tables["time"].sort(axis)
-    left.plot(table[axis], table["seconds"], "o-", color=GREEN)
+    for preset, setting in PRESETS.items():
+        table = tables["time"].filter(pl.col("preset") == preset).sort(axis)
+        look = {"color": setting.colour, "label": setting.title}
+        left.plot(table[axis], table["seconds"], "o-", **look)
+        right.plot(table[axis], table["deciding_ms_per_job"], "o-", **look)
     left.set(xlabel=axis, ylabel="seconds", title="Simulating the whole workload", ylim=(0, None))
-    right.plot(table[axis], table["deciding_ms_per_job"], "o-", color=GREEN)
     right.set(xlabel=axis, ylabel="milliseconds", title="Deciding, per job", ylim=(0, None))
+    left.legend()
 
 
 def draw_fig9(tables: Tables, figure: Figure) -> None:
