@@ -1,9 +1,9 @@
-"""Minimum satisfactory shares and the marginal return of spare GPUs, as in ElasticFlow.
+"""Minimum satisfactory shares of a pool and the marginal return of spare GPUs, as in ElasticFlow.
 
 Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning"
-(ASPLOS 2023), Algorithms 1 and 2. A cluster is a pool: sums of resources in every slot. Where
-every worker takes the same and servers hold a whole number of them, a sum that suffices can be
-placed; elsewhere the placement decides.
+(ASPLOS 2023), Algorithms 1 (`shares`) and 2. A cluster is a pool: sums of resources in every slot.
+Where every worker takes the same and servers hold a whole number of them, a sum that suffices can
+be placed; elsewhere the placement decides.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.reactive.shares import NOTHING, completes, least_ceiling
 
 Integers = NDArray[np.int64]
 Levels = NDArray[np.int16]
 
-NOTHING = -1
-"""Level of a job that stands still."""
-
 NO_CHANGE = 1 << 60
+
+_LOOK = 64
+"""Slots looked at first: jobs whose deadlines are far end long before."""
 
 
 @kernel
@@ -37,6 +38,22 @@ def _take(free: Integers, slot: int, demand: Integers, sign: int) -> None:
 
 
 @kernel
+def _room(free: Integers, slot: int, demand: Integers, low: int, high: int) -> int:
+    """Return the highest level up to ``high`` that finds room in a slot, where ``low`` does.
+
+    A level takes of every column at least what the one below it takes.
+    """
+    probe = high  # most often it does
+    while low < high:
+        if _fits(free, slot, demand[probe]):
+            low = probe
+        else:
+            high = probe - 1
+        probe = (low + high + 1) // 2
+    return low
+
+
+@kernel
 def progressive_filling(
     free: Integers,
     demand: Integers,
@@ -46,11 +63,10 @@ def progressive_filling(
     first: int,
     last: int,
     plan: Levels,
+    begins: Integers,
+    room: Integers,
 ) -> int:
     """Plan a job with the fewest workers at once that complete it in time (Algorithm 1).
-
-    In every slot the job has the most workers, up to its ceiling, that find room; the smallest
-    ceiling that completes the work wins.
 
     Parameters
     ----------
@@ -68,6 +84,10 @@ def progressive_filling(
         Slots, counted from now, that it may use; both included.
     plan : ndarray of int16, shape (slots,)
         Filled with levels from ``first`` to the completion; what it holds beyond means nothing.
+    begins : ndarray of int64, shape (slots + 1,)
+        0, 1, 2, ...: every slot is an interval of its own.
+    room : ndarray of int64, shape (slots,)
+        Scratch space.
 
     Returns
     -------
@@ -75,23 +95,53 @@ def progressive_filling(
         Slot in which it completes; -1 where there is no plan.
     """
     slots = last - first + 1
-    for ceiling in range(levels):
-        if gains[ceiling] < left and slots < -(-left // gains[ceiling]):
-            continue  # not even with nobody else there
-        missing = left
-        for slot in range(first, last + 1):
-            level = ceiling
-            while level >= 0 and not _fits(free, slot, demand[level]):
-                level -= 1
-            plan[slot] = level
-            if level >= 0:
-                missing -= gains[level]
-                if missing <= 0:
-                    for taken in range(first, slot + 1):
-                        if plan[taken] >= 0:
-                            _take(free, taken, demand[plan[taken]], 1)
-                    return slot
-    return -1
+    bottom = 0  # the least with which it completes with nobody else there
+    while bottom < levels and (left + gains[bottom] - 1) // gains[bottom] > slots:
+        bottom += 1
+    if bottom == levels:
+        return -1
+    starts, known, top, done = begins[first:], 0, bottom, -1
+    while known < slots and done < 0:
+        until = min(slots, max(_LOOK, 2 * known))
+        for at in range(known, until):
+            if _fits(free, first + at, demand[top]):  # most often it does
+                room[at] = top
+            else:
+                room[at] = _room(free, first + at, demand, NOTHING, top - 1)
+        known = until
+        done = completes(starts, known, room, gains, top, left, first + known)
+    if done < 0:
+        every, more = np.arange(levels), 1
+        while done < 0 and top < levels - 1:
+            # There may be more room where there was as much as was looked for.
+            below, top = top, min(top + more, levels - 1)
+            for at in range(slots):
+                if room[at] != below:
+                    continue
+                if _fits(free, first + at, demand[top]):
+                    room[at] = top
+                else:
+                    room[at] = _room(free, first + at, demand, below, top - 1)
+            ceilings = every[below + 1 : top + 1]
+            found, done = least_ceiling(
+                starts, slots, room, gains, ceilings, len(ceilings), left, last + 1
+            )
+            more *= 2
+            if done >= 0:
+                top = ceilings[found]
+    for slot in range(first, done + 1):
+        level = min(top, room[slot - first])
+        plan[slot] = level
+        if level >= 0:
+            _take(free, slot, demand[level], 1)
+    return done
+
+
+@kernel
+def _scratch(plan: Levels) -> tuple[Integers, Integers]:
+    """Return what `progressive_filling` wants besides, for plans of so many slots."""
+    slots = plan.shape[1]
+    return np.arange(slots + 1), np.empty(slots, dtype=np.int64)
 
 
 @kernel
@@ -129,13 +179,15 @@ def satisfy(
     bool
         Whether all have one.
     """
+    begins, room = _scratch(plan)
     every = True
     for row in order:
         ends[row] = -1
         if last[row] >= 0:
             ends[row] = progressive_filling(
-                free, demand[row], gains[row], levels[row], left[row], 0, last[row], plan[row]
-            )
+                free, demand[row], gains[row], levels[row], left[row], 0, last[row], plan[row],
+                begins, room,
+            )  # fmt: skip
         if ends[row] < 0:
             every = False
             if stop:
@@ -156,6 +208,8 @@ def _later(
     last: Integers,
     ends: Integers,
     trial: Levels,
+    begins: Integers,
+    room: Integers,
 ) -> int:
     """Return the GPU-time that a job needs after the first slot if it has a level in it.
 
@@ -171,7 +225,7 @@ def _later(
     if last[row] < 1:
         return -1
     end = progressive_filling(
-        free, demand[row], gains[row], levels[row], missing, 1, last[row], trial
+        free, demand[row], gains[row], levels[row], missing, 1, last[row], trial, begins, room
     )
     if end < 0:
         return -1
@@ -219,6 +273,7 @@ def deal_spare(
     extra = np.ones(count, dtype=np.int64)
     open_ = np.zeros(count, dtype=np.bool_)
     trial = np.empty(plan.shape[1], dtype=np.int16)
+    begins, room = _scratch(plan)
     for n in range(count):
         row = rows[n]
         now[row] = plan[row, 0] if ends[row] >= 0 else NOTHING
@@ -249,11 +304,13 @@ def deal_spare(
                 dirty[n] = False
                 _put(free, row, demand, ends, plan, -1)
                 before = _later(
-                    free, row, level, demand, gains, levels, width, left, last, ends, trial
-                )
+                    free, row, level, demand, gains, levels, width, left, last, ends, trial,
+                    begins, room,
+                )  # fmt: skip
                 after = _later(
-                    free, row, level + 1, demand, gains, levels, width, left, last, ends, trial
-                )
+                    free, row, level + 1, demand, gains, levels, width, left, last, ends, trial,
+                    begins, room,
+                )  # fmt: skip
                 _put(free, row, demand, ends, plan, 1)
                 had_width = width[row, level] if level >= 0 else 0
                 extra[n] = max(width[row, level + 1] - had_width, 1)
@@ -279,8 +336,9 @@ def deal_spare(
             missing = left[row] - gains[row, level + 1]
             if missing > 0:
                 ends[row] = progressive_filling(
-                    free, demand[row], gains[row], levels[row], missing, 1, last[row], plan[row]
-                )
+                    free, demand[row], gains[row], levels[row], missing, 1, last[row], plan[row],
+                    begins, room,
+                )  # fmt: skip
 
 
 @kernel

@@ -2,7 +2,7 @@
 
 A job's *ceiling* is the most workers it takes in any slot; where fewer find room it runs with
 fewer. The least ceiling with which it completes by a slot is ElasticFlow's minimum satisfactory
-share (Gu et al., ASPLOS 2023), here over several resources, kinds of servers, parameter servers,
+share (`reactive.shares`), here over several resources, kinds of servers, parameter servers,
 and curves of any shape: ceilings lie on the upper hull of the curve, so that a job never runs
 with a number of workers that wastes them while a better one has room.
 """
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.reactive.shares import completes, least_ceiling
 from shadowprice.kernels.reactive.worth import Worths, worth
 from shadowprice.kernels.revision.timeline import (
     SERVERS,
@@ -219,49 +220,6 @@ def rooms(line: Timeline, jobs: Jobs, row: int, end: int, shared: bool, room: In
 
 
 @kernel
-def completes(
-    line: Timeline, jobs: Jobs, row: int, ceiling: int, left: int, end: int, room: Ints
-) -> int:
-    """Return the slot in which a job completes under a ceiling, -1 if not before ``end``."""
-    top = jobs.hull[row, ceiling]
-    k = 0
-    while line.start[k] < end:
-        level = min(top, room[k])
-        if level >= 0 and jobs.sure[row, level] > 0:
-            gain = jobs.sure[row, level]
-            slots = min(line.start[k + 1], end) - line.start[k]
-            needed = (left + gain - 1) // gain
-            if needed <= slots:
-                return int(line.start[k] + needed - 1)
-            left -= slots * gain
-        k += 1
-        if k == line.used[0]:
-            break
-    return -1
-
-
-@kernel
-def least_ceiling(
-    line: Timeline, jobs: Jobs, row: int, left: int, end: int, room: Ints
-) -> tuple[int, int]:
-    """Return the least ceiling that completes before ``end`` and that slot; -1, -1 for none."""
-    high = jobs.hulls[row] - 1
-    done = completes(line, jobs, row, high, left, end, room)
-    if done < 0:
-        return -1, -1
-    low = 0
-    while low < high:
-        middle = (low + high) // 2
-        slot = completes(line, jobs, row, middle, left, end, room)
-        if slot >= 0:
-            high = middle
-            done = slot
-        else:
-            low = middle + 1
-    return high, done
-
-
-@kernel
 def last_level(line: Timeline, jobs: Jobs, row: int, ceiling: int, done: int, room: Ints) -> int:
     """Return the least level that completes a plan in its last slot: fewer workers may do there."""
     top = jobs.hull[row, ceiling]
@@ -461,8 +419,11 @@ def lay_out(
     for n in range(len(order)):
         row = order[n]
         end = promise[row] + 1
-        rooms(line, jobs, row, end, shared, room)
-        ceiling, done = least_ceiling(line, jobs, row, jobs.left[row], end, room)
+        known = rooms(line, jobs, row, end, shared, room)
+        ceiling, done = least_ceiling(
+            line.start, known, room, jobs.sure[row], jobs.hull[row], jobs.hulls[row],
+            jobs.left[row], end,
+        )  # fmt: skip
         if ceiling < 0 or not enter(line, jobs, row, ceiling, done, room, steps, log):
             failed[failures] = row
             failures += 1
@@ -508,9 +469,9 @@ def offer(
     if last < now:
         return best
     left = jobs.left[row]
-    rooms(line, jobs, row, last + 1, shared, room)
-    top = jobs.hulls[row] - 1
-    earliest = completes(line, jobs, row, top, left, last + 1, room)
+    known = rooms(line, jobs, row, last + 1, shared, room)
+    begins, sure, hull, hulls = line.start, jobs.sure[row], jobs.hull[row], jobs.hulls[row]
+    earliest = completes(begins, known, room, sure, hull[hulls - 1], left, last + 1)
     if earliest < 0:
         return best
     first_worth = utility(jobs, row, earliest)
@@ -529,7 +490,7 @@ def offer(
         if end == tried:
             continue
         tried = end
-        ceiling, done = least_ceiling(line, jobs, row, left, end + 1, room)
+        ceiling, done = least_ceiling(begins, known, room, sure, hull, hulls, left, end + 1)
         if ceiling < 0:
             continue
         value = utility(jobs, row, done)

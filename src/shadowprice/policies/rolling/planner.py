@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
+from shadowprice.kernels.reactive.shares import completes
 from shadowprice.kernels.revision.plans import (
     Log,
     Steps,
-    completes,
     enter,
     lay_out,
     lay_out_again,
@@ -302,9 +302,11 @@ class Planner:
         """Return the first slot in which a job could complete beside the layout, worth or not."""
         jobs = self._book.jobs
         line, final = self._current.line, self._book.final
-        rooms(line, jobs, row, final + 1, self.shared, self._room)
-        top = int(jobs.hulls[row]) - 1
-        done = completes(line, jobs, row, top, jobs.left[row], final + 1, self._room)
+        known = rooms(line, jobs, row, final + 1, self.shared, self._room)
+        top = jobs.hull[row, jobs.hulls[row] - 1]
+        done = completes(
+            line.start, known, self._room, jobs.sure[row], top, jobs.left[row], final + 1
+        )
         return None if done < 0 else int(done)
 
     def _offer(self, layout: Layout, row: int, price: Floats) -> Offer | None:

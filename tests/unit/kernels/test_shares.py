@@ -1,0 +1,93 @@
+"""Minimum satisfactory shares of pools and of intervals against lists of slots."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shadowprice.kernels.reactive.satisfactory import progressive_filling
+from shadowprice.kernels.reactive.shares import completes, least_ceiling
+from tests.oracles.elasticflow import share
+
+SLOTS = 300
+
+
+def test_a_pool_s_share_is_the_one_of_lists() -> None:
+    kinds = [_compare(np.random.default_rng(seed)) for seed in range(200)]
+    # Of every kind there are some, and of those that end beyond what is looked at first.
+    assert {kind for kind, _ in kinds} == {"none", "fewest", "between", "most"}
+    assert {"fewest", "between", "most"} == {kind for kind, end in kinds if end > 64}
+
+
+def _compare(rng: np.random.Generator) -> tuple[str, int]:
+    """Hold one drawn job to the lists; return what its share is, and where it ends."""
+    levels = int(rng.integers(2, 9))
+    # Two columns; the second asks for nothing more at some levels, as parameter servers do.
+    demand = np.cumsum(rng.integers((1, 0), (4, 2), (levels, 2)), axis=0)
+    gains = np.cumsum(rng.integers(1, 30, levels))
+    free = rng.integers(0, 2 * int(demand.max()), (SLOTS, 2))
+    first, last = int(rng.integers(0, 2)), int(rng.integers(1, SLOTS))
+    # From a slot's work to more than there is time for.
+    left = int(gains[-1] * (last + 1) ** rng.uniform(0.0, 1.1)) + 1
+    highest = {
+        slot: sum(bool((row <= free[slot]).all()) for row in demand)
+        for slot in range(first, last + 1)
+    }
+    curve = [(level + 1, int(gain)) for level, gain in enumerate(gains)]
+    expected = share(highest, curve, left, first, last)
+
+    plan = np.full(SLOTS, 99, dtype=np.int16)
+    begins, room = np.arange(SLOTS + 1), np.empty(SLOTS, dtype=np.int64)
+    after = free.copy()
+    end = progressive_filling(after, demand, gains, levels, left, first, last, plan, begins, room)
+    if expected is None:
+        assert end == -1
+        assert (after == free).all()
+        return "none", end
+    assert end == max(expected)
+    ran = {slot: plan[slot] + 1 for slot in range(first, end + 1) if plan[slot] >= 0}
+    assert ran == expected
+    for slot, workers in expected.items():
+        free[slot] -= demand[workers - 1]
+    assert (after == free).all()
+    ceiling = max(expected.values())
+    return {1: "fewest", levels: "most"}.get(ceiling, "between"), end
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count, levels = int(rng.integers(1, 12)), int(rng.integers(1, 7))
+    begins = 50 + np.concatenate(([0], np.cumsum(rng.integers(1, 30, count))))
+    room = rng.integers(-1, levels, count)
+    # Nothing is sure of a slot in which a job restarts for long: 0.
+    gains = np.cumsum(rng.integers(0, 20, levels))
+    ceilings = np.flatnonzero(rng.random(levels) < 0.6)
+    ceilings = ceilings if len(ceilings) else np.array([levels - 1])
+    lengths = np.diff(begins)
+    end = int(rng.integers(50, begins[-1] + 2))
+    left = int(rng.integers(1, max(2, int(gains[-1] * lengths.sum()))))
+    slots = np.arange(begins[0], begins[-1] + 1)
+    each = np.repeat(room, lengths)
+    by_intervals = least_ceiling(
+        begins, count, room, gains, ceilings, len(ceilings), left, end
+    )  # fmt: skip
+    by_slots = least_ceiling(
+        slots, len(each), each, gains, ceilings, len(ceilings), left, end
+    )  # fmt: skip
+    assert by_intervals == by_slots
+
+    def one_by_one(top: int) -> int:
+        missing = left
+        for slot, most in zip(slots, each, strict=False):
+            level = min(top, most)
+            missing -= gains[level] if slot < end and level >= 0 else 0
+            if missing <= 0:
+                return int(slot)
+        return -1
+
+    done = [one_by_one(top) for top in ceilings]
+    for top, slot in zip(ceilings, done, strict=True):
+        assert completes(begins, count, room, gains, top, left, end) == slot
+    kept = [at for at, slot in enumerate(done) if slot >= 0]
+    assert by_intervals == ((kept[0], done[kept[0]]) if kept else (-1, -1))
