@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import polars as pl
@@ -16,24 +18,39 @@ from tests.hostile.commands import commands
 CALL = "from shadowprice.cli.main import run; run()"
 
 
-def offered(words: str, folder: Path) -> list[str]:
-    """Return what bash would be offered at the end of a line."""
-    parts = words.split(" ")
-    environment = os.environ | {
+def asked(words: str) -> dict[str, str]:
+    """Return the environment in which bash asks for the end of a line."""
+    return {
         "_SHADOWPRICE_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
-        "COMP_CWORD": str(len(parts) - 1),
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.argv[0] = 'shadowprice'; {CALL}"],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert not done.stderr
-    return done.stdout.split()
+
+
+def offered(words: str, folder: Path) -> list[str]:
+    """Return what bash would be offered at the end of a line, without a process for each."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name, value in asked(words).items():
+            patch.setenv(name, value)
+        patch.chdir(folder)
+        assert main([]) == 0
+    assert not err.getvalue()
+    return out.getvalue().split()
+
+
+def test_a_shell_is_offered_what_tests_see(tmp_path: Path) -> None:
+    for words in ("shadowprice simulate -p oa", "shadowprice explain nowhere re"):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.argv[0] = 'shadowprice'; {CALL}"],
+            env=os.environ | asked(words),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert not done.stderr
+        assert done.stdout.split() == offered(words, tmp_path)
 
 
 @pytest.mark.parametrize(
