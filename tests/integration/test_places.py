@@ -283,24 +283,19 @@ def test_output_that_was_closed_beforehand_is_told_where_results_were_asked_for(
     folder: Path,
 ) -> None:
     asked = ("policies", "fifo")
-    kept = (*SIMULATE, "--quiet", "--out", "run")
     told = "error: the output was closed before all of it was written\n"
-    whatif = ("whatif", *SIMULATE[1:5], "-q", "-p", "fifo")
     for words, closing, status, said in (
-        (asked, ">&-", 1, told),
         (asked, "2>&-", 0, ""),
         (asked, ">&- 2>&-", 1, ""),
-        ((*SIMULATE, "-q"), ">&-", 1, told),
-        ((*SIMULATE, "-o", "json"), ">&-", 1, told),
-        (whatif, ">&-", 1, told),
-        (kept, "2>&-", 0, ""),
+        ((*SIMULATE, "--out", "run"), ">&-", 1, told),
+        (("whatif", *SIMULATE[1:5], "-q", "-p", "fifo", "-o", "json"), ">&-", 1, told),
     ):
         answer = subprocess.run(
             ["sh", "-c", f'"$@" {closing}', "sh", *CALL, *words],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (answer.returncode, answer.stderr) == (status, said), (words, closing)
-    assert Path("run/run.json").exists()
+    assert Path("run/run.json").exists(), "what goes to files goes there"
 
 
 def test_terminals_that_know_ascii_alone(folder: Path) -> None:
