@@ -336,21 +336,32 @@ def live_and_die(folder: Path, policy: str, waiting: int, events: int) -> None:
         at += 1
         if at > waiting and at % 20 == 0:
             clock.at += SECONDS * SECOND
-            truth.commit([Edge(virtual=True)])
-    print(json.dumps({"open": len(truth.views), "events": truth.engine.sequence - first}))
+            [began] = truth.commit([Edge(virtual=True)]).answers
+            assert began is True, began
+    slots = truth.engine.slot
+    print(
+        json.dumps(
+            {"open": len(truth.views), "events": truth.engine.sequence - first, "slots": slots}
+        )
+    )
     sys.stdout.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def recovery(folder: Path, policy: str, jobs: int, waiting: int, events: int) -> None:
     """Start after ``kill -9``, with a long history."""
-    with serving(folder, policy) as server:
+    # Slots are counted from a service's first start, and those of the killed one lie in the past.
+    before, folder = folder / "before", folder / "killed"
+    before.mkdir()
+    folder.mkdir()
+    with serving(before, policy) as server:
         print(f"a start with nothing: {server.started:.2f} s, {server.cpu():.2f} s of CPU")
-    fill(folder, jobs)
-    with serving(folder, policy) as server:
+    fill(before, jobs)
+    with serving(before, policy) as server:
         print(
             f"  with {jobs:,} jobs of history: {server.started:.2f} s, {server.cpu():.2f} s of CPU"
         )
+    fill(folder, jobs)
     words = [sys.executable, "-m", "benchmarks.bench_history", "live-and-die"]
     words += ["--folder", str(folder), "--policy", policy]
     lived = subprocess.run(
@@ -363,8 +374,8 @@ def recovery(folder: Path, policy: str, jobs: int, waiting: int, events: int) ->
     known = json.loads(lived.stdout)
     with serving(folder, policy) as server:
         print(
-            f"  and {known['events']:,} events of one that was killed, {known['open']:,} jobs "
-            f"open: {server.started:.2f} s, {server.cpu():.2f} s of CPU"
+            f"  and {known['events']:,} events ({known['slots']} slots) of one that was killed, "
+            f"{known['open']:,} jobs open: {server.started:.2f} s, {server.cpu():.2f} s of CPU"
         )
         told = ask(server, "/v1/jobs?state=admitted,standby,running,resizing,pending&limit=1000")
         assert len(told["jobs"]) == min(1_000, known["open"]), len(told["jobs"])

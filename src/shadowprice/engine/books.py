@@ -145,14 +145,14 @@ class Books:
             }
         )
 
-    def freshen_digest(self, most: int) -> bool:
-        """Bring the digest up to date for so many jobs that changed; whether any are left.
+    def freshen_digest(self, most: int) -> int:
+        """Bring the digest up to date for so many jobs that changed; return how many are left.
 
         Between two events; what is done now need not be done when the digest is asked for.
         """
         changed = self._digest.changed
         self._digest.refresh(self.jobs, self.cluster.names, list(islice(changed, most)))
-        return bool(changed)
+        return len(changed)
 
     def collect(self, awaited: Collection[str] = ()) -> list[JobRecord]:
         """Hand over the jobs that were closed since the last time; the engine forgets them.

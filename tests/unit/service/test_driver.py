@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
 from shadowprice.service.clock import SteadyClock
 from shadowprice.service.driver import Driver
@@ -18,7 +19,7 @@ from shadowprice.service.operations import Submit
 from shadowprice.service.outcome import Operation, Outcome
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.recovery import PolicyChoice
-from shadowprice.service.store import Store
+from shadowprice.service.store import Store, tables
 from shadowprice.service.submission import read_submissions
 from shadowprice.service.truth import Truth
 from tests.live_hours import CLUSTER
@@ -99,6 +100,45 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
     store.close()
     assert [size for size in truth.batches if size] == [1, 1, 1, 1, 1, 1, 7]
     assert not any(slept)
+
+
+def test_nobody_waits_for_the_whole_of_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.truth.SNAPSHOT_EVENTS", 30)
+    monkeypatch.setattr("shadowprice.service.truth.SNAPSHOT_STEP", 2)
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = SteadyClock(HandClock())
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    driver.snapshot_seconds = 0.0  # a piece is a step
+    meanwhile: list[int] = []
+
+    async def play() -> None:
+        running = asyncio.create_task(driver.run())
+        at = 0
+        async with asyncio.timeout(PATIENCE):
+            while not meanwhile or truth.snapshotting:
+                under_way = truth.snapshotting
+                if under_way:  # one is enough
+                    monkeypatch.setattr("shadowprice.service.truth.SNAPSHOT_EVENTS", 10**9)
+                driver._second = 0.0  # a second has passed
+                await driver.do(_submit(f"job-{at}"))
+                at += 1
+                if under_way:
+                    meanwhile.append(truth.engine.sequence)
+        await driver.stop()
+        await running
+
+    asyncio.run(play())
+    with store.reading() as connection:
+        newest = connection.execute(select(func.max(tables.snapshots.c.sequence))).scalar_one()
+    driver._thread.shutdown()
+    store.close()
+    # It is of a moment near its beginning, and many were answered until it was whole.
+    assert 30 <= newest <= meanwhile[len(meanwhile) // 2]
+    assert len(meanwhile) > 20
 
 
 def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(

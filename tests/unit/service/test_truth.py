@@ -359,15 +359,15 @@ def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, end
     while not pieces or bench.truth.snapshotting:
         bench.truth.snapshot_piece(0.0)
         pieces += 1
-        if ends != "written" and pieces == 6:
+        if ends != "written" and pieces == 4:
             break
         bench.submit(f"meanwhile-{pieces}")
         bench.slot(pieces % 2)
     digest, views = bench.truth.engine.state_digest(), dict(bench.truth.views)
     if ends == "written":
-        assert pieces > 8
+        assert pieces > 6
         [newest] = _snapshots(bench) - before
-        assert taken < newest < bench.truth.engine.sequence
+        assert taken <= newest < bench.truth.engine.sequence
     else:
         assert bench.truth.snapshotting
         assert _snapshots(bench) == before  # none, or a whole one
