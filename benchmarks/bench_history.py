@@ -319,14 +319,20 @@ def views(folder: Path, policy: str, jobs: int) -> None:
         browser.close()
 
 
-def live_and_die(folder: Path, policy: str, waiting: int, events: int) -> None:
+def live_and_die(folder: Path, policy: str, jobs: int, waiting: int, events: int) -> None:
     """Take thousands of events in, and be killed shortly before a snapshot would be written."""
     cluster = resolve_cluster(yaml.safe_load(CLUSTER))
     store = Store(str(folder / "data"))
     store.open()
     clock = HandClock()
     clock.at = time.time_ns() - ((events - waiting) // 20 + 2) * SECONDS * SECOND
-    truth = Truth(store, cluster, PolicyChoice(policy, {}), SteadyClock(clock), virtual=True)
+    choice = PolicyChoice(policy, {})
+    Truth(store, cluster, choice, SteadyClock(clock), virtual=True)  # slots are counted from here
+    store.close()
+    fill(folder, jobs)
+    store = Store(str(folder / "data"))
+    store.open()
+    truth = Truth(store, cluster, choice, SteadyClock(clock), virtual=True)
     first = truth.engine.sequence
     at = 0
     while truth.engine.sequence - first < events:
@@ -361,9 +367,8 @@ def recovery(folder: Path, policy: str, jobs: int, waiting: int, events: int) ->
         print(
             f"  with {jobs:,} jobs of history: {server.started:.2f} s, {server.cpu():.2f} s of CPU"
         )
-    fill(folder, jobs)
     words = [sys.executable, "-m", "benchmarks.bench_history", "live-and-die"]
-    words += ["--folder", str(folder), "--policy", policy]
+    words += ["--folder", str(folder), "--policy", policy, "--jobs", str(jobs)]
     lived = subprocess.run(
         [*words, "--open", str(waiting), "--events", str(events)],
         check=False,
@@ -414,7 +419,7 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for what in asked.what:
         if what == "live-and-die":
-            live_and_die(asked.folder, asked.policy, asked.open, asked.events)
+            live_and_die(asked.folder, asked.policy, asked.jobs, asked.open, asked.events)
         with tempfile.TemporaryDirectory() as name:
             if what in {"pages", "views"}:
                 measure = pages if what == "pages" else views
