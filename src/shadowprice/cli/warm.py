@@ -49,6 +49,9 @@ def warm(
     compiled = prepare_kernels(names, quiet)
     if compiled:
         took = time.perf_counter() - began
-        stdout().print(f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}")
+        stdout().print(
+            f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}",
+            soft_wrap=True,
+        )
     else:
-        stdout().print(f"nothing to compile: everything is kept in {folder}")
+        stdout().print(f"nothing to compile: everything is kept in {folder}", soft_wrap=True)
