@@ -61,6 +61,7 @@ def login(
         kept.chosen = next(iter(kept.known), None) if kept.chosen == server else kept.chosen
         kept.save()
         return
+    line = None
     if server in kept.known and token_file is None:
         kept.chosen = server
     else:
@@ -78,12 +79,14 @@ def login(
         kept.chosen = label
         caller = told.get("caller", {})
         whose = caller.get("tenant") or caller.get("role")
-        if output is Output.TABLE:
-            stdout().print(f"{label}: {url}, policy {told.get('policy')}, as {whose}")
+        line = f"{label}: {url}, policy {told.get('policy')}, as {whose}"
     kept.save()
     if output is Output.JSON:
         _list(kept, output)
-    elif server in kept.known:
+        return
+    if line is not None:
+        stdout().print(line)
+    if server in kept.known:
         stdout().print(f"{server} is the default now ({home()})", soft_wrap=True)
 
 

@@ -80,10 +80,14 @@ def checked_token(text: str, place: str) -> str:
     return token
 
 
-def home() -> Path:
-    """Return the file in which servers are kept."""
+def home() -> Path | None:
+    """Return the file in which servers are kept, None for who has no home."""
     base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "shadowprice" / "servers.json"
+    try:
+        folder = Path(base) if base else Path.home() / ".config"
+    except RuntimeError:  # a user without a name, as containers have them
+        return None
+    return folder / "shadowprice" / "servers.json"
 
 
 @dataclass(slots=True)
@@ -111,6 +115,8 @@ class Servers:
             If others can read the file, or it is damaged.
         """
         path = home()
+        if path is None:
+            return cls()
         try:
             with path.open("rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -134,9 +140,22 @@ class Servers:
         return cls(servers, chosen if chosen in servers else next(iter(servers), None))
 
     def save(self) -> None:
-        """Write them, atomically, for the owner's eyes only."""
+        """Write them, atomically, for the owner's eyes only.
+
+        Raises
+        ------
+        InputError
+            If there is no folder for them.
+        """
         path = home()
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mend = f"set XDG_CONFIG_HOME to a folder of its own, or {SERVER} and {TOKEN}"
+        if path is None:
+            raise InputError(Fault("this user", "has no home to keep servers in", mend))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            message = f"cannot be made ({error.strerror})"
+            raise InputError(Fault(str(path.parent), message, mend)) from error
         document = {
             "chosen": self.chosen,
             "servers": {

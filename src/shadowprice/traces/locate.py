@@ -100,7 +100,7 @@ def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
     _check_names(text, pairs, known, synthesis_options)
     return TraceSpec(
         format=name,
-        path=resolve(Path(unquote(location)).expanduser()),
+        path=resolve(_at_home(unquote(location))),
         selection=Selection(
             tenants=tuple(filter(None, pairs.get("vc", "").split(","))),
             begin=_span(pairs, "from"),
@@ -143,6 +143,14 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
         reason = shown(str(error).splitlines()[0])
         message = f"holds numbers that no trace has ({reason})"
         raise InputError(Fault(str(spec.path), message, "check its columns")) from error
+
+
+def _at_home(location: str) -> Path:
+    """Return a path with a leading ``~`` or ``~user`` resolved; as it is written, where none is."""
+    try:
+        return Path(location).expanduser()
+    except RuntimeError:
+        return Path(location)
 
 
 def _pairs(text: str, query: str) -> dict[str, str]:

@@ -112,3 +112,22 @@ def test_what_is_no_address(text: str) -> None:
 
 def test_a_port_alone_needs_no_scheme() -> None:
     assert checked_url("127.0.0.1:8642/") == "http://127.0.0.1:8642"
+
+
+def test_who_has_no_home_names_the_service_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers that run as a number: no HOME, and no name that has one."""
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
+    assert home() is None
+    assert find("http://lab:1", {}).url == "http://lab:1"
+    with pytest.raises(InputError, match="no home to keep servers in; set XDG_CONFIG_HOME"):
+        Servers({"lab": Address("http://lab:1")}).save()
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_what_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
+    with pytest.raises(InputError, match=r"/dev/null.*cannot be made.*set XDG_CONFIG_HOME"):
+        Servers({"lab": Address("http://lab:1")}).save()

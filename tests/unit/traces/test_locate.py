@@ -76,3 +76,8 @@ def test_a_wrong_spec_says_what_to_write(path, spec, message):
 def test_relative_paths_are_found_in_the_folder_of_traces(path, monkeypatch):
     monkeypatch.setenv("SHADOWPRICE_TRACES", str(path.parent))
     assert read_trace(f"itp:{path.name}").jobs.height == 3
+
+
+def test_the_home_of_nobody_is_a_folder_like_any_other() -> None:
+    """`~lab` of no user is a name; it ends no command as an exception that nobody expected."""
+    assert parse_spec("swf:~no-such-user/lab.swf").path.parts[-2:] == ("~no-such-user", "lab.swf")
