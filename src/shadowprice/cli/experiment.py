@@ -52,7 +52,8 @@ def experiment(
     executor: Annotated[
         str,
         typer.Option(
-            help="What runs the jobs of `testbed`, which really run: local or kubernetes.",
+            help="What runs the jobs of experiments whose jobs really run: of `testbed` local or "
+            "kubernetes, of `elastic-training` local or ray.",
             show_default="local",
         ),
     ] = "",
@@ -100,7 +101,7 @@ def experiment(
     chosen = [*experiments().values()] if name == ALL else [find_experiment(name)]
     where = None
     if executor or address or executor_set:
-        _check_anywhere(name)
+        _check_executor(name, executor or "local")
         where = Where(executor or "local", address, tuple(executor_set or ()), listen)
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = Console(stderr=True)
@@ -116,14 +117,17 @@ def experiment(
         Console().print(_table(made))
 
 
-def _check_anywhere(name: str) -> None:
-    """Refuse an executor where nothing would run on it."""
+def _check_executor(name: str, executor: str) -> None:
+    """Refuse an executor that does not run the jobs of an experiment."""
     from shadowprice.experiments.framework import experiments
 
-    able = [one.name for one in experiments().values() if one.anywhere]
+    able = {one.name: one.executors for one in experiments().values() if one.executors}
     if name not in able:
         said = f"the jobs of {name!r} run on no executor"
         raise InputError(Fault("--executor", said, f"name {' or '.join(able)}, or leave it out"))
+    if executor not in able[name]:
+        said = f"the jobs of {name!r} do not run on {executor!r}"
+        raise InputError(Fault("--executor", said, f"name {' or '.join(able[name])}"))
 
 
 def _make(

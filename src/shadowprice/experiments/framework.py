@@ -124,8 +124,8 @@ class Experiment:
         Takes the tables and an empty matplotlib figure, and fills it.
     size : (float, float)
         Width and height of the figure in inches.
-    anywhere : bool
-        Whether its jobs really run, on any executor.
+    executors : tuple of str
+        Where its jobs may run, if they really do; the first is what runs them unless told.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Experiment:
     measure: Callable[[Settings], Tables]
     draw: Callable[[Tables, Figure], None]
     size: tuple[float, float] = (8.0, 4.5)
-    anywhere: bool = False
+    executors: tuple[str, ...] = ()
 
 
 @cache

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from shadowprice import jobs
+from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.planning import free_port
 from shadowprice.experiments.elastic import measure
 from shadowprice.experiments.elastic.live import Lived
@@ -52,14 +53,16 @@ def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> 
 
 def _simulated(policy: str) -> tuple[Any, dict[str, Any]]:
     asked = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
-    return measure._simulated(policy, asked), {job["name"]: job for _, job in asked}
+    lived = {job["name"]: Lived({"name": job["name"]}, after, ()) for after, job in asked}
+    run = measure._simulated(policy, SLOT, asked, lived)
+    return run, {job["name"]: job for _, job in asked}
 
 
 @pytest.mark.parametrize("policy", ["rolling", "drf"])
 def test_predicted_progress_is_the_simulators_own(policy: str) -> None:
     run, asked = _simulated(policy)
     slots = 1 + max(run.jobs["completion"].drop_nulls().to_list())
-    found = measure._predicted_progress(run, asked, slots)
+    found = measure._predicted_progress(run, asked, slots, SLOT)
     finished = run.jobs.filter(pl.col("completion").is_not_null())
     assert len(finished) >= 4
     for row in finished.iter_rows(named=True):
@@ -73,9 +76,9 @@ def test_measured_progress_is_what_was_reported_by_the_end_of_a_slot() -> None:
     record = {"state": "finished", "completion_slot": 3}
     curve = [(0.4 * SLOT, 3.0), (0.9 * SLOT, 5.0), (1.5 * SLOT, 4.0), (2.5 * SLOT, 9.0)]
     lived = Lived(record, 0.0, curve)
-    assert measure._measured_progress(lived, 12.0, 5) == [5.0, 5.0, 9.0, 12.0, 12.0]
+    assert measure._measured_progress(lived, 12.0, 5, SLOT) == [5.0, 5.0, 9.0, 12.0, 12.0]
     never = Lived({"state": "refused", "completion_slot": None}, 0.0, [])
-    assert measure._measured_progress(never, 12.0, 2) == [0.0, 0.0]
+    assert measure._measured_progress(never, 12.0, 2, SLOT) == [0.0, 0.0]
 
 
 def test_a_first_start_takes_what_its_steps_do_not() -> None:
@@ -84,6 +87,22 @@ def test_a_first_start_takes_what_its_steps_do_not() -> None:
     assert Lived({}, 0.0, curve, began=12.9, workers=1).start(SPEEDS) == 0.0
     assert Lived({}, 0.0, [], began=10.0, workers=1).start(SPEEDS) is None
     assert Lived({}, 0.0, []).start(SPEEDS) is None
+
+
+def test_where_a_start_takes_long_all_is_as_many_longer_slots() -> None:
+    asked = [(one, one.stretched(3)) for one in measure.WORKLOAD]
+    for short, long in asked:
+        on = {at: ClusterSpec.model_validate(measure.cluster(at)).resolve() for at in (5.0, 15.0)}
+        told = {
+            seconds: JobSpec.model_validate(
+                {**measure._record(one, SPEEDS, 0, 1.0), "arrival": f"{one.after:g}s"}
+            ).resolve(on[seconds])
+            for seconds, one in ((5.0, short), (15.0, long))
+        }
+        few, many = told[5.0], told[15.0]
+        assert (few.arrival, few.fastest_slots) == (many.arrival, many.fastest_slots)
+        at = np.arange(12.0)
+        np.testing.assert_allclose(few.utility.values(at), many.utility.values(at))
 
 
 @pytest.mark.train
@@ -100,7 +119,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     figure = run_experiment(find_experiment("elastic-training"), tmp_path, Settings(quick=True))
     assert figure.stat().st_size > 10_000
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
-    assert 0.0 < found["starts"]["restart"][0] <= SLOT
+    assert 0.0 < measure.STARTS * found["starts"]["restart"][0] <= found["starts"]["slot"][0]
     assert found["summary"]["policy"].to_list() == ["fifo", "rolling"]
     assert found["summary"]["finished"].to_list() == [2, 2]
     assert found["summary"]["utility"].to_list() == [10.0, 10.0]

@@ -152,7 +152,9 @@ def test_an_executor_is_refused_where_nothing_runs_on_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["experiment", "oasis-fig3", "--executor", "kubernetes"]) == 2
-    assert "--executor" in capsys.readouterr().err
+    assert "run on no executor" in capsys.readouterr().err
+    assert main(["experiment", "elastic-training", "--executor", "kubernetes"]) == 2
+    assert "name local or ray" in capsys.readouterr().err
 
 
 @pytest.mark.train

@@ -12,5 +12,6 @@ EXPERIMENTS = (
         measure=measure.measure_elastic,
         draw=measure.draw_elastic,
         size=(13.0, 7.4),
+        executors=("local", "ray"),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import signal
 import subprocess
 import sys
@@ -100,6 +101,13 @@ class Where:
         for one in self.settings:
             words += ["--executor-set", one]
         return words
+
+    def mark(self) -> str:
+        """Return what names of jobs end in: once used, where an executor remembers them for long.
+
+        Records in an API server outlive the service that wrote them.
+        """
+        return f"-{secrets.token_hex(3)}" if self.executor == "kubernetes" else ""
 
 
 HERE: Final = Where()

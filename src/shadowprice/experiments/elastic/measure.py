@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
-from shadowprice.experiments.elastic.live import Decides, Lived, live
+from shadowprice.experiments.elastic.live import HERE, Decides, Lived, Where, live
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.results.files import Run
 from shadowprice.simulator.scenario import build_policy, record_run
@@ -34,16 +34,13 @@ if TYPE_CHECKING:
 
 POLICIES: Final = ("rolling", "oasis", "fifo", "drf")
 SLOT: Final = 5.0
+"""Seconds of a slot, or a multiple of it where a start takes long."""
+STARTS: Final = 3
+"""Starts that a slot is long, at least."""
+MOST_SLOTS: Final = 120
+"""Slots after which what is not over is cancelled."""
 SCRIPT: Final = Path(__file__).with_name("train.py")
-CLUSTER: Final[Mapping[str, Any]] = {
-    "slot": f"{SLOT:g}s",
-    "horizon": 60,
-    "restart_first": True,
-    "servers": [
-        {"name": name, "capacity": {"cpu": 2, "memory": "4GiB"}} for name in ("box-1", "box-2")
-    ],
-    "tenants": [{"name": "vision"}, {"name": "language"}],
-}
+SERVERS: Final = ("box-1", "box-2")
 WIDTHS: Final = (1, 2, 4)
 
 
@@ -56,6 +53,25 @@ class Asked:
     after: float
     steps: int
     utility: Mapping[str, Any]
+
+    def stretched(self, times: int) -> Asked:
+        """Return the same job where slots are so many times as long: as many slots of each."""
+        utility = dict(self.utility)
+        for key in ("target", "by"):
+            if key in utility:
+                utility[key] = f"{float(utility[key].removesuffix('s')) * times:g}s"
+        return Asked(self.name, self.tenant, self.after * times, self.steps * times, utility)
+
+
+def cluster(slot: float) -> dict[str, Any]:
+    """Return what the cluster file says, for slots of so many seconds."""
+    return {
+        "slot": f"{slot:g}s",
+        "horizon": 60,
+        "restart_first": True,
+        "servers": [{"name": one, "capacity": {"cpu": 2, "memory": "4GiB"}} for one in SERVERS],
+        "tenants": [{"name": "vision"}, {"name": "language"}],
+    }
 
 
 def _sigmoid(value: float, target: float) -> Mapping[str, Any]:
@@ -78,6 +94,7 @@ def measure_elastic(settings: Settings) -> Tables:
         raise ShadowpriceError("jobs really run in this experiment, which needs Linux")
     if find_spec("uvicorn") is None:
         raise MissingExtraError("uvicorn", "service", "running the live service")
+    where = settings.where or HERE
     policies = POLICIES[:2] if settings.quick else POLICIES
     asked = WORKLOAD[:4] if settings.quick else WORKLOAD
     parts = len(policies) + 2
@@ -89,13 +106,18 @@ def measure_elastic(settings: Settings) -> Tables:
         speeds = {n: rounded(point.step.per_second) for n, point in findings.curve.items()}
         settings.progress(1, parts, "measuring a start")
         probe = [(0.0, _probe(speeds, settings.seed))]
-        start = _start_cost(_lived(Path(folder, "probe"), probe, "fifo"), speeds)
-        # A step is finished before it stops; no model has restarts longer than a slot.
-        restart = min(SLOT, start + 1.0 / speeds[1])
+        start = _start_cost(_lived(Path(folder, "probe"), probe, "fifo", SLOT, where), speeds)
+        restart = start + 1.0 / speeds[1]  # a step is finished before it stops
+        times = math.ceil(STARTS * restart / SLOT)
+        slot = times * SLOT
+        jobs = [
+            (one.after, _record(one, speeds, settings.seed, restart))
+            for one in (one.stretched(times) for one in asked)
+        ]
         for at, policy in enumerate(policies, 2):
             settings.progress(at, parts, f"really running under {policy}")
-            jobs = [(one.after, _record(one, speeds, settings.seed, restart)) for one in asked]
-            _compare(policy, jobs, _lived(Path(folder, policy), jobs, policy), rows, curves)
+            lived = _lived(Path(folder, policy), jobs, policy, slot, where)
+            _compare(policy, slot, jobs, lived, rows, curves)
     measured = [
         {"workers": n, "per_second": point.step.per_second, "half_width": point.step.half_width}
         for n, point in findings.curve.items()
@@ -106,16 +128,27 @@ def measure_elastic(settings: Settings) -> Tables:
         "jobs": table,
         "progress": progress,
         "speed": pl.DataFrame(measured),
-        "starts": pl.DataFrame([{"start": start, "restart": restart}]),
+        "starts": pl.DataFrame(
+            [{"executor": where.executor, "slot": slot, "start": start, "restart": restart}]
+        ),
         "summary": _summary(table, progress, policies),
     }
 
 
 def _lived(
-    folder: Path, jobs: Sequence[tuple[float, Mapping[str, Any]]], policy: str
+    folder: Path,
+    jobs: Sequence[tuple[float, Mapping[str, Any]]],
+    policy: str,
+    slot: float,
+    where: Where,
 ) -> dict[str, Lived]:
+    """Run jobs for real, and return what became of each."""
     folder.mkdir()
-    return live(folder, CLUSTER, jobs, Decides(policy), limit=600.0)
+    mark = where.mark()
+    asked = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
+    limit = MOST_SLOTS * slot
+    found = live(folder, cluster(slot), asked, Decides(policy), limit=limit, where=where)
+    return {name.removesuffix(mark): one for name, one in found.items()}
 
 
 def _probe(speeds: Mapping[int, float], seed: int) -> dict[str, Any]:
@@ -175,19 +208,21 @@ def _record(one: Asked, speeds: Mapping[int, float], seed: int, restart: float) 
 
 def _compare(
     policy: str,
+    slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, Lived],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
     """Set what was lived beside what the simulator says of the same jobs and submissions."""
-    run = _simulated(policy, [(lived[str(job["name"])].submitted, job) for _, job in jobs])
+    run = _simulated(policy, slot, jobs, lived)
     told = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
     for _, job in jobs:
         name = str(job["name"])
-        one, said = lived[name], told[name]
+        one = lived[name]
         record = one.record
+        said = told[record["name"]]
         finished = record["state"] == "finished"
         last = max(last, record["completion_slot"] or 0, said["completion"] or 0)
         rows.append(
@@ -205,37 +240,40 @@ def _compare(
                 "start": one.start(job["throughput"]),
             }
         )  # fmt: skip
-    predicted = _predicted_progress(run, dict(_by_name(jobs)), last + 1)
+    named = {str(lived[str(job["name"])].record["name"]): job for _, job in jobs}
+    predicted = _predicted_progress(run, named, last + 1, slot)
     for _, job in jobs:
         name = str(job["name"])
         work = float(job["chunks"] * job["minibatches"])
-        measured = _measured_progress(lived[name], work, last + 1)
+        measured = _measured_progress(lived[name], work, last + 1, slot)
         curves.extend(
             {
                 "policy": policy,
                 "job": name,
                 "slot": at,
-                "until": (at + 1) * SLOT,
-                "predicted": min(1.0, predicted[name][at] / work),
+                "until": (at + 1) * slot,
+                "predicted": min(1.0, predicted[lived[name].record["name"]][at] / work),
                 "measured": measured[at] / work,
             }
             for at in range(last + 1)
         )
 
 
-def _by_name(
+def _simulated(
+    policy: str,
+    slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(str(job["name"]), job) for _, job in jobs]
-
-
-def _simulated(policy: str, jobs: Sequence[tuple[float, Mapping[str, Any]]]) -> Run:
+    lived: Mapping[str, Lived],
+) -> Run:
+    """Return what the simulator makes of what was really submitted, under the names it had."""
     documents = []
-    for submitted, job in jobs:
+    for _, job in jobs:
+        one = lived[str(job["name"])]
         # A job of a slot that has not begun is settled before it: it arrives with the slot.
         stated = {key: value for key, value in job.items() if key != "run"}
-        documents.append({**stated, "arrival": f"{max(0.0, submitted):.6f}s"})
-    source = Source(cluster=dict(CLUSTER), jobs=documents)
+        named = {"name": one.record["name"], "arrival": f"{max(0.0, one.submitted):.6f}s"}
+        documents.append({**stated, **named})
+    source = Source(cluster=cluster(slot), jobs=documents)
     scenario, _ = source.scenario()
     # What the live service knows: jobs as they come.
     settings = {"prices": "online"} if policy == "oasis" else {}
@@ -243,9 +281,9 @@ def _simulated(policy: str, jobs: Sequence[tuple[float, Mapping[str, Any]]]) -> 
 
 
 def _predicted_progress(
-    run: Run, jobs: Mapping[str, Mapping[str, Any]], slots: int
+    run: Run, jobs: Mapping[str, Mapping[str, Any]], slots: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Return mini-batches by the end of each slot, from what the simulator ran."""
+    """Return mini-batches by the end of each slot, from what the simulator ran, by name there."""
     found = {}
     for name, job in jobs.items():
         restart = float(job["restart"].removesuffix("s"))
@@ -257,21 +295,21 @@ def _predicted_progress(
             now = sorted(held.get(slot, ()))
             if now:
                 moved = before is None or now != before[1] or before[0] != slot - 1
-                seconds = SLOT - (restart if moved else 0.0)
-                total += job["throughput"][sum(workers for _, workers in now)] * seconds
+                used = seconds - (restart if moved else 0.0)
+                total += job["throughput"][sum(workers for _, workers in now)] * used
                 before = (slot, now)
             done.append(total)
         found[name] = done
     return found
 
 
-def _measured_progress(lived: Lived, work: float, slots: int) -> list[float]:
+def _measured_progress(lived: Lived, work: float, slots: int, seconds: float) -> list[float]:
     at = np.array([moment for moment, _ in lived.curve])
     most = np.maximum.accumulate([done for _, done in lived.curve]) if len(at) else np.zeros(0)
     finished = lived.record["completion_slot"] if lived.record["state"] == "finished" else None
     done = []
     for slot in range(slots):
-        seen = int(np.searchsorted(at, (slot + 1) * SLOT, side="right"))
+        seen = int(np.searchsorted(at, (slot + 1) * seconds, side="right"))
         over = finished is not None and slot >= finished
         done.append(work if over else float(most[seen - 1]) if seen else 0.0)
     return done
@@ -312,12 +350,13 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
 def draw_elastic(tables: Tables, figure: Figure) -> None:
     """Draw predicted and measured progress under each policy, utility, and promises kept."""
     policies = tables["summary"]["policy"].to_list()
+    slot = float(tables["starts"]["slot"][0])
     grid = figure.subplots(2, 3, squeeze=False)
     for axes, policy in zip(grid[:, :2].ravel(), policies, strict=False):
         rows = tables["progress"].filter(pl.col("policy") == policy)
         for colour, name in zip(PALETTE, rows["job"].unique(maintain_order=True), strict=False):
             job = rows.filter(pl.col("job") == name)
-            seconds = (job["slot"] + 1) * SLOT
+            seconds = (job["slot"] + 1) * slot
             axes.plot(seconds, job["predicted"], color=colour, linestyle="--", linewidth=1.0)
             axes.plot(seconds, job["measured"], color=colour, label=name, linewidth=1.6)
         axes.set(title=policy, xlabel="seconds", ylabel="share of the work", ylim=(-0.03, 1.05))

@@ -6,7 +6,6 @@ What a start costs is measured first, on jobs that begin together, and is what t
 from __future__ import annotations
 
 import math
-import secrets
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -128,18 +127,17 @@ def _lived(
     slots: int,
 ) -> dict[str, Lived]:
     """Run some of the files' jobs, and return what became of each."""
-    # What an executor remembers of a job by its name outlives a service: names are used once.
-    mark = secrets.token_hex(3)
+    mark = where.mark()
     asked = []
     for job in jobs:
         told = runnable(files, job, seed)
         after = files.seconds * int(str(job["arrival"]).removesuffix(" slots"))
-        asked.append((after, {**told, "name": f"{job['name']}-{mark}"}))
+        asked.append((after, {**told, "name": f"{job['name']}{mark}"}))
     with tempfile.TemporaryDirectory(prefix="shadowprice-testbed-") as folder:
         found = live(
             Path(folder), files.cluster, asked, who, files.seconds * slots, where, ahead=AHEAD
         )
-    return {name.removesuffix(f"-{mark}"): one for name, one in found.items()}
+    return {name.removesuffix(mark): one for name, one in found.items()}
 
 
 def _started(size: Size, where: Where, seed: int) -> float:

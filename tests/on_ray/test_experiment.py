@@ -1,0 +1,45 @@
+"""`experiment elastic-training --executor ray`: real jobs on nodes, beside the simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from shadowprice.experiments.elastic import measure
+from shadowprice.experiments.elastic.live import Where
+from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from tests.rays import RayCluster
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.mark.timeout(900)
+def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tuple(
+        measure.Asked(name, tenant, after, 40, {"kind": "constant", "value": 5})
+        for name, tenant, after in (("one", "vision", 0.0), ("two", "language", 4.0))
+    )
+    monkeypatch.setattr(measure, "WORKLOAD", small)
+    monkeypatch.setattr(measure, "POLICIES", ("drf",))
+    monkeypatch.setattr(measure, "WIDTHS", (1, 2))
+    cluster = RayCluster({name: {"num_cpus": 2} for name in measure.SERVERS})
+    try:
+        where = Where("ray", cluster.address, (f"node_dir={tmp_path / 'nodes'}",))
+        out = tmp_path / "out"
+        chosen = find_experiment("elastic-training")
+        run_experiment(chosen, out, Settings(quick=True, where=where))
+    finally:
+        cluster.shutdown()
+    found = {path.stem: pl.read_csv(path) for path in out.glob("*.csv")}
+    assert found["starts"]["executor"].to_list() == ["ray"]
+    # What begins an actor, and then a process, takes longer than one: slots are as long as it asks.
+    assert found["starts"]["slot"][0] >= measure.STARTS * found["starts"]["restart"][0]
+    assert found["jobs"]["state"].to_list() == ["finished"] * 2
+    assert found["jobs"]["failures"].to_list() == [0, 0]
+    assert found["progress"].group_by("job").agg(pl.col("measured").max())[
+        "measured"
+    ].to_list() == [1.0, 1.0]
