@@ -71,6 +71,33 @@ def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
     assert (made.completion, made.utility, made.cost) == (5, 10.0, 0.0)
 
 
+def test_a_promise_gives_up_no_more_of_a_utility_than_it_may() -> None:
+    on = gpus(1, 1)
+    # Eight slots alone; a hundredth is gone in slot 15, a thousandth in slot 13.
+    flat = training(on, "a", utility=Sigmoid(10.0, 1.0, 20.0))
+    for slack, last in ((0.0, 7), (0.001, 13), (0.01, 15), (0.5, 20)):
+        (made,) = decide(on, [flat], slack=slack)
+        assert isinstance(made, Promise)
+        assert made.completion == last
+        planned, promised, later = flat.utility.values(np.array([7.0, last, last + 1.0]))
+        assert later < planned * (1.0 - slack) <= promised
+
+
+def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way() -> None:
+    on = gpus(1, 1)
+    # Promises cost too much for all: who waits is planned slot by slot. The denser could wait.
+    jobs = [
+        training(on, "late", epochs=1, chunks=2, utility=Deadline(90.0, 4.0)),
+        training(on, "soon", epochs=1, chunks=2, utility=Deadline(10.0, 2.0)),
+    ]
+    for together, outcome in ((False, "refused"), (True, "finished")):
+        settings = {"prices": "given", "price": 1e12, "together": together, "spare": False}
+        policy = make_policy("rolling", PolicyContext(on), settings)
+        engine = Simulation(on, jobs, policy).run([])
+        assert engine.jobs["late"].status.value == "finished"
+        assert engine.jobs["soon"].status.value == outcome
+
+
 def test_who_was_promised_moves_over_for_who_comes_later() -> None:
     on = gpus(1, 2)
     engine = rolling(on)

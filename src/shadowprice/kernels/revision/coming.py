@@ -6,7 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.revision.plans import Jobs, Log, Steps, density, enter, offer
+from shadowprice.kernels.revision.plans import (
+    Jobs,
+    Log,
+    Steps,
+    density,
+    enter,
+    last_worth,
+    offer,
+    utility,
+)
 from shadowprice.kernels.revision.timeline import (
     SERVERS,
     WORKERS,
@@ -20,6 +29,9 @@ from shadowprice.kernels.revision.timeline import (
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+REACH = 8
+"""A promise lies at most so many times the planned duration ahead, or a horizon if that is more."""
 
 
 @kernel
@@ -36,6 +48,79 @@ def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> tuple[Floats,
     for n in range(len(rows)):
         result[n], value[n] = density(jobs, rows[n], now, weight[rows[n]])
     return result, value
+
+
+@kernel
+def due(jobs: Jobs, row: int, now: int, done: int, horizon: int, slack: float) -> int:
+    """Return the last slot that is worth all but a share of what completing in one is.
+
+    Parameters
+    ----------
+    now : int
+        The coming slot.
+    done : int
+        The one.
+    horizon : int
+        Slots that it lies ahead, at most, or `REACH` times as many as ``done`` does.
+    slack : float
+        The share.
+    """
+    reach = max(horizon, REACH * (done - now + 1))
+    last = max(done, min(jobs.last[row], now + reach))
+    return max(done, last_worth(jobs, row, utility(jobs, row, done) * (1.0 - slack), done, last))
+
+
+@kernel
+def dues(
+    jobs: Jobs, rows: Ints, now: int, horizon: int, slack: float, result: Ints, value: Floats
+) -> None:
+    """Return what each job would earn were it alone, and by when it is due then; see `plans.due`.
+
+    Parameters
+    ----------
+    result : int64[jobs]
+        The slots; written.
+    value : float64[jobs]
+        What completing at once is worth; written.
+    """
+    for n in range(len(rows)):
+        row = rows[n]
+        fastest = max(jobs.gains[row, jobs.levels[row] - 1], 1)
+        done = now + (jobs.left[row] + fastest - 1) // fastest - 1
+        value[n] = utility(jobs, row, done)
+        result[n] = due(jobs, row, now, done, horizon, slack)
+
+
+@kernel
+def overfull(jobs: Jobs, order: Ints, by: Ints, now: int, capacity: Floats) -> bool:
+    """Return whether jobs need more by when they are due than there is, so that no plans exist.
+
+    Each takes at least what all its work takes at the level that is thriftiest with a resource.
+
+    Parameters
+    ----------
+    order : int64[jobs]
+        Rows, the earliest due first.
+    by : int64[rows of the table]
+        Slot by the end of which each is due.
+    capacity : float64[resources]
+        What all servers hold together.
+    """
+    need = np.zeros(len(capacity))
+    for n in range(len(order)):
+        row = order[n]
+        for resource in range(len(capacity)):
+            least = np.inf
+            for level in range(jobs.levels[row]):
+                if jobs.gains[row, level] > 0:
+                    taken = float(jobs.workers[row, level]) * jobs.worker[row, resource]
+                    taken += float(jobs.servers[row, level]) * jobs.ps[row, resource]
+                    least = min(least, taken / jobs.gains[row, level])
+            if least < np.inf:
+                need[resource] += least * jobs.left[row]
+            if need[resource] > capacity[resource] * (by[row] - now + 1) * (1.0 + 1e-9):
+                return True
+    return False
 
 
 @kernel

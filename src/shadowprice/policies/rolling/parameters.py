@@ -45,6 +45,18 @@ class RollingParameters(Parameters):
         description="whether plans of promised jobs stay as they are while they complete the work, "
         "and move only to make room for a promise; the default of `serve`",
     )
+    slack: float = Field(
+        default=0.001,
+        ge=0.0,
+        le=1.0,
+        description="share of what its plan is worth that a promise may give up for room: promised "
+        "is the last slot that is worth the rest",
+    )
+    together: bool = Field(
+        default=True,
+        description="whether waiting jobs are laid out with promised ones, by when all are due, "
+        "where that earns more and all have room; not where plans are `steady`",
+    )
     standby: bool = Field(
         default=True,
         description="whether jobs without a promise wait for what nobody needs; else refused",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.kernels.reactive.shares import completes
+from shadowprice.kernels.revision.coming import overfull
 from shadowprice.kernels.revision.plans import (
     Log,
     Steps,
@@ -239,6 +240,28 @@ class Planner:
         if failed is not None:
             book.promise[row] = -1
         return failed
+
+    def fits(self, now: int, rows: Integers, due: Integers) -> bool:
+        """Lay all promised jobs and others out together; keep that if it goes.
+
+        Parameters
+        ----------
+        now : int
+            The coming slot.
+        rows : ndarray of int64, shape (jobs,)
+            The others, who are promised nothing by that.
+        due : ndarray of int64, shape (jobs,)
+            Slot by the end of which each is to be complete.
+        """
+        book = self._book
+        book.promise[rows] = due
+        order = self.promised()
+        # Most tries fail, and most of those by sums alone.
+        capacity = (self._kind_free.astype(np.float64) * self._kind_count[:, None]).sum(axis=0)
+        fits = not overfull(book.jobs, order, book.promise, now, capacity)
+        fits = fits and self._join(now, order) is None
+        book.promise[rows] = -1
+        return fits
 
     def offer(self, row: int, price: Floats) -> Offer | None:
         """Return the plan of largest payoff in what the layout leaves, None if there is none.

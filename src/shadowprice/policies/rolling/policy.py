@@ -23,8 +23,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
-from shadowprice.kernels.revision.coming import densities, fill, plan_waiting
-from shadowprice.kernels.revision.plans import last_worth
+from shadowprice.kernels.revision.coming import densities, due, dues, fill, plan_waiting
 from shadowprice.kernels.revision.timeline import Timeline
 from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.rolling.bags import BagBook
@@ -39,14 +38,12 @@ from shadowprice.policies.rolling.reasons import crowded, dear, too_late, worthl
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_AS_GOOD: Final = 1.0 - 1e-9
-"""Share of a utility that counts as all of it."""
+_FEW: Final = 16
+"""Waiting jobs, at most, that are laid out together: more are a rush, for which promised jobs had
+better keep their slack, and which costs most to lay out."""
 
 _BLANK: Final = 0.25
 """Horizons without demand that are taken to lie before the first arrival."""
-
-_REACH: Final = 8
-"""A promise lies at most so many times the planned duration ahead, or a horizon if that is more."""
 
 
 class Rolling(Reactive[RollingParameters]):
@@ -92,6 +89,7 @@ class Rolling(Reactive[RollingParameters]):
             else [self._learner]
         )
         self._laid_out_for: int | None = None
+        self._too_many: frozenset[str] | None = None
 
     def _new_learner(self, part: Floats) -> PriceLearner:
         horizon, memory = self._cluster.horizon, self._parameters.memory
@@ -141,6 +139,7 @@ class Rolling(Reactive[RollingParameters]):
         self._book.table.restore(server)
         self._planner.restore(server)
         self._pools.restore(server)
+        self._too_many = None
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         del view
@@ -251,10 +250,8 @@ class Rolling(Reactive[RollingParameters]):
 
     def _promise_slot(self, slot: int, row: int, found: Offer) -> int:
         """Return the last slot that is worth as much as the one planned, within reason."""
-        jobs = self._book.jobs
-        reach = max(self._cluster.horizon, _REACH * (found.done - slot + 1))
-        last = max(found.done, min(int(jobs.last[row]), slot + reach))
-        return int(last_worth(jobs, row, found.utility * _AS_GOOD, found.done, last))
+        horizon, slack = self._cluster.horizon, self._parameters.slack
+        return int(due(self._book.jobs, row, slot, found.done, horizon, slack))
 
     # ---------------------------------------------------------------- the coming slot
 
@@ -272,12 +269,16 @@ class Rolling(Reactive[RollingParameters]):
         waiting = rows[book.promise[rows] < 0]
         rated, _ = densities(book.jobs, waiting, slot, weight)
         waiting = waiting[np.argsort(-rated, kind="stable")]
+        crowd = len(waiting) > self._parameters.waiting
         waiting = waiting[: self._parameters.waiting]
-        planned = yield from self._plan_waiting(slot, waiting)
+        result = yield from self._plan_waiting(slot, waiting)
         if (yield from self._plan_bags(slot, free=True)):
             # Everything was laid out around what starts: who waits is planned in what is left.
             waiting = waiting[book.promise[waiting] < 0]
-            planned = self._plan(slot, waiting, self._planner.layout.line)[:, 0] >= 0
+            result = self._plan(slot, waiting, self._planner.layout.line)
+        planned = result[:, 0] >= 0
+        if not (crowd or self._quotas.given or self._parameters.steady):
+            self._lay_out_together(slot, waiting, result)
         layout = self._planner.layout
         line = layout.line
         if self._quotas.given:
@@ -344,15 +345,13 @@ class Rolling(Reactive[RollingParameters]):
             )  # fmt: skip
         return result
 
-    def _plan_waiting(
-        self, slot: int, rows: Integers
-    ) -> Generator[Decision, None, NDArray[np.bool_]]:
+    def _plan_waiting(self, slot: int, rows: Integers) -> Generator[Decision, None, Floats]:
         """Plan waiting jobs in what promises leave; promise what is worth its price.
 
         Returns
         -------
-        ndarray of bool, shape (jobs,)
-            Which found a plan.
+        ndarray of float64, shape (jobs, 4)
+            What was planned; see `plan_waiting`.
         """
         layout = self._planner.layout
         result = self._plan(slot, rows, layout.line)
@@ -361,7 +360,29 @@ class Rolling(Reactive[RollingParameters]):
             end, done, value, cost = result[at].tolist()
             yield self._promise(slot, int(rows[at]), Offer(int(end), 0, int(done), value, cost))
         layout.order = np.concatenate((layout.order, rows[promised]))
-        return np.asarray(result[:, 0] >= 0)
+        return result
+
+    def _lay_out_together(self, slot: int, waiting: Integers, result: Floats) -> None:
+        """Lay all open jobs out by what they are due, where all have room and so earn more.
+
+        One by one, the densest first, each takes the slots that suit it, and one that could have
+        waited stands in the way of one that could not. Nobody is promised anything by this.
+        """
+        book = self._book
+        # Where all had no room, they have none until somebody is gone.
+        crowd = self._too_many
+        if not self._parameters.together or (crowd is not None and crowd <= book.table.rows.keys()):
+            return
+        self._too_many = None
+        alone = np.zeros(len(waiting))
+        by = np.zeros(len(waiting), np.int64)
+        horizon, slack = self._cluster.horizon, self._parameters.slack
+        dues(book.jobs, waiting, slot, horizon, slack, by, alone)
+        left = (book.promise[waiting] < 0) & (alone > 0.0)
+        planned = np.where(result[:, 0] >= 0, result[:, 2], 0.0)
+        more = alone[left].sum() * (1.0 - slack) > planned[left].sum()
+        if more and left.sum() <= _FEW and not self._planner.fits(slot, waiting[left], by[left]):
+            self._too_many = frozenset(book.table.rows)
 
     def _stand(self, slot: int, rows: Integers) -> Iterator[Decision]:
         """Put what was packed on servers, moving as little as possible."""
