@@ -131,12 +131,12 @@ def test_asked_twice_it_ends_at_once_and_the_run_is_kept(
 ) -> None:
     real, asked = many.advise_together, []
 
-    def interrupted(*arguments: Any) -> list[Counsel | InputError]:
+    def interrupted(*arguments: Any, **more: Any) -> list[Counsel | InputError]:
         asked.append(arguments)
         if len(asked) > 1:
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(*arguments)
+        return real(*arguments, **more)
 
     monkeypatch.setattr(many, "advise_together", interrupted)
     status, out, err = call(*CALL, "--advice", "--out", "run")
