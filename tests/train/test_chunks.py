@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import signal
+import sys
 import threading
 import time
 import uuid
@@ -17,14 +20,20 @@ pytest.importorskip("fsspec")
 from shadowprice.training import TrainingError
 from shadowprice.training.servers import chunks
 from shadowprice.training.servers.fetching import Fetcher
+from tests.train.storages import ObjectStore, store
+
+__all__ = ["store"]
 
 pytestmark = pytest.mark.train
 
 ARRAYS = {"x": np.arange(14.0).reshape(7, 2), "y": np.arange(7)}
 
 
-@pytest.fixture(params=["path", "file", "memory"])
+@pytest.fixture(params=["path", "file", "memory", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        found: str = request.getfixturevalue("store").folder()
+        return found
     where = {"path": f"{tmp_path}/set", "file": f"file://{tmp_path}/set"}
     return where.get(request.param, f"memory://{uuid.uuid4().hex}")
 
@@ -85,6 +94,67 @@ def test_what_stays_torn_or_away_is_refused_by_name(
     (tmp_path / "set" / "chunk-000000.npz").unlink()
     with pytest.raises(TrainingError, match=r"chunk-000000\.npz cannot be read"):
         data.fetch(0)
+
+
+def test_an_object_store_that_stands_still_is_waited_for(store: ObjectStore) -> None:
+    data = chunks.write(store.folder(), ARRAYS, 3)
+    found: list[chunks.Arrays] = []
+    store.signal(signal.SIGSTOP)
+    fetching = threading.Thread(target=lambda: found.append(data.fetch(1)), daemon=True)
+    try:
+        fetching.start()
+        fetching.join(1.5)
+        assert not found
+    finally:
+        store.signal(signal.SIGCONT)
+    fetching.join(60)
+    assert np.array_equal(found[0]["y"], [3, 4, 5])
+
+
+def test_what_others_put_into_an_object_store_is_not_trained_on(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    monkeypatch.setattr(chunks, "_DELAYS", (0.0,))
+    data = chunks.write(store.folder(), ARRAYS, 3)
+    there = s3fs.S3FileSystem()
+    whole = there.cat_file(f"{data.url}/chunk-000001.npz")
+    there.pipe_file(f"{data.url}/chunk-000001.npz", whole[:-1] + bytes([whole[-1] ^ 1]))
+    there.rm_file(f"{data.url}/chunk-000002.npz")
+    assert np.array_equal(data.fetch(0)["y"], [0, 1, 2])
+    with pytest.raises(TrainingError, match=r"chunk-000001\.npz cannot be read: it is not what"):
+        data.fetch(1)
+    with pytest.raises(TrainingError, match=r"chunk-000002\.npz cannot be read"):
+        data.fetch(2)
+    with pytest.raises(TrainingError, match=r"nobucket/set: its index\.json cannot be read"):
+        chunks.read("s3://nobucket/set")
+
+
+@pytest.mark.parametrize(
+    ("url", "missing", "says"),
+    [
+        (
+            "s3://bucket/set",
+            "s3fs",
+            "s3://bucket/set: nothing here reads it: Install s3fs",
+        ),
+        ("hdfs://name:8020/set", "pyarrow", "nothing here reads it: pyarrow and local java"),
+        ("nonsense://set", "", "no such storage: Protocol not known: nonsense"),
+    ],
+)
+def test_a_storage_that_nothing_here_reaches_is_refused_at_once_with_what_it_takes(
+    monkeypatch: pytest.MonkeyPatch, url: str, missing: str, says: str
+) -> None:
+    if missing:
+        monkeypatch.setitem(sys.modules, missing, None)  # as where it is not installed
+    # A class that was found before; as an attribute of fsspec, the module is hidden by a mapping.
+    registered = importlib.import_module("fsspec.registry")._registry
+    monkeypatch.delitem(registered, "s3", raising=False)
+    monkeypatch.setattr(chunks.time, "sleep", lambda _: pytest.fail("it was asked again"))
+    for attempt in (lambda: chunks.read(url), lambda: chunks.write(url, ARRAYS, 3)):
+        with pytest.raises(TrainingError, match=says):
+            attempt()
 
 
 def test_objects_are_never_read(tmp_path: Path) -> None:

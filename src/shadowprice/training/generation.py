@@ -47,7 +47,7 @@ class Generation:
     @property
     def backend(self) -> str:
         """How tensors travel: NCCL between GPUs, else gloo."""
-        return "nccl" if self.device.type == "cuda" and dist.is_nccl_available() else "gloo"
+        return "nccl" if nccl_here() else "gloo"
 
 
 def current() -> Generation:
@@ -94,10 +94,12 @@ def join_group(
     Raises
     ------
     TrainingError
-        If they do not come.
+        If they do not come, or torch has no such backend here.
     """
     if dist.is_initialized():
         raise TrainingError("the process group exists already: join before anything else does")
+    if backend == "nccl" and not nccl_here():
+        raise no_backend(backend)
     if generation.device.type == "cuda":
         torch.cuda.set_device(generation.device)
     if generation.address and _loopback(generation.address.rpartition(":")[0]):
@@ -120,6 +122,16 @@ def join_group(
             f"{generation.address}: {said[0]}"
         ) from error
     hold(dist.group.WORLD)
+
+
+def nccl_here() -> bool:
+    """Return whether NCCL can be used: torch has it, and this process a GPU."""
+    return bool(dist.is_nccl_available() and torch.cuda.is_available())
+
+
+def no_backend(name: str) -> TrainingError:
+    """Return what is raised where torch has no such backend."""
+    return TrainingError(f"torch has no backend {name!r} here; gloo works everywhere")
 
 
 def hold(group: Any) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 PATIENCE = 240.0
@@ -56,6 +57,8 @@ class Generation:
         Which generation it is.
     address : str
         Where they meet.
+    told : mapping
+        What else they are told, by their environment.
     **given
         What the script is called with.
     """
@@ -68,6 +71,7 @@ class Generation:
         ps: int,
         number: int = 1,
         address: str = "127.0.0.1",
+        told: Mapping[str, str] = MappingProxyType({}),
         **given: Any,
     ) -> None:
         self.folder = folder
@@ -89,6 +93,7 @@ class Generation:
                 "WORLD_SIZE": str(world),
                 "MASTER_ADDR": address,
                 "MASTER_PORT": str(port),
+                **told,
             }
             log = str(folder / f"{role}-{own}.log")
             process = _context.Process(

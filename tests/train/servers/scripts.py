@@ -20,13 +20,14 @@ from shadowprice.training.servers.running import run
 SAMPLES, FEATURES, CLASSES = 150, 5, 3
 
 
-def written(folder: Path, samples: int = SAMPLES, chunk: int = 17) -> str:
+def written(folder: Path | str, samples: int = SAMPLES, chunk: int = 17) -> str:
     """Write samples of some classes, with their numbers; return where."""
+    where = f"{folder}/data"
     draw = np.random.default_rng(3)
     points = draw.normal(size=(samples, FEATURES))
     label = (points @ draw.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
-    chunks.write(str(folder / "data"), {"x": points, "y": label, "id": np.arange(samples)}, chunk)
-    return str(folder / "data")
+    chunks.write(where, {"x": points, "y": label, "id": np.arange(samples)}, chunk)
+    return where
 
 
 class Small(torch.nn.Module):

@@ -22,6 +22,9 @@ from shadowprice.training.servers.recipe import Settings
 from shadowprice.training.servers.running import run
 from tests.train.servers import scripts
 from tests.train.servers.generations import Generation
+from tests.train.storages import ObjectStore, store
+
+__all__ = ["store"]
 
 pytestmark = pytest.mark.train
 
@@ -62,10 +65,17 @@ def test_who_waits_for_its_pace_leaves_as_soon_as_it_is_told(tmp_path: Path) -> 
     assert saved.step == 1
 
 
-def test_every_sample_counts_once_an_epoch_through_kills_and_resizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["directory", "s3"])
+def test_every_sample_counts_once_an_epoch_through_kills_and_resizes(
+    tmp_path: Path, storage: str, request: pytest.FixtureRequest
+) -> None:
     draw = random.Random(5)
+    store: ObjectStore | None = None
+    if storage == "s3":
+        store = request.getfixturevalue("store")
     given: dict[str, Any] = {
-        "data": scripts.written(tmp_path),
+        "told": {} if store is None else store.environment,
+        "data": scripts.written(tmp_path if store is None else store.folder()),
         "epochs": 4,
         "pace": 0.01,
         "result": str(tmp_path / "counts.npy"),
@@ -104,21 +114,10 @@ def test_every_sample_counts_once_an_epoch_through_kills_and_resizes(tmp_path: P
     assert metrics["ps_bandwidth"] > 0
 
 
-def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = scripts.written(tmp_path)
-    # Batch normalisation and dropout see the same parts, and draw the same, whoever computes them.
-    told: dict[str, Any] = {"epochs": 3, "minibatch": 12, "moody": True, "adam": True}
-    settings = {"synchronous": True, "parts": 4, "save_every": 0.3, "report_every": 0.1}
-    monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "fixed"))
-    curve: list[float] = []
-    fixed = run(
-        scripts.recipe(data, **told),
-        Settings(observe=lambda _, loss: curve.append(loss), **settings),
-    )
-    assert fixed is not None
-    folder = tmp_path / "resized"
+def moved_in_step(
+    folder: Path, data: str, settings: dict[str, Any], **told: Any
+) -> dict[int, float]:
+    """Return the losses of a run that is resized and killed, its model in ``result.pt``."""
     folder.mkdir()
     losses, result = str(folder / "losses"), str(folder / "result.pt")
     given = {"data": data, "losses": losses, "result": result, "settings": settings, **told}
@@ -133,13 +132,59 @@ def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_n
     # By a name, worker 0 keeps the place where they meet, as it does on several machines.
     second = Generation(folder, scripts.train, 2, 3, 2, address=own_name(), **given)
     assert set(second.ended().values()) == {0}
+    return dict(json.loads(line) for line in Path(losses).read_text().splitlines())
+
+
+def left_alone(data: str, settings: dict[str, Any], **told: Any) -> tuple[list[float], Any]:
+    """Return the losses of a run of one worker and one server, and its model."""
+    curve: list[float] = []
+    fixed = run(
+        scripts.recipe(data, **told),
+        Settings(observe=lambda _, loss: curve.append(loss), **settings),
+    )
+    assert fixed is not None
+    return curve, fixed.model
+
+
+IN_STEP: dict[str, Any] = {
+    "synchronous": True,
+    "parts": 4,
+    "save_every": 0.3,
+    "report_every": 0.1,
+}
+
+
+def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = scripts.written(tmp_path)
+    # Batch normalisation and dropout see the same parts, and draw the same, whoever computes them.
+    told: dict[str, Any] = {"epochs": 3, "minibatch": 12, "moody": True, "adam": True}
+    monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "fixed"))
+    curve, model = left_alone(data, IN_STEP, **told)
+    folder = tmp_path / "resized"
+    found = moved_in_step(folder, data, IN_STEP, **told)
     metrics = json.loads((folder / "progress.json").read_text())["metrics"]
     # What the change from the first to the second cost.
     assert metrics["change_checkpoint"] > 0
     assert {"change_away", "change_start", "change_first_step"} <= metrics.keys()
-    found = dict(json.loads(line) for line in Path(losses).read_text().splitlines())
     assert np.allclose([found[step] for step in range(len(curve))], curve, rtol=1e-6)
-    state = torch.load(result, weights_only=True)
+    state = torch.load(folder / "result.pt", weights_only=True)
     assert state.pop("minibatches") == len(curve)
-    for name, value in fixed.model.state_dict().items():
+    for name, value in model.state_dict().items():
         assert torch.allclose(state[name], value, rtol=1e-6, atol=1e-9), name
+
+
+def test_in_step_in_float32_a_run_that_is_resized_and_killed_differs_less_than_seeds_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = scripts.written(tmp_path)
+    told: dict[str, Any] = {"epochs": 3, "minibatch": 12, "moody": True, "double": False}
+    curves = []
+    for seed in range(3):
+        monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"fixed-{seed}"))
+        curves.append(np.array(left_alone(data, IN_STEP, seed=seed, **told)[0]))
+    noise = min(np.abs(curves[a] - curves[b]).mean() for a, b in ((0, 1), (0, 2), (1, 2)))
+    found = moved_in_step(tmp_path / "resized", data, IN_STEP, **told)
+    moved = np.array([found[step] for step in range(len(curves[0]))])
+    assert np.abs(moved - curves[0]).mean() < 0.1 * noise

@@ -19,6 +19,7 @@ from zipfile import BadZipFile
 
 import fsspec
 import numpy as np
+from fsspec.registry import known_implementations
 from numpy.typing import NDArray
 
 from shadowprice.training.errors import TrainingError
@@ -125,13 +126,14 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
     Raises
     ------
     TrainingError
-        If there is no sample, or arrays do not have one row each.
+        If there is no sample, arrays do not have one row each, or nothing that is installed
+        reaches the storage.
     """
     counts = {len(array) for array in arrays.values()}
     if len(counts) != 1 or 0 in counts or samples < 1:
         raise TrainingError("a data set is arrays with one row a sample, and one sample at least")
     (count,) = counts
-    system, folder = fsspec.core.url_to_fs(url, **options)
+    system, folder = _storage(url, options)
     system.makedirs(folder, exist_ok=True)
     chunks = []
     for number, first in enumerate(range(0, count, samples)):
@@ -161,7 +163,7 @@ def read(url: str, **options: Any) -> DataSet:
     Raises
     ------
     TrainingError
-        If it is not there, or says what cannot be.
+        If it is not there, says what cannot be, or nothing that is installed reaches it.
     """
     content = _insistently(
         lambda: _read(url, INDEX, INDEX_BYTES, options), f"data set {url}: its {INDEX}"
@@ -188,10 +190,32 @@ def _chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
 
 def _read(url: str, name: str, most: int, options: Mapping[str, Any]) -> bytes:
     """Return a file, or of one that is longer than it may be, one byte more than that."""
-    system, folder = fsspec.core.url_to_fs(url, **options)
+    system, folder = _storage(url, options)
     with system.open(f"{folder}/{name}", "rb") as stream:
         content: bytes = stream.read(most + 1)
     return content
+
+
+def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return what reads and writes where an address leads, and the folder there.
+
+    Raises
+    ------
+    TrainingError
+        If nothing that is installed does: asking again would not help, as it does with a storage
+        that is away.
+    """
+    try:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
+    except ImportError as error:
+        # fsspec knows for each storage what it takes, the libraries that are no packages included.
+        protocol = fsspec.utils.get_protocol(url)
+        known = known_implementations.get(protocol, {})
+        said = known.get("err", str(error))
+        raise TrainingError(f"data set {url}: nothing here reads it: {said}") from error
+    except ValueError as error:
+        raise TrainingError(f"data set {url}: no such storage: {error}") from error
+    return found
 
 
 def _unpacked(content: bytes, samples: int) -> Arrays:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.generation import nccl_here, no_backend
 from shadowprice.training.servers.measuring import Traffic
 from shadowprice.training.servers.messages import GoneError, Kind, Message
 
@@ -240,14 +240,14 @@ def pair(store: Any, name: str, rank: int, patience: timedelta, backend: str = "
         if backend == "gloo":
             group = dist.ProcessGroupGloo(prefixed, rank, 2, patience)
             return PairLink(group, rank, torch.device("cpu"))
-        if backend == "nccl" and dist.is_nccl_available() and torch.cuda.is_available():
+        if backend == "nccl" and nccl_here():
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = _FOREVER
             device = torch.device("cuda", torch.cuda.current_device())
             return PairLink(dist.ProcessGroupNCCL(prefixed, rank, 2, options), rank, device)
     except RuntimeError as error:
         raise GoneError(f"{name}: the other process did not come: {_first_line(error)}") from error
-    raise TrainingError(f"torch has no backend {backend!r} here; gloo works everywhere")
+    raise no_backend(backend)
 
 
 def offer(link: PairLink, capacity: int) -> bool:

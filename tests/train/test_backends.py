@@ -1,0 +1,92 @@
+"""How tensors travel follows from what a process computes on.
+
+NCCL needs GPUs, which no machine had that these tests were written on: what is shown is what is
+chosen and asked of torch, not that it trains.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+
+from shadowprice.training import TrainingError, generation
+from shadowprice.training.servers import pairs
+
+pytestmark = pytest.mark.train
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, *, nccl: bool = True) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> generation.Generation:
+    """What the second of two processes is told."""
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # put back, for joining sets it
+    return generation.current()
+
+
+def test_without_a_gpu_it_is_gloo(
+    told: generation.Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    assert (told.device.type, told.backend) == ("cpu", "gloo")
+
+
+@pytest.mark.parametrize(("nccl", "backend"), [(True, "nccl"), (False, "gloo")])
+def test_with_gpus_it_is_nccl_where_torch_has_it(
+    told: generation.Generation, monkeypatch: pytest.MonkeyPatch, nccl: bool, backend: str
+) -> None:
+    with_gpus(monkeypatch, nccl=nccl)
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(
+        dist, "init_process_group", lambda name, **more: asked.append((name, more["rank"]))
+    )
+    monkeypatch.setattr(generation, "hold", lambda _: None)
+    assert told.device == torch.device("cuda", 0)  # of those that it was given
+    generation.join_group(told)
+    assert asked == [torch.device("cuda", 0), (backend, 1)]
+
+
+def test_links_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Group:
+        class Options:
+            pass
+
+        def __init__(self, *given: Any) -> None:
+            made.append(given[1:3])
+
+    made: list[Any] = []
+    with_gpus(monkeypatch)
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", Group, raising=False)
+    link = pairs.pair(dist.HashStore(), "0-0", 1, timedelta(seconds=5), "nccl")
+    assert made == [(1, 2)]  # a group of two, of which this is the second
+    assert link._device == torch.device("cuda", 0)
+    assert isinstance(link._group, Group)
+
+
+def test_nccl_without_a_gpu_is_refused_before_anybody_is_waited_for(
+    told: generation.Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    says = "torch has no backend 'nccl' here; gloo works everywhere"
+    with pytest.raises(TrainingError, match=says):
+        generation.join_group(told, backend="nccl")
+    with pytest.raises(TrainingError, match=says):
+        pairs.pair(dist.HashStore(), "0-0", 1, timedelta(seconds=5), "nccl")
