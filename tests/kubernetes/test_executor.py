@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tools.testbed import Testbed
+from tools.testbed.audit import Audit
 
 from shadowprice.executors.contract import (
     Ended,
@@ -20,6 +22,7 @@ from shadowprice.executors.contract import (
     Executor,
     ExecutorError,
     ExecutorOptions,
+    Held,
     Phase,
     Receipt,
     Refused,
@@ -30,6 +33,7 @@ from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import pod_name
 from shadowprice.executors.registry import create
 from shadowprice.kubernetes.errors import UnreachableError
+from tests.contract.harness import PATIENCE as HARNESS_PATIENCE
 from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "executor-rights.yaml"
@@ -119,40 +123,131 @@ class Killed:
         return await self._request(method, path, **more)
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("count", range(1, 10))
-def test_a_service_killed_at_any_write_of_a_generations_life_doubles_nothing(
-    harness: KubernetesHarness, tmp_path: Path, count: int, *, after: bool
-) -> None:
-    ran = tmp_path / "ran"
-    order = spec("job", 1, f"echo $RANK >> {ran}", Share("one", 1), Share("two", 1))
-
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
-        assert isinstance(executor, KubernetesExecutor)
-        killed = Killed(executor, count, after=after)
+async def _until_taken(give: Callable[[], Awaitable[Receipt]]) -> Receipt:
+    """Give an order until it is known to be taken, as the service does."""
+    until = time.monotonic() + PATIENCE
+    while True:
         try:
-            await executor.start(order)
-            await eventually(lambda: killed.dead or bool(told.of(Ended, "job")))
+            receipt = await give()
+            if receipt is not Receipt.BUSY:
+                return receipt
         except ExecutorError:
-            assert killed.dead
+            pass
+        assert time.monotonic() < until, "never taken"
+        await asyncio.sleep(0.2)
+
+
+class Change:
+    """A job from its first generation over its second to its end, driven as the service drives it.
+
+    Every order may be given again, to whoever is the executor then; the second generation is never
+    asked for before the first one's end, or refusal, was told.
+
+    Parameters
+    ----------
+    job : str
+        Its name.
+    ran : Path
+        Where every process writes a line when it begins.
+    """
+
+    def __init__(self, job: str, ran: Path) -> None:
+        self.job = job
+        both = (Share("one", 1), Share("two", 1))
+        line = f"echo 1-$RANK >> {ran}; {POLITE}"
+        self.first = spec(job, 1, line, *both, grace=5.0)
+        self.second = spec(job, 2, f"echo 2-$RANK >> {ran}", *both)
+        self.number = 1
+        """What the service remembers: the generation that it asks for."""
+        self.endings: list[Ending | None] = []
+
+    async def drive(self, executor: Executor, stopped: Callable[[], bool]) -> None:
+        """Go on from wherever it is until its end, or until the executor is cut off."""
+        while self.number <= 2 and not stopped():
+            order = self.first if self.number == 1 else self.second
+            await _until_taken(functools.partial(executor.start, order))
+            held = await self._held(executor, stopped, {Phase.STARTING})
+            if held is not None and self.number == 1 and held.phase is Phase.RUNNING:
+                await _until_taken(lambda: executor.stop(11, self.job, 1))
+            held = await self._held(
+                executor, stopped, {Phase.STARTING, Phase.RUNNING, Phase.STOPPING}
+            )
+            if held is None:
+                return
+            self.endings.append(held.end.ending if isinstance(held.end, Ended) else None)
+            self.number += 1
+            await executor.forget(self.job, self.number - 1)
+
+    async def _held(
+        self, executor: Executor, stopped: Callable[[], bool], phases: set[Phase]
+    ) -> Held | None:
+        """Wait until the generation is in none of some phases; None where it was cut off."""
+        until = time.monotonic() + HARNESS_PATIENCE
+        while not stopped():
+            [held] = [one for one in await executor.list() if one.generation == self.number]
+            if held.phase not in phases:
+                return held
+            assert time.monotonic() < until, held
+            await asyncio.sleep(0.02)
+        return None
+
+
+WRITES = 25
+"""Writes of a `Change`, at least: two generations' records, secrets, services and pods, made,
+written on and taken away."""
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("first", [1, 12, 23])
+def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
+    testbed: Testbed, tmp_path: Path, first: int, *, after: bool
+) -> None:
+    """Eleven steps at once: kubelet 1.20 takes a minute to let go of a pod that never began."""
+    died: dict[int, bool] = {}
+
+    async def one(count: int) -> None:
+        ran = tmp_path / f"{tmp_path.name}-{count}" / "ran"
+        ran.parent.mkdir()
+        own = KubernetesHarness(ran.parent / "executor", testbed)
+        job = f"job-{count}"  # names of what generations have are those of their jobs
+        change = Change(job, ran)
+        executor = await own.open()
+        assert isinstance(executor, KubernetesExecutor)
+        told = Told(executor)
+        killed = Killed(executor, count, after=after)
+        driving = asyncio.create_task(change.drive(executor, lambda: killed.dead))
+        while not (driving.done() or killed.dead):
+            await asyncio.sleep(0.02)
+        driving.cancel()  # it may be waiting for an answer that never comes
+        [failed] = await asyncio.gather(driving, return_exceptions=True)
+        assert killed.dead or failed is None, failed
+        died[count] = killed.dead
         await executor.close()
+        await told.end()
         again = await own.open()
         heard = Told(again)
-        assert await again.start(order) in {Receipt.ACCEPTED, Receipt.DUPLICATE}
-        await eventually(lambda: bool(heard.of(Ended, "job") or heard.of(Refused, "job")))
-        for end in heard.of(Ended, "job"):
-            assert end.ending is Ending.DONE or end.ending is Ending.LOST
-        done = bool(heard.of(Ended, "job"))
-        ranks = ran.read_text().split() if ran.exists() else []
-        assert len(ranks) == len(set(ranks))
-        assert not done or heard.of(Ended, "job")[0].ending is Ending.LOST or len(ranks) == 2
+        await change.drive(again, lambda: False)
+        ends = {Ending.DONE, Ending.STOPPED, Ending.LOST, None}  # None: refused
+        assert change.number == 3
+        assert set(change.endings) <= ends, change.endings
+        lines = ran.read_text().split() if ran.exists() else []
+        assert len(lines) == len(set(lines)), lines  # no process began twice
         # The next one begins in any case: nothing is stuck.
-        assert await again.start(spec("job", 2, "true")) == Receipt.ACCEPTED
-        assert (await heard.one(Ended, "job", 2)).ending is Ending.DONE
+        assert await again.start(spec(job, 3, "true")) == Receipt.ACCEPTED
+        assert (await heard.one(Ended, job, 3)).ending is Ending.DONE
         await again.close()
         await heard.end()
+        own._opened.clear()
+        await asyncio.to_thread(own.end)
+        assert Audit.read(testbed.audit).of_service(own._service).faults() == []
 
-    harness.run(scenario)  # type: ignore[arg-type]  # its own kind of harness
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one(count) for count in range(first, first + 11)))
+
+    asyncio.run(all_of_them())
+    # Every write of the change was a step here, and what is counted past them was none.
+    assert all(was for count, was in died.items() if count <= WRITES), died
+    assert not died.get(33, False), "a change has more writes than are tried here"
 
 
 def test_a_pod_that_is_asked_for_late_never_runs_and_is_removed(
