@@ -54,7 +54,8 @@ testbed: $(STAMP) ## Build Kubernetes from Debian's packages into the cache, onc
 
 test-kubernetes: $(STAMP) ## Run the tests on a real Kubernetes on this machine (after make testbed; root)
 	@$(BIN)/python -m tools.testbed.build --check || true
-	@$(BIN)/python -m pytest -n 0 -rfEsR --tb=short -m kubernetes
+	@# Two clusters at once: most of the time passes in waiting for what old kubelets do once a minute.
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -rfEsR --tb=short --durations=15 -m kubernetes
 
 test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compiler, as `make test` does too
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py

@@ -91,14 +91,31 @@ STUBBORN = "trap 'echo no' TERM; echo ready; while :; do sleep 0.05; done"
 
 async def ready(executor: Executor, job: str, generation: int = 1, word: str = "ready") -> None:
     """Wait until a job has set itself up and says so."""
-    for _ in range(3000):
-        try:
-            if word in (await executor.logs(job, generation, start=0)).text:
+    until = time.monotonic() + PATIENCE
+    text = ""
+    while time.monotonic() < until:
+        with contextlib.suppress(KeyError):
+            text = (await executor.logs(job, generation, start=0)).text
+            if word in text:
                 return
-        except KeyError:
-            pass
         await asyncio.sleep(0.02)
-    raise AssertionError(f"{job} never said {word}")
+    told = [await executor.list(), text[-500:], *await _pods_of(executor, job)]
+    raise AssertionError(f"{job} never said {word}: " + "\n".join(map(str, told)))
+
+
+async def _pods_of(executor: Executor, job: str) -> list[str]:
+    """Return what a cluster says of a job's pods, where it runs as some: why they wait, say."""
+    if not isinstance(executor, KubernetesExecutor):
+        return []
+    views = [one for one in executor.pods.items.values() if one.job == key_of(job)]
+    found = await executor.connection.get("/api/v1/events")
+    named = {one.name for one in views}
+    events = [
+        f"{one['involvedObject']['name']} {one.get('lastTimestamp')}: {one.get('message')}"
+        for one in found.get("items") or ()
+        if one["involvedObject"]["name"] in named
+    ]
+    return [*map(str, views), *map(str, executor.cluster.nodes.items.values()), *events]
 
 
 class Told:
@@ -366,6 +383,7 @@ class KubernetesHarness(LocalHarness):
         pod.write_text(json.dumps({"pull": "Never", "volumes": seen}))
         settings = {"image": BASE, "pod": str(pod), "shared": str(path)}
         settings |= {"lost_after": "20", "log_bytes": "100000", "cgroup": "auto"}
+        settings["patience"] = f"{PATIENCE:g}"  # pods begin slowly where a machine is busy
         super().__init__(path, settings)
         self.bed = bed
         self.lost: list[str] = []

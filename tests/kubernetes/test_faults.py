@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +28,7 @@ from shadowprice.executors.contract import (
     Started,
 )
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
+from shadowprice.kubernetes.connection import Connection
 from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -225,6 +230,38 @@ def test_a_node_that_anothers_pod_took_is_refused_with_the_reason(
         harness.run(scenario)
     finally:
         harness.bed.ask("DELETE", f"{PODS}/other?gracePeriodSeconds=0")
+
+
+def test_nothing_is_held_open_to_a_server_that_fell_silent(testbed: Testbed) -> None:
+    """A connection that waits for the server's goodbye would outlive its loop."""
+    apiserver = testbed.component("kube-apiserver")
+
+    def sockets() -> list[socket.socket]:
+        found = [one for one in gc.get_objects() if isinstance(one, socket.socket)]
+        there = [one for one in found if one.fileno() >= 0 and one.family == socket.AF_INET]
+        return [one for one in there if _port(one) == testbed.plane.port]
+
+    async def scenario() -> None:
+        connection = await Connection.open(str(testbed.kubeconfig))
+        lines = connection.lines("/api/v1/namespaces", silence=60.0, watch=True)
+        assert b"ADDED" in await anext(lines)
+        assert len(sockets()) == 1
+        apiserver.signal(signal.SIGSTOP)
+        try:
+            await lines.aclose()
+            await connection.close()
+            assert sockets() == []
+        finally:
+            apiserver.signal(signal.SIGCONT)
+
+    gc.collect()
+    asyncio.run(scenario())
+
+
+def _port(found: socket.socket) -> int:
+    with contextlib.suppress(OSError):
+        return int(found.getpeername()[1])
+    return 0
 
 
 def test_records_that_others_write_too_are_written_in_turn(harness: KubernetesHarness) -> None:

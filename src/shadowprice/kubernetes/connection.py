@@ -249,7 +249,7 @@ class Connection:
                 if rest:
                     yield rest
             finally:
-                found.close()
+                _cut(found)
         except TimeoutError as error:
             raise UnreachableError(f"{self.host} fell silent") from error
         except (OSError, ValueError, _client_error()) as error:
@@ -295,6 +295,19 @@ async def _kubeconfig(config: Any, configuration: Any, address: str, context: st
     )
     named = loader.current_context["context"]
     return str(named["namespace"]) if "namespace" in named else ""
+
+
+def _cut(answer: Any) -> None:
+    """End an answer that is not wanted any more, whoever is still there.
+
+    A connection that is only closed waits half a minute for the server to say goodbye, and nobody
+    waits for it then: it outlives this connection, and its loop.
+    """
+    connection = answer.connection
+    transport = None if connection is None else connection.transport
+    answer.close()
+    if transport is not None:
+        transport.abort()
 
 
 def _written(value: object) -> str:

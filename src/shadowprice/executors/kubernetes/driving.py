@@ -46,6 +46,9 @@ OPENING: Final = 5.0
 SILENT: Final = 0.7
 """The same for a log that is empty: nothing says when a node begins to tell it."""
 
+UNSEEN: Final = 2.0
+"""Seconds between looks for pods that were made, and that no event told of."""
+
 READING: Final = 60.0
 """Seconds that a log may take once its pod is over."""
 
@@ -79,8 +82,10 @@ class Drive:
                     log.warning("generation %d of %r: %s", entry.number, entry.job, error)
                     await asyncio.sleep(AGAIN)
         finally:
-            for task in self._following:
+            following = tuple(self._following)
+            for task in following:
                 task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
 
     async def _run(self) -> None:
         entry = self._entry
@@ -89,7 +94,7 @@ class Drive:
             why = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
             if why:
                 await self._close(why)
-            self._launched = True
+            self._launched, self._looked = True, time.monotonic()
         if entry.state.get("closing"):
             await self._withdraw()
         while not await self._is_over():
@@ -107,6 +112,7 @@ class Drive:
         self._executor.look(entry)
 
     _closed = False
+    _looked = 0.0
 
     async def _is_over(self) -> bool:
         return all(part.end is not None for part in self._entry.parts.values())
@@ -130,6 +136,7 @@ class Drive:
     async def _judge(self) -> None:
         """Take in where the pods are: what began, what ended, what never will begin."""
         entry, executor = self._entry, self._executor
+        await self._look_for_unseen()
         for part in entry.parts.values():
             if part.end is not None:
                 continue
@@ -165,9 +172,30 @@ class Drive:
             part.view = kept(part.view, last)
         if part.view is not None and part.vanished is None:
             part.vanished = time.monotonic()
-        elif part.view is None and (self._launched and self._executor.pods.healthy):
-            # It was asked for and never seen: it came and went between two looks.
-            part.vanished = part.vanished or time.monotonic()
+
+    async def _look_for_unseen(self) -> None:
+        """Look for pods that were made, and that no event told of, in the server itself.
+
+        An event may be late, and a pod may come and go between two looks: what is in etcd decides.
+        """
+        missing = [
+            part
+            for part in self._entry.parts.values()
+            if part.end is None and part.view is None and part.vanished is None
+        ]
+        now = time.monotonic()
+        if not missing or not self._launched or now - self._looked < UNSEEN:
+            return
+        self._looked = now
+        try:
+            views = {view.process: view for view in await self._objects.pods()}
+        except ApiError:
+            return  # who does not answer says nothing of pods
+        for part in missing:
+            if part.process in views:
+                part.view = views[part.process]
+            else:
+                part.vanished = time.monotonic()
 
     async def _close(self, why: str) -> None:
         """Write that it is to be withdrawn, before anything of it is taken away."""

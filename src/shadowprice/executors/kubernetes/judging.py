@@ -13,10 +13,8 @@ from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.views import Exit, PodView
 
 VANISHED: Final = 5.0
-"""Seconds from when a pod that ran is deleted by force until its node has surely ended it."""
-
-UNSEEN: Final = 60.0
-"""Seconds after which a pod that was asked for, and never seen, is taken for removed."""
+"""Seconds from when a pod that ran is deleted by force until its node has surely ended it; also
+from when one that was asked for, and that no event told of, was looked for and is not there."""
 
 KILLED: Final = 137
 REFUSING: Final[dict[str, Any]] = {"command": 0, "at": 0.0, "reason": "another service took over"}
@@ -58,7 +56,7 @@ def end_of(
     now = time.monotonic()
     if view is None:
         since = part.vanished
-        if since is None or now - since < (0.0 if withdrawn else UNSEEN):
+        if since is None or now - since < (0.0 if withdrawn else VANISHED):
             return None
         return _unseen(part) if part.told else _lost(part, _removed(part))
     told = part.told

@@ -13,7 +13,7 @@ from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNN
 from shadowprice.executors.generations.placing import NoPlaceError
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.entry import KubernetesEntry
-from shadowprice.executors.kubernetes.judging import REFUSING, UNSEEN, VANISHED
+from shadowprice.executors.kubernetes.judging import REFUSING
 from shadowprice.executors.kubernetes.objects import Objects
 from shadowprice.executors.kubernetes.pods import TOKEN, Place, pod_of, secret_of, service_of
 from shadowprice.executors.kubernetes.views import kept
@@ -97,7 +97,8 @@ class Launch:
             if error.passing and not isinstance(error, _RefusedError):
                 raise
             return f"the API server refused it: {error}"
-        await self._objects.ungate()
+        if place.gated:
+            await self._objects.ungate()
         return ""
 
     async def _license(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
@@ -152,7 +153,7 @@ class Launch:
                 part.view = kept(part.view, views[part.process])
             if part.view is None and entry.phase == RUNNING:
                 # It went while nobody looked; its node has a moment to be through with it.
-                part.vanished = time.monotonic() - UNSEEN + VANISHED
+                part.vanished = time.monotonic()
                 part.told = entry.stop_ordered
         if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
             # One that is missing may have run, and been removed: it is not begun again.
