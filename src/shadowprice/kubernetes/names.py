@@ -24,6 +24,9 @@ FINALIZER: Final = f"{GROUP}/cancel"
 TENANT_LABEL: Final = f"{GROUP}/tenant"
 """Label of a namespace that names the tenant of its jobs, in place of its own name."""
 
+SHARE: Final = f"{GROUP}/share"
+"""Annotation of a namespace that states its tenant's share; as a label, what makes a quota one."""
+
 ACTIVE_LABEL: Final = f"{GROUP}/active"
 """Label of the service's pods: true on the one that writes."""
 

@@ -20,7 +20,7 @@ from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.informer import Informer
-from shadowprice.kubernetes.names import DEFINITION, FINALIZER, PLURAL, TENANT_LABEL
+from shadowprice.kubernetes.names import DEFINITION, FINALIZER, PLURAL
 from shadowprice.service import reading
 from shadowprice.service.modes import user_fault
 from shadowprice.service.operations import Cancel, Revise, Submit
@@ -38,6 +38,7 @@ from shadowprice.service.trainingjobs.status import (
     status_of,
 )
 from shadowprice.service.trainingjobs.telling import Teller
+from shadowprice.service.trainingjobs.tenancy import Tenancy
 from shadowprice.service.views import JobView
 
 log = logging.getLogger("shadowprice.service")
@@ -97,12 +98,18 @@ class Controller:
         self._leads = leads
         self._queue = WorkQueue()
         self._resources = Informer(connection, f"{ROUTE}/{PLURAL}", Resource.of, self._changed)
-        self._tenants = Informer(
-            connection, "/api/v1/namespaces", _tenant_of, self._namespace_changed
-        )
         self._jobs: dict[str, dict[str, Owner]] = {}
         self._edits: dict[str, tuple[int, Verdict | None]] = {}
         self._teller = Teller(connection, self._may_write)
+        self._tenancy = Tenancy(
+            connection,
+            self._driver,
+            service.cluster,
+            warn=self._teller.warn,
+            may_write=self._may_write,
+            with_jobs=lambda: {key.partition("/")[0] for key in self._resources.items},
+            changed=self._namespace_changed,
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     # ---------------------------------------------------------------- life
@@ -114,16 +121,17 @@ class Controller:
     async def _begun(self) -> None:
         while True:
             try:
-                await self._tenants.start()
+                await self._tenancy.start()
                 await self._resources.start()
                 break
             except ApiError as error:
                 missing = f"there is no {DEFINITION}; apply deploy/kubernetes/crd.yaml"
                 self.trouble = missing if error.not_found else str(error)
                 log.warning("TrainingJobs are not followed: %s", self.trouble)
-                await self._tenants.close()
+                await self._tenancy.close()
                 await asyncio.sleep(RETRY)
         self.trouble = None
+        await self._tenancy.follow()  # before the first job: tenants that are known are let in
         for name in list(self._driver.published.jobs):
             self._know(name)
         self._driver.listeners.append(self._published)
@@ -131,6 +139,7 @@ class Controller:
             self._queue.add(key, 0.0)
         self._tasks += [asyncio.create_task(self._queue.work(self._look)) for _ in range(WORKERS)]
         self._tasks.append(asyncio.create_task(self._teller.run()))
+        self._tasks.append(asyncio.create_task(self._tenancy.run()))
 
     async def close(self) -> None:
         """Follow them no longer."""
@@ -138,11 +147,9 @@ class Controller:
             self._driver.listeners.remove(self._published)
         for task in self._tasks:
             task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._resources.close()
-        await self._tenants.close()
+        await self._tenancy.close()
         await self._connection.close()
 
     # ---------------------------------------------------------------- what is named
@@ -151,8 +158,7 @@ class Controller:
         del old, new
         self._queue.add(key)
 
-    def _namespace_changed(self, name: str, old: str | None, new: str | None) -> None:
-        del old, new
+    def _namespace_changed(self, name: str) -> None:
         for key in self._resources.items:
             if key.startswith(f"{name}/"):
                 self._queue.add(key)
@@ -216,7 +222,7 @@ class Controller:
             return
         if not resource.held:
             resource = await self._hold(key, resource)
-        tenant = self._tenants.items.get(resource.owner.namespace) or resource.owner.namespace
+        tenant = self._tenancy.of(resource.owner.namespace)
         found, edited = await self._job_for(resource, tenant)
         await self._write_status(key, resource, found, tenant, edited)
 
@@ -300,6 +306,10 @@ class Controller:
             return await self._view(job) or view, edited
         record = resource.record(tenant)
         cluster = self._driver.published.servers.cluster
+        if cluster.tenants and tenant not in cluster.tenant_index:
+            # Others have shares: whoever comes without one is known from now on, and owns nothing.
+            await self._tenancy.follow()
+            cluster = self._driver.published.servers.cluster
         try:
             [one] = read_submissions(
                 [record],
@@ -428,11 +438,6 @@ def _key_of_job(job: str) -> str:
     """Return the key that a job's name stands for, were it one of a resource's."""
     namespace, _, rest = job.partition(".")
     return f"{namespace}/{rest.rpartition('.')[0]}"
-
-
-def _tenant_of(item: Mapping[str, Any]) -> str:
-    told = item["metadata"]
-    return str((told.get("labels") or {}).get(TENANT_LABEL) or told["name"])
 
 
 def _in_spec(error: ShadowpriceError) -> str:

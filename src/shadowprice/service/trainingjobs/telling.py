@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -86,6 +87,12 @@ class Teller:
             found.message,
             int(now * 1e9),
         )
+
+    def warn(self, reference: Mapping[str, Any], reason: str, text: str) -> None:
+        """Take in what is wrong with an object that is no resource of ours."""
+        now = datetime.now(UTC).timestamp()
+        suffix = f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}.{int(now) // 3600:x}"
+        self._put(dict(reference), suffix, "Warning", reason, text, int(now * 1e9))
 
     def _put(
         self, reference: dict[str, Any], suffix: str, kind: str, reason: str, text: str, at: int

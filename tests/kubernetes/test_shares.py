@@ -1,0 +1,137 @@
+"""Shares that namespaces state, on a real API server: promises keep to them, faults are told."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.testbed import Testbed
+
+from tests.kubernetes.operators import User, eventually, installed, manifest, operated
+from tests.services import Running
+
+SHARE = "shadowprice.io/share"
+
+
+@pytest.fixture(scope="module")
+def user(control_plane: Testbed) -> User:
+    return installed(control_plane)
+
+
+@contextmanager
+def namespaces(user: User, **annotations: str | None) -> Iterator[None]:
+    """Namespaces that state shares, and are gone afterwards."""
+    try:
+        for name, text in annotations.items():
+            meta: dict[str, Any] = {"name": name}
+            if text is not None:
+                meta["annotations"] = {SHARE: text}
+            user.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+        yield
+    finally:
+        for name in annotations:
+            user.bed.kubectl("delete", "tj", "-n", name, "--all", "--timeout=60s")
+        user.bed.kubectl("delete", "namespace", "--wait=false", *annotations)
+        for name in annotations:
+            eventually(functools.partial(_gone, user, name), f"the end of {name}")
+
+
+def _gone(user: User, name: str) -> bool:
+    found = user.bed.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name")
+    return not found.strip()
+
+
+def quota(namespace: str, **hard: str) -> dict[str, Any]:
+    meta = {"name": "own", "namespace": namespace, "labels": {SHARE: "true"}}
+    names = {key.replace("_", "."): amount for key, amount in hard.items()}
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": names}}
+
+
+def shares(service: Running) -> dict[str, Any]:
+    found = service.client.get("/v1/tenants").json()["tenants"]
+    return {one["name"]: one["share"] for one in found}
+
+
+def long_job(name: str, namespace: str, work: int, by: str) -> dict[str, Any]:
+    return manifest(
+        name,
+        namespace,
+        chunks=1,
+        minibatches=work,
+        worker={"cpu": 2},
+        utility={"kind": "deadline", "value": 50, "by": by},
+    )
+
+
+@pytest.mark.parametrize("stated", [False, True], ids=["without shares", "with shares"])
+def test_a_namespace_finds_its_share_whatever_others_were_promised(
+    user: User, tmp_path: Path, *, stated: bool
+) -> None:
+    tag = "own" if stated else "all"
+    busy, late, third = f"busy-{tag}", f"late-{tag}", f"third-{tag}"
+    with (
+        operated(user.bed, tmp_path, policy="rolling") as service,
+        namespaces(user, **{busy: None, late: "{cpu: 2}" if stated else None, third: None}),
+    ):
+        if stated:
+            user.apply(quota(busy, requests_cpu="2"))
+            eventually(
+                lambda: shares(service).get(busy) == {"cpu": "2"} and late in shares(service),
+                "the shares",
+            )
+            assert shares(service)[late] == {"cpu": "2"}
+        # Two jobs that would fill the machine for longer than the third can wait.
+        user.apply(long_job("first", busy, 300, "340s"))
+        eventually(lambda: user.condition("first", "Admitted", busy), "an answer")
+        user.apply(long_job("second", busy, 300, "340s"))
+        eventually(lambda: user.condition("second", "Admitted", busy), "an answer")
+        user.apply(long_job("mine", late, 60, "120s"))
+        eventually(lambda: user.condition("mine", "Admitted", late), "an answer")
+
+        def promised(name: str, namespace: str) -> bool:
+            found = str(user.condition(name, "Admitted", namespace)["reason"])
+            # Without a promise it waits, or runs on what promises leave.
+            assert found in {"Promised", "Standby", "AdmittedWithoutPromise"}
+            return found == "Promised"
+
+        assert promised("first", busy)
+        assert promised("second", busy) != stated
+        assert promised("mine", late) == stated
+        # Who has no share is a tenant like others, and owns nothing.
+        user.apply(long_job("guest", third, 10, "9min"))
+        eventually(lambda: user.condition("guest", "Admitted", third), "an answer")
+        promised("guest", third)
+        assert shares(service).get(third, {}) == {}
+
+
+def test_what_is_no_share_is_told_and_leaves_the_others(user: User, tmp_path: Path) -> None:
+    with (
+        operated(user.bed, tmp_path, policy="rolling") as service,
+        namespaces(user, good="{cpu: 1}", bad="{gpus: 8}"),
+    ):
+        eventually(lambda: shares(service).get("good") == {"cpu": "1"}, "the share")
+        assert "bad" not in shares(service)
+
+        def told(namespace: str) -> list[str]:
+            words = ("get", "events", "-n", namespace, "-o", "json")
+            items = json.loads(user.bed.kubectl(*words))["items"]
+            return [one["message"] for one in items if one["reason"] == "ShareNotTaken"]
+
+        eventually(lambda: told("bad"), "the event")
+        assert told("bad") == [f"{SHARE}: no server has 'gpus'; counted here: cpu"]
+        # Mended; and now there is more than the machine has: all stays as it was, and is told.
+        user.bed.kubectl("annotate", "namespace", "bad", f"{SHARE}={{cpu: 2}}", "--overwrite")
+        eventually(lambda: shares(service).get("bad") == {"cpu": "2"}, "the mended share")
+        user.bed.kubectl("annotate", "namespace", "bad", f"{SHARE}={{cpu: 9}}", "--overwrite")
+        eventually(lambda: told("good"), "the event")
+        [line] = told("good")
+        assert line.startswith("shares of cpu add up to 10, and the servers hold 4")
+        assert shares(service)["bad"] == {"cpu": "2"}
+        user.bed.kubectl("annotate", "namespace", "bad", f"{SHARE}-")
+        eventually(lambda: "bad" not in shares(service), "its end")
+        assert shares(service)["good"] == {"cpu": "1"}

@@ -1,0 +1,166 @@
+"""Shares that namespaces state: what is read, what adds up, what tenants become of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.specs.cluster import ClusterSpec
+from shadowprice.service.trainingjobs.shares import (
+    FollowShares,
+    Stated,
+    WrongShareError,
+    excess,
+    of_namespace,
+    of_quota,
+    read_share,
+    wanted,
+)
+from tests.services import Running, job, running
+
+
+def cluster(*tenants: dict[str, Any]) -> Cluster:
+    servers = [{"name": "g", "count": 4, "capacity": {"gpu": 8, "cpu": 64, "memory": "256 GiB"}}]
+    spec = ClusterSpec.model_validate(
+        {"slot": "1h", "horizon": 50, "servers": servers, "tenants": list(tenants)}
+    )
+    return spec.resolve()
+
+
+def space(name: str, share: str | None = None, tenant: str | None = None) -> Stated:
+    meta: dict[str, Any] = {"name": name, "uid": f"u-{name}"}
+    meta["annotations"] = {} if share is None else {"shadowprice.io/share": share}
+    meta["labels"] = {} if tenant is None else {"shadowprice.io/tenant": tenant}
+    return of_namespace({"metadata": meta})
+
+
+def quota(namespace: str, **hard: str) -> Stated:
+    names = {name.replace("__", "/").replace("_", "."): amount for name, amount in hard.items()}
+    meta = {"name": "q", "namespace": namespace, "uid": "u-q"}
+    return of_quota({"metadata": meta, "spec": {"hard": names}})
+
+
+@pytest.mark.parametrize(
+    ("stated", "share"),
+    [
+        (space("a", "{gpu: 8, memory: 64 GiB}"), {"gpu": 8000, "memory": 64 << 30}),
+        (space("a", "gpu: 0.5\ncpu: 4"), {"gpu": 500, "cpu": 4000}),
+        (space("a", "{}"), {}),
+        (
+            quota("a", requests_cpu="1500m", requests_memory="2Gi", pods="4"),
+            {"cpu": 1500, "memory": 2 << 30},
+        ),
+        (of_quota({"metadata": {"name": "q", "namespace": "a"},
+                   "spec": {"hard": {"requests.nvidia.com/gpu": "4", "limits.cpu": "9",
+                                     "count/jobs.batch": "7"}}}), {"gpu": 4000}),
+    ],
+)  # fmt: skip
+def test_a_share_is_read_in_the_units_of_the_cluster(stated: Stated, share: dict[str, int]) -> None:
+    assert read_share(stated, cluster()) == share
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        (space("a", "8"), "names no amounts; write it as in a cluster file"),
+        (space("a", "{gpu: ["), "cannot be read; write it as in a cluster file"),
+        (space("a", "{gpu: many}"), "shadowprice.io/share.gpu"),
+        (space("a", "{gpu: -1}"), "shadowprice.io/share.gpu"),
+        (space("a", "{gpus: 8}"), "no server has 'gpus'; counted here: gpu, cpu, memory"),
+        (space("a", "{gpu: 8 GiB}"), "gpu is in another unit; write it like"),
+        (space("a", "[" * 9999), "cannot be read"),
+        (space("a", "x" * 99_999), "cannot be read"),
+        (quota("a", pods="4"), "quota q says nothing of what servers have; add requests.cpu"),
+        (quota("a", requests_storage="9Gi"), "no server has 'storage'"),
+    ],
+)
+def test_what_is_no_share_is_told_in_one_line_with_a_mend(stated: Stated, words: str) -> None:
+    with pytest.raises(WrongShareError) as caught:
+        read_share(stated, cluster())
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_what_several_say_of_one_tenant_adds_up_and_faults_stand_alone() -> None:
+    spaces = [space("a", "{gpu: 2}", "one"), space("b", "{gpu: 3, cpu: 1}", "one"),
+              space("c", "{gpus: 1}"), space("d"), space("e", "{gpu: 1}")]  # fmt: skip
+    by_name = {each.name: each for each in spaces}
+    quotas = [quota("d", requests_cpu="2"), quota("gone", requests_cpu="2")]
+    found = wanted(by_name, quotas, file=cluster(), cluster=cluster(), also=["d", "f"])
+    assert found.shares == {
+        "one": {"gpu": 5000, "cpu": 1000}, "d": {"cpu": 2000}, "e": {"gpu": 1000}, "f": {},
+    }  # fmt: skip
+    assert [stated.name for stated, _ in found.wrong] == ["c"]
+    # Who has jobs and no share is a tenant only where others have one.
+    assert wanted({}, [], file=cluster(), cluster=cluster(), also=["f"]).shares == {}
+
+
+def test_the_cluster_file_comes_first() -> None:
+    file = cluster({"name": "a", "share": {"gpu": 1}}, {"name": "b"})
+    spaces = {name: space(name, "{gpu: 2}") for name in "abc"}
+    found = wanted(spaces, [], file=file, cluster=file)
+    assert found.shares == {"b": {"gpu": 2000}}
+    assert {stated.name: text for stated, text in found.wrong} == {
+        "a": "the cluster file gives a its share already",
+        "c": "the cluster file names tenants, and c is none of them",
+    }
+
+
+def test_shares_are_no_more_than_the_servers_hold() -> None:
+    now = cluster({"name": "file", "share": {"gpu": 20}})
+    assert excess({"a": {"gpu": 12_000}}, now) == ""
+    assert excess({"a": {"gpu": 12_001}}, now) == (
+        "shares of gpu add up to 32.001, and the servers hold 32: all shares stay as they were"
+    )
+
+
+def shares(service: Running) -> dict[str, dict[str, str]]:
+    found = service.client.get("/v1/tenants").json()["tenants"]
+    return {one["name"]: one["share"] for one in found}
+
+
+def follow(service: Running, *, anew: bool = False, **given: dict[str, int]) -> bool:
+    found = [one for one in gc.get_objects() if isinstance(one, asyncio.AbstractEventLoop)]
+    [loop] = [one for one in found if one.is_running()]
+    change = service.service.writing.do(FollowShares(given, anew=anew))
+    return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
+
+
+def test_tenants_follow_what_changed_and_operators_keep_the_rest(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        assert service.client.post("/v1/jobs", json=job("of-nobody")).is_success
+        assert service.client.post("/v1/jobs", json=job("of-x", tenant="x")).is_success
+        assert follow(service, a={"gpu": 4000}, b={"gpu": 2000})
+        assert shares(service) == {"a": {"gpu": "4"}, "b": {"gpu": "2"}, "x": {}}
+        assert not follow(service, a={"gpu": 4000}, b={"gpu": 2000})
+        # An operator's word holds until the namespace says something else than before.
+        assert service.client.put("/v1/tenants/a", json={"share": {"gpu": 6}}).is_success
+        assert service.client.put("/v1/tenants/own", json={"share": {"gpu": 1}}).is_success
+        assert follow(service, a={"gpu": 4000})
+        assert shares(service) == {"a": {"gpu": "6"}, "own": {"gpu": "1"}, "x": {}}
+        assert follow(service, a={"gpu": 4000}, anew=True)
+        assert shares(service)["a"] == {"gpu": "4"}
+        assert service.client.delete("/v1/tenants/own").is_success
+        # Nobody states any share: all is open again, whoever has jobs.
+        assert follow(service)
+        assert service.service.writing.published.servers.cluster.tenants == ()
+        assert service.client.post("/v1/jobs", json=job("of-y", tenant="y")).is_success
+
+
+def test_what_is_followed_outlives_a_restart_and_another_cluster_file(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        follow(service, a={"gpu": 4000})
+    servers = [{"name": "g", "count": 4, "capacity": {"gpu": 8, "cpu": 64}}]
+    file = {"slot": "1h", "horizon": 50, "servers": servers, "tenants": [{"name": "a"}]}
+    with running(tmp_path, cluster=file) as service:
+        assert shares(service) == {"a": {}}  # the file's change came first
+        assert follow(service, a={"gpu": 4000}, anew=True)
+        assert shares(service) == {"a": {"gpu": "4"}}
+    assert yaml.safe_load((tmp_path / "cluster.yaml").read_text())["tenants"] == [{"name": "a"}]
