@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -11,7 +12,12 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
-from shadowprice.experiments.framework import Settings
+from shadowprice.experiments.framework import (
+    Settings,
+    find_experiment,
+    kept_beside,
+    run_experiment,
+)
 from shadowprice.experiments.oasis.setting import CLEARING
 from shadowprice.experiments.oasis.utility import _row
 from shadowprice.experiments.spreading import InTurn, Kept, OnRay, Spread
@@ -86,6 +92,40 @@ def test_what_was_done_is_not_done_again(on_ray: Spread, tmp_path: Path) -> None
     assert (again.found, found) == (3, [n * n for n in range(6)])
     # Those that were cut off may have run; the three that were kept did not again.
     assert len(marks.read_text().splitlines()) - len(before) <= 3 + 3
+
+
+def test_a_whole_experiment_is_byte_for_byte_that_of_one_machine_though_it_is_cut_off(
+    on_ray: Spread, ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    chosen = find_experiment("oasis-fig6")
+    here, there = tmp_path / "here", tmp_path / "there"
+    run_experiment(chosen, here, Settings(quick=True, seed=3))
+
+    def lost_and_cut_off(done: int, total: int, _: str) -> None:
+        assert total == 36
+        if done == 4:
+            ray_cluster.kill("two")
+        if done == 12:
+            raise KeyboardInterrupt
+
+    try:
+        first = Settings(quick=True, seed=3, spread=on_ray, progress=lost_and_cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(chosen, there, first)
+        assert not there.exists()
+        assert len(list(kept_beside(there).glob("*.pickle"))) == 12
+        again = Settings(quick=True, seed=3, spread=on_ray)
+        run_experiment(chosen, there, again)
+    finally:
+        ray_cluster.restore()
+    files = {path.name for path in here.iterdir()}
+    assert {"scales.csv", "oasis-fig6.png", "manifest.json"} <= files
+    assert files == {path.name for path in there.iterdir()}
+    for name in files - {"manifest.json"}:  # which tells how long it took
+        assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    told = [json.loads((one / "manifest.json").read_text()) for one in (here, there)]
+    assert told[0]["tables"] == told[1]["tables"]
+    assert not kept_beside(there).exists()
 
 
 def test_an_error_of_a_run_is_that_of_a_run_in_turn(on_ray: Spread, tmp_path: Path) -> None:

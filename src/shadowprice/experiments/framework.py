@@ -193,12 +193,14 @@ def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Pat
     """
     if find_spec("matplotlib") is None:
         raise MissingExtraError("matplotlib", "figures", "drawing figures")
+    # Jobs that really run are measured one after the other, where their executor has them.
+    spread = InTurn() if experiment.executors else settings.spread
     with PendingDirectory(out, is_experiment) as pending:
         began, worked = time.perf_counter(), time.process_time()
-        kept = Kept(settings.spread, kept_beside(out))
+        kept = Kept(spread, kept_beside(out))
         tables = experiment.measure(replace(settings, spread=kept))
         _write(experiment, settings, tables, time.perf_counter() - began, pending.path)
-        here = settings.times.runs[kept.found :] if isinstance(settings.spread, InTurn) else []
+        here = settings.times.runs[kept.found :] if isinstance(spread, InTurn) else []
         settings.times.rest = max(0.0, time.process_time() - worked - sum(here))
         pending.commit()
     kept.remove()

@@ -16,7 +16,7 @@ from shadowprice import jobs
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.planning import free_port
 from shadowprice.experiments.elastic import measure
-from shadowprice.experiments.elastic.live import Lived
+from shadowprice.experiments.elastic.live import Lived, live
 from shadowprice.experiments.elastic.measure import SCRIPT, SLOT
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
 
@@ -116,8 +116,32 @@ def test_real_jobs_are_set_beside_the_simulator(
     monkeypatch.setattr(measure, "WORKLOAD", small)
     monkeypatch.setattr(measure, "POLICIES", ("fifo", "rolling"))
     monkeypatch.setattr(measure, "WIDTHS", (1, 2))
-    figure = run_experiment(find_experiment("elastic-training"), tmp_path, Settings(quick=True))
+    ran: list[str] = []
+
+    def noted(*given: Any, **more: Any) -> Any:
+        ran.append(given[3].policy)
+        return live(*given, **more)
+
+    def cut_off(done: int, total: int, label: str) -> None:
+        if (done, total, label) == (1, 2, "really running under fifo"):
+            raise KeyboardInterrupt
+
+    class Elsewhere:
+        """What spreads other experiments' runs: not these, which would run beside each other."""
+
+        def run(self, *_: Any) -> None:
+            raise AssertionError("spread")
+
+    monkeypatch.setattr(measure, "live", noted)
+    chosen = find_experiment("elastic-training")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(chosen, tmp_path / "out", Settings(quick=True, progress=cut_off))
+    assert ran == ["fifo", "fifo"]  # the probe, and the first of two policies
+    settings = Settings(quick=True, spread=Elsewhere())
+    figure = run_experiment(chosen, tmp_path / "out", settings)
+    assert ran == ["fifo", "fifo", "rolling"]  # what was done is kept, and no more than that made
     assert figure.stat().st_size > 10_000
+    tmp_path /= "out"
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
     assert 0.0 < measure.STARTS * found["starts"]["restart"][0] <= found["starts"]["slot"][0]
     assert found["summary"]["policy"].to_list() == ["fifo", "rolling"]

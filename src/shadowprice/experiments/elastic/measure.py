@@ -97,30 +97,31 @@ def measure_elastic(settings: Settings) -> Tables:
     where = settings.where or HERE
     policies = POLICIES[:2] if settings.quick else POLICIES
     asked = WORKLOAD[:4] if settings.quick else WORKLOAD
-    parts = len(policies) + 2
+    # Each part is kept when it is done: what is cut off goes on with the same speeds and slots.
+    (steps,) = settings.each(_profiled, [(WIDTHS,)], lambda *_: "measuring the job")
+    speeds = {n: rounded(per_second) for n, (per_second, _) in steps.items()}
+    (start,) = settings.each(
+        _started, [(speeds, where, settings.seed)], lambda *_: "measuring a start"
+    )
+    restart = start + 1.0 / speeds[1]  # a step is finished before it stops
+    times = math.ceil(STARTS * restart / SLOT)
+    slot = times * SLOT
+    jobs = [
+        (one.after, _record(one, speeds, settings.seed, restart))
+        for one in (one.stretched(times) for one in asked)
+    ]
+    ran = settings.each(
+        _lived,
+        [(jobs, policy, slot, where) for policy in policies],
+        lambda _jobs, policy, *_: f"really running under {policy}",
+    )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
-        settings.progress(0, parts, "measuring the job")
-        findings = _profiled(Path(folder, "profile"))
-        speeds = {n: rounded(point.step.per_second) for n, point in findings.curve.items()}
-        settings.progress(1, parts, "measuring a start")
-        probe = [(0.0, _probe(speeds, settings.seed))]
-        start = _start_cost(_lived(Path(folder, "probe"), probe, "fifo", SLOT, where), speeds)
-        restart = start + 1.0 / speeds[1]  # a step is finished before it stops
-        times = math.ceil(STARTS * restart / SLOT)
-        slot = times * SLOT
-        jobs = [
-            (one.after, _record(one, speeds, settings.seed, restart))
-            for one in (one.stretched(times) for one in asked)
-        ]
-        for at, policy in enumerate(policies, 2):
-            settings.progress(at, parts, f"really running under {policy}")
-            lived = _lived(Path(folder, policy), jobs, policy, slot, where)
-            _compare(policy, slot, jobs, lived, rows, curves)
+    for policy, lived in zip(policies, ran, strict=True):
+        _compare(policy, slot, jobs, lived, rows, curves)
     measured = [
-        {"workers": n, "per_second": point.step.per_second, "half_width": point.step.half_width}
-        for n, point in findings.curve.items()
+        {"workers": n, "per_second": per_second, "half_width": half_width}
+        for n, (per_second, half_width) in steps.items()
     ]
     table = pl.DataFrame(rows, infer_schema_length=None)
     progress = pl.DataFrame(curves, infer_schema_length=None)
@@ -136,18 +137,17 @@ def measure_elastic(settings: Settings) -> Tables:
 
 
 def _lived(
-    folder: Path,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     policy: str,
     slot: float,
     where: Where,
 ) -> dict[str, Lived]:
     """Run jobs for real, and return what became of each."""
-    folder.mkdir()
     mark = where.mark()
     asked = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
     limit = MOST_SLOTS * slot
-    found = live(folder, cluster(slot), asked, Decides(policy), limit=limit, where=where)
+    with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
+        found = live(Path(folder), cluster(slot), asked, Decides(policy), limit=limit, where=where)
     return {name.removesuffix(mark): one for name, one in found.items()}
 
 
@@ -157,8 +157,9 @@ def _probe(speeds: Mapping[int, float], seed: int) -> dict[str, Any]:
     return _record(alone, speeds, seed, 0.0)
 
 
-def _start_cost(lived: Mapping[str, Lived], speeds: Mapping[int, float]) -> float:
+def _started(speeds: Mapping[int, float], where: Where, seed: int) -> float:
     """Return the seconds from the beginning of a job's first slot on in which it got nowhere."""
+    lived = _lived([(0.0, _probe(speeds, seed))], "fifo", SLOT, where)
     found = lived["probe"].start(speeds)
     if found is None:
         told = lived["probe"].record.get("reason")
@@ -166,17 +167,26 @@ def _start_cost(lived: Mapping[str, Lived], speeds: Mapping[int, float]) -> floa
     return found
 
 
-def _profiled(folder: Path) -> Findings:
-    folder.mkdir()
-    command = Command((sys.executable, str(SCRIPT), "--steps", "100000"), str(folder), _path())
-    points, unmeasured = asyncio.run(
-        measure_all(
-            folder / "bench", command, [(n, 0) for n in WIDTHS], Limits(seconds=60.0), _unseen
+def _profiled(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
+    """Return mini-batches a second by number of workers, with half the width of their interval."""
+    with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
+        command = Command((sys.executable, str(SCRIPT), "--steps", "100000"), folder, _path())
+        points, unmeasured = asyncio.run(
+            measure_all(
+                Path(folder, "bench"),
+                command,
+                [(n, 0) for n in widths],
+                Limits(seconds=60.0),
+                _unseen,
+            )
         )
-    )
     if unmeasured:
         raise ShadowpriceError(f"the job could not be measured: {next(iter(unmeasured.values()))}")
-    return Findings(points, unmeasured, command)
+    curve = Findings(points, unmeasured, command).curve
+    return {
+        n: (float(point.step.per_second), float(point.step.half_width))
+        for n, point in curve.items()
+    }
 
 
 def _unseen(*_: object) -> None:
