@@ -189,7 +189,7 @@ def main() -> None:
     every = [name for name in registered() if name != "optimum"]  # it has no kernels of its own
     every += COPIES
     names = sys.argv[1:] or every
-    manifest: dict[str, Calls] = {}
+    manifest: dict[str, dict[str, Calls]] = {}
     if names != every:
         manifest = json.loads(MANIFEST.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
@@ -206,30 +206,34 @@ def main() -> None:
         calls = part("edges", folder, *names, NUMBA_CACHE_DIR=f"{folder}/cache")
         for name in names:
             own = part("called", folder, name, NUMBA_CACHE_DIR=f"{folder}/cache")
-            manifest[name] = _closed(own, calls)
-    text = json.dumps({name: manifest[name] for name in every if manifest.get(name)}, indent=1)
+            manifest[name] = {"called": own, "inner": _inner(own, calls)}
+    text = json.dumps(
+        {name: manifest[name] for name in every if manifest[name]["called"]}, indent=1
+    )
     MANIFEST.write_text(text + "\n", encoding="utf-8")
     for name in names:
-        print(f"{name}: {sum(map(len, manifest[name].values()))} kernels")
+        called, inner = (sum(map(len, part.values())) for part in manifest[name].values())
+        print(f"{name}: {called} kernels, and {inner} that these call")
 
 
 _PARTS: Final = {"edges": edges, "called": called}
 
 
-def _closed(own: Calls, calls: dict[str, list[list[str]]]) -> Calls:
-    """Return what is called together with all that this calls in turn."""
-    waiting = [(name, text) for name, texts in own.items() for text in texts]
-    seen = set(waiting)
+def _inner(own: Calls, calls: dict[str, list[list[str]]]) -> Calls:
+    """Return what is called by what a policy calls, and by that in turn."""
+    called = {(name, text) for name, texts in own.items() for text in texts}
+    waiting = list(called)
+    seen = set(called)
     while waiting:
         name, text = waiting.pop()
         for callee, types in calls.get(f"{name}({text})", ()):
             if (callee, types) not in seen:
                 seen.add((callee, types))
                 waiting.append((callee, types))
-    closed: Calls = {}
-    for name, text in sorted(seen):
-        closed.setdefault(name, []).append(text)
-    return closed
+    inner: Calls = {}
+    for name, text in sorted(seen - called):
+        inner.setdefault(name, []).append(text)
+    return inner
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from numba import types
 from numba.core import event
 from numba.core.dispatcher import Dispatcher
 
+from shadowprice.kernels.inlining import call_lightly
 from shadowprice.kernels.loading import load_lightly
 from shadowprice.kernels.stopwatch import preparing
 
@@ -52,6 +53,7 @@ def kernel(function: Function) -> Function:
     if isinstance(compiled, Dispatcher):
         _renew_with_callees(compiled, function)
         load_lightly(compiled)
+        call_lightly(compiled)
         _widen_literals(compiled)
         _time_preparation(compiled)
         name = function.__module__.removeprefix("shadowprice.kernels.")

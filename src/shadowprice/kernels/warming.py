@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 
 from numba import types
 
-from shadowprice.kernels import jit
+from shadowprice.kernels import inlining, jit
 from shadowprice.kernels.manifest import Overload, overloads_of
 from shadowprice.kernels.stopwatch import preparing
 
@@ -91,16 +91,14 @@ def folder_for(groups: Iterable[str]) -> Path | None:
 
 
 def is_kept(overload: Overload) -> bool:
-    """Return whether the machine code of an overload is on disk, or cannot be kept there."""
+    """Return whether an overload is on disk as it is called, or cannot be kept there."""
     compiled = load(overload.name)
     stored: Any = getattr(compiled, "_cache", None)
     if compiled is None or getattr(stored, "cache_path", None) is None:
         return True
-    target = compiled.targetctx.codegen()
-    try:
-        return stored._index_key(types_of(overload), target) in stored._cache_file._load_index()
-    except OSError:
-        return False
+    if overload.inner and hasattr(compiled, "inner"):
+        return bool(compiled.inner.is_kept(types_of(overload)))
+    return inlining.is_kept(stored, types_of(overload), compiled.targetctx)
 
 
 def callees(name: str) -> frozenset[str]:
@@ -288,7 +286,11 @@ def _serve() -> None:
         compiled = load(overload.name)
         # What cannot be compiled is left to the call that needs it, which says why.
         with suppress(Exception):
-            if compiled is not None:
+            if compiled is None:
+                pass
+            elif overload.inner and hasattr(compiled, "inner"):
+                compiled.inner.result(types_of(overload))
+            else:
                 compiled.compile(types_of(overload))
         print("done", flush=True)
 

@@ -136,7 +136,7 @@ def test_the_manifest_names_what_policies_call(tmp_path: Path) -> None:
     policies = ("fifo", "drf", "rrh", "oasis")
     ran = python("-m", "benchmarks.record_kernels", "called", str(tmp_path), *policies)
     assert ran.returncode == 0, ran.stderr
-    known = set(overloads_of(policies))
+    known = {overload for overload in overloads_of(policies) if not overload.inner}
     called = {
         Overload(name, text)
         for name, texts in json.loads(ran.stdout.splitlines()[-1]).items()
