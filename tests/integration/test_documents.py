@@ -113,6 +113,22 @@ def test_what_make_is_asked_for_can_be_made(document: str) -> None:
                 assert done.returncode == 0, done.stderr
 
 
+def test_what_pages_take_from_files_is_there() -> None:
+    # A formatter takes the mark of a file for Python, and sets it anew: then a page shows the mark.
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    marks = [
+        line
+        for page in pages
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.match(r"-+\s*8\s*<", line)
+    ]
+    assert len(marks) >= 4
+    for mark in marks:
+        named = re.fullmatch(r'--8<-- "(.+)"', mark)
+        assert named, mark
+        assert (ROOT / named[1]).is_file(), mark
+
+
 def test_times_alone_may_differ() -> None:
     one = ["finished      4    5", "wall time  11 ms  2 s"]
     assert without_times(one) == without_times(["finished 4 5", "wall time 3 µs 40 ms"])

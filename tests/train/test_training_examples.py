@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import signal
 from pathlib import Path
@@ -11,6 +13,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+import torch
+
+from shadowprice import jobs
 from tests.train.generations import Job
 
 pytestmark = pytest.mark.train
@@ -44,3 +49,31 @@ def test_a_gpt_learns_to_write(tmp_path: Path) -> None:
     found = re.search(r"done: loss ([\d.]+); guessing is ([\d.]+)", said)
     assert found, said
     assert float(found[1]) < 0.95 * float(found[2])
+
+
+def test_a_loop_in_ray_trains_form_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
+    moved, alone = (Job(tmp_path / name, "paced_loop.py") for name in ("moved", "alone"))
+    try:
+        generation = moved.start(3)
+        moved.until((moved.folder / "progress.json").exists)
+        generation.signal(signal.SIGTERM)
+        assert generation.wait() == [143] * 3, generation.logs()
+        first = jobs.load(moved.checkpoints)
+        assert first is not None
+        assert 0 < first.step < 60
+        moved.run(2)
+        assert "done: step 60" in moved.began[-1].log()
+        alone.run(1)
+    finally:
+        moved.end()
+        alone.end()
+    assert json.loads((moved.folder / "progress.json").read_bytes())["minibatches"] == 60
+    learnt = []
+    for one in (moved, alone):
+        found = jobs.load(one.checkpoints)
+        assert found is not None
+        assert found.step == 60
+        learnt.append(torch.load(io.BytesIO(found.data), weights_only=True)["model"])
+    # 32 samples are not shared evenly by 3, whose means weigh alike: the last steps set that right.
+    for name, value in learnt[1].items():
+        torch.testing.assert_close(learnt[0][name], value, rtol=0.01, atol=0.02)
