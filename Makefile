@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TRAIN_STAMP := $(VENV)/.installed-train
+KUBERNETES_STAMP := $(VENV)/.installed-kubernetes
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
 
@@ -24,6 +25,11 @@ $(STAMP): pyproject.toml constraints.txt
 $(TRAIN_STAMP): $(STAMP)
 	@echo "Setting up torch and Ray in $(VENV) (a few minutes, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev-train]'
+	@touch $@
+
+$(KUBERNETES_STAMP): $(STAMP)
+	@echo "Setting up Helm in $(VENV) (a minute, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev-kubernetes]'
 	@touch $@
 
 demo: $(STAMP) ## Run a generated workload under six schedulers; table, runs and pages in runs/demo
@@ -52,7 +58,7 @@ test-train: $(TRAIN_STAMP) ## Run the tests that need torch and Ray, which are l
 testbed: $(STAMP) ## Build Kubernetes from Debian's packages into the cache, once (root on Debian 12; ten minutes or more)
 	@$(BIN)/python -m tools.testbed.build
 
-test-kubernetes: $(STAMP) ## Run the tests on a real Kubernetes on this machine (after make testbed; root)
+test-kubernetes: $(KUBERNETES_STAMP) ## Run the tests on a real Kubernetes on this machine (after make testbed; root)
 	@$(BIN)/python -m tools.testbed.build --check || true
 	@# Two clusters at once: most of the time passes in waiting for what old kubelets do once a minute.
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -rfEsR --tb=short --durations=15 -m kubernetes

@@ -116,7 +116,8 @@ def service(values: Values) -> Document:
     """Return the way to the replica that writes."""
     spec = {
         "selector": {**LABELS, ACTIVE_LABEL: "true"},
-        "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+        # What applies on the server's side needs the protocol where the server is old: Helm 4 does.
+        "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
     }
     return _object("Service", "v1", NAME, values["namespace"], spec=spec)
 
@@ -164,7 +165,7 @@ def deployment(values: Values) -> Document:
             {"name": "DATABASE", "valueFrom": url},
         ],
         "workingDir": "/var/lib/shadowprice",
-        "ports": [{"name": "http", "containerPort": PORT}],
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": _probe("/healthz", periodSeconds=2, failureThreshold=90),
         "livenessProbe": _probe("/healthz", periodSeconds=10, failureThreshold=6, timeoutSeconds=5),
         "readinessProbe": _probe("/readyz?standby=ready", periodSeconds=5, timeoutSeconds=5),

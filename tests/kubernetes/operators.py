@@ -114,11 +114,17 @@ def installed(bed: Testbed) -> User:
 
 
 @contextmanager
-def operated(bed: Testbed, folder: Path, **more: Any) -> Iterator[Running]:
-    """Run a service here that follows the testbed's resources."""
+def operated(
+    bed: Testbed, folder: Path, config: Path | None = None, **more: Any
+) -> Iterator[Running]:
+    """Run a service here that follows the testbed's resources, as one of its users."""
     (folder / "local").mkdir(exist_ok=True)
     executor = LocalExecutor(ExecutorOptions(directory=str(folder / "local")))
     with running(
-        folder, cluster=CLUSTER, executor=executor, trainingjobs=str(bed.kubeconfig), **more
+        folder,
+        cluster=CLUSTER,
+        executor=executor,
+        trainingjobs=str(config or bed.kubeconfig),
+        **more,
     ) as service:
         yield service

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tools.testbed import Testbed
+from tools.testbed import ApiError, Testbed, missing
+from tools.testbed.audit import entries
 
-from tests.kubernetes.operators import User, eventually, installed, manifest, operated
+from tests.kubernetes.operators import (
+    PATIENCE,
+    User,
+    eventually,
+    installed,
+    manifest,
+    operated,
+)
+
+RESOURCES = "/apis/shadowprice.io/v1alpha1/namespaces/default/trainingjobs"
 
 
 @pytest.fixture(scope="module")
@@ -15,31 +27,136 @@ def user(control_plane: Testbed) -> User:
     return installed(control_plane)
 
 
-@pytest.mark.parametrize("step", ["hold done", "submitted", "status"])
+STEPS = {
+    "hold", "hold done", "submit", "submitted", "status", "status done", "revise", "cancel",
+    "release", "release done",
+}  # fmt: skip
+"""Everything that a controller does about a resource from its coming to its going."""
+
+
+def life(user: User, name: str) -> None:
+    """Apply a resource, edit it when it runs, and delete it, as far as is not done yet."""
+    user.apply(manifest(name))
+    user.waits_for(name, "Running")
+    user.apply(manifest(name, utility={"kind": "constant", "value": 7}))
+    user.waits_for(name, "Edited")
+    user.delete(name)
+    user.gone(name)
+
+
+def test_the_steps_that_are_tried_are_all_there_are(user: User, tmp_path: Path) -> None:
+    seen: set[str] = set()
+    with operated(user.bed, tmp_path) as service:
+        resident = service.service._resident
+        assert resident is not None
+        assert resident.controller is not None
+        resident.controller.fault = lambda at, key: seen.add(at) if "/" in key else None
+        life(user, "whole")
+    assert seen == STEPS
+
+
+@pytest.mark.parametrize("step", sorted(STEPS))
 def test_a_controller_cut_off_at_any_step_goes_on(user: User, tmp_path: Path, step: str) -> None:
     name = f"cut-{step.replace(' ', '-')}"
     cut: list[str] = []
 
     def fault(at: str, key: str) -> None:
-        if at == step and key.endswith(name) and not cut:
+        if key.endswith(f"/{name}") and (cut or at == step):
             cut.append(at)
-            raise RuntimeError("cut off")
+            raise RuntimeError("cut off")  # and nothing is done about it any more
 
     with operated(user.bed, tmp_path) as service:
         resident = service.service._resident
         assert resident is not None
         assert resident.controller is not None
         resident.controller.fault = fault
-        user.apply(manifest(name))
+        living = threading.Thread(target=_until, args=(user, name, cut))
+        living.start()
         eventually(lambda: cut, f"{step}")
     # The service went on to its end; another begins on what is there.
     with operated(user.bed, tmp_path) as service:
-        user.waits_for(name, "Running")
+        living.join(PATIENCE)
+        assert not living.is_alive()
+        if step == "release done":  # it was gone, and so it stays
+            assert user.resource(name) is None
+        elif step in {"cancel", "release"}:
+            user.gone(name)
+        else:
+            life(user, name)
         jobs = service.client.get("/v1/jobs").json()["jobs"]
-        assert [one["state"] for one in jobs] == ["running"]
-        user.delete(name)
-        user.gone(name)
-        assert service.client.get("/v1/jobs").json()["jobs"][0]["state"] == "cancelled"
+        assert [one["state"] for one in jobs] == ["cancelled"]
+
+
+def _until(user: User, name: str, cut: list[str]) -> None:
+    """Do what users do until the controller is cut off; what waits for it is given up then."""
+    user.apply(manifest(name))
+    waits = [
+        lambda: user.condition(name, "Running").get("status") == "True",
+        lambda: user.condition(name, "Edited").get("status") == "True",
+    ]
+    actions = [
+        lambda: user.apply(manifest(name, utility={"kind": "constant", "value": 7})),
+        lambda: user.delete(name),
+    ]
+    for wait, act in zip(waits, actions, strict=True):
+        eventually(lambda wait=wait: bool(cut) or wait(), "the next")  # type: ignore[misc]
+        if cut:
+            return
+        act()
+
+
+def test_a_server_that_puts_off_what_is_too_much_loses_nothing(tmp_path: Path) -> None:
+    """One write at a time, and a crowd that wants it: the service's are answered with 429."""
+    reason = missing(nodes=False)
+    if reason:
+        pytest.skip(reason)
+    few = ("--feature-gates=APIPriorityAndFairness=false", "--max-mutating-requests-inflight=1")
+    names = {f"many-{number}" for number in range(20)}
+    with Testbed(apiserver=few, users={"shadowprice": (), "crowd": ()}) as bed:
+        installed(bed)
+        # By a role: members of system:masters are never put off.
+        words = ("--clusterrole=cluster-admin", "--user=shadowprice", "--user=crowd")
+        bed.kubectl("create", "clusterrolebinding", "all", *words)
+        over = threading.Event()
+
+        def crowd() -> None:
+            body = {"metadata": {"generateName": "crowd-"}}
+            while not over.is_set():
+                with suppress(ApiError):
+                    bed.ask("POST", "/api/v1/namespaces/default/configmaps", body, user="crowd")
+
+        def told() -> bool:
+            items = bed.ask("GET", RESOURCES)["items"]
+            states = {one["metadata"]["name"]: one.get("status", {}).get("state") for one in items}
+            return states.keys() == names and all(states.values())
+
+        crowding = [threading.Thread(target=crowd) for _ in range(4)]
+        with operated(bed, tmp_path, bed.kubeconfig_of("shadowprice")) as service:
+            try:
+                for one in crowding:
+                    one.start()
+                for name in names:
+                    eventually(lambda name=name: _created(bed, name), name)  # type: ignore[misc]
+                eventually(told, "all of their statuses")
+            finally:
+                over.set()
+                for one in crowding:
+                    one.join()
+            jobs = service.client.get("/v1/jobs?limit=100").json()["jobs"]
+            assert len(jobs) == len(names)
+        own = [one for one in entries(bed.audit) if one["user"]["username"] == "shadowprice"]
+    codes = [one.get("responseStatus", {}).get("code") for one in own]
+    assert codes.count(429) > 0
+
+
+def _created(bed: Testbed, name: str) -> bool:
+    try:
+        bed.ask("POST", RESOURCES, manifest(name))
+    except ApiError as error:
+        if error.status != 429:
+            raise
+        return False
+    return True
 
 
 def test_an_api_server_that_was_away_and_histories_that_ended_lose_nothing(

@@ -1,0 +1,86 @@
+"""The chart in the hands of Helm itself: rendered, installed, upgraded and removed, for real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tools import kubernetes_manifests, kubernetes_objects
+from tools.testbed import Testbed, missing
+
+helm = pytest.importorskip("helm_python")
+
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "shadowprice"
+RELEASE = "shadowprice"
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    """A cluster without nodes of its own: what the manifests made elsewhere is not Helm's."""
+    reason = missing(nodes=False)
+    if reason:
+        pytest.skip(reason)
+    with Testbed() as made:
+        yield made
+
+
+def of_kind(documents: list[dict[str, Any]], *left_out: str) -> dict[tuple[str, str], Any]:
+    found = {}
+    for one in documents:
+        if one["kind"] not in left_out:
+            if one["kind"] == "ConfigMap":  # a file within is YAML of its own
+                one["data"] = {key: yaml.safe_load(text) for key, text in one["data"].items()}
+            found[one["kind"], one["metadata"]["name"]] = one
+    return found
+
+
+def test_helm_renders_the_manifests() -> None:
+    with helm.Chart.load(str(CHART)) as chart:
+        rendered = chart.render(name=RELEASE, namespace=kubernetes_objects.NAMESPACE)
+    documents = [
+        one
+        for path, text in rendered.items()
+        if path.endswith(".yaml")
+        for one in yaml.safe_load_all(text)
+        if one
+    ]
+    rules = [one for one in documents if one["kind"] == "CustomResourceDefinition"]
+    assert len(rules) == 1
+    assert "x-kubernetes-validations" in json.dumps(rules)  # Helm's default is a newer server
+    apart = ("CustomResourceDefinition", "Namespace", "PodDisruptionBudget")
+    plain = json.loads(json.dumps(kubernetes_manifests.plain()))
+    assert of_kind(documents, *apart) == of_kind(plain, *apart)
+
+
+def test_helm_installs_upgrades_and_removes_it(bed: Testbed) -> None:
+    def there(kind: str) -> list[str]:
+        found = bed.kubectl("get", kind, "-A", "-o", "json")
+        named = [one["metadata"]["name"] for one in json.loads(found)["items"]]
+        return [name for name in named if RELEASE in name]
+
+    def replicas() -> int:
+        found = bed.kubectl("get", "deployment", "-n", "prod", RELEASE, "-o", "json")
+        return int(json.loads(found)["spec"]["replicas"])
+
+    with (
+        helm.Chart.load(str(CHART)) as chart,
+        helm.Config(kubeconfig_path=str(bed.kubeconfig), namespace="prod") as cluster,
+    ):
+        cluster.install(chart, RELEASE, {}, namespace="prod", create_namespace=True)
+        assert replicas() == 2
+        assert there("poddisruptionbudget") == [RELEASE]
+        definition = bed.kubectl("get", "crd", "trainingjobs.shadowprice.io", "-o", "json")
+        assert "x-kubernetes-validations" not in definition  # this is 1.20
+        bed.account("prod", RELEASE)
+        cluster.upgrade(
+            chart, RELEASE, {"replicas": 1, "jobNamespaces": ["vision"]}, namespace="prod"
+        )
+        assert replicas() == 1
+        cluster.uninstall(RELEASE)
+    assert there("deployment") == []
+    assert there("clusterrole") == []
+    assert there("crd") == ["trainingjobs.shadowprice.io"]  # to go with it would end every job
