@@ -76,6 +76,7 @@ def test_helm_installs_upgrades_and_removes_it(bed: Testbed) -> None:
         definition = bed.kubectl("get", "crd", "trainingjobs.shadowprice.io", "-o", "json")
         assert "x-kubernetes-validations" not in definition  # this is 1.20
         bed.account("prod", RELEASE)
+        bed.kubectl("create", "namespace", "vision")
         cluster.upgrade(
             chart, RELEASE, {"replicas": 1, "jobNamespaces": ["vision"]}, namespace="prod"
         )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tools.testbed import BASE, ApiError, Testbed, TestbedError, host_python
 from tools.testbed.audit import Audit
+from tools.testbed.logs import OWN
 from tools.testbed.process import eventually
 
 PATIENCE = 120.0
@@ -99,6 +100,20 @@ def test_a_pod_runs_where_it_is_told_and_its_end_and_log_are_seen(space: Space) 
     assert state["state"]["terminated"]["exitCode"] == 3
     assert found["spec"]["nodeName"] == "two"
     assert space.logs("a") == "hello\na\n"
+
+
+def test_the_logs_of_a_pod_outlive_what_other_nodes_remove(testbed: Testbed, space: Space) -> None:
+    """A kubelet removes once a minute what belongs to no pod that it knows."""
+    for name in ("one", "two"):
+        space.submit(pod(name, f"echo on {name}; sleep 1000", name))
+    for name, node in testbed.nodes.items():
+        uid = space.phase(name, "Running")["metadata"]["uid"]
+        other = next(one for key, one in testbed.nodes.items() if key != name)
+        assert [one for one in (node.folder / OWN).iterdir() if one.name.endswith(uid)]
+        assert not [one for one in (other.folder / OWN).iterdir() if one.name.endswith(uid)]
+    time.sleep(65.0)
+    for name in ("one", "two"):
+        assert space.logs(name) == f"on {name}\n"
 
 
 def test_a_pod_that_is_deleted_is_told_first(space: Space) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from tools.testbed.access import Access, ApiError
 from tools.testbed.images import PAUSE
+from tools.testbed.logs import OWN
 from tools.testbed.names import DOMAIN
 from tools.testbed.network import Network
 from tools.testbed.places import PLUGINS, TestbedError
@@ -186,6 +187,7 @@ class Node:
         self._network, self._port, self._images = network, port, tuple(images)
         self._socket = folder / "c.sock"
         folder.mkdir()
+        (folder / OWN).mkdir()
         self._configure_containerd()
         self._configure_kubelet()
         self.containerd = Component(

@@ -126,6 +126,7 @@ class Component:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                cwd=self.log.parent,  # by which kubelets' logs are told apart: see `logs`
                 env={"PATH": path, "HOME": str(self.log.parent), **self._env},
                 start_new_session=True,
             ).result()

@@ -1,0 +1,73 @@
+"""A place of its own for each kubelet's logs of pods.
+
+Where they are is written into the program: ``/var/log/pods``. And once a minute a kubelet removes
+there what belongs to no pod that it knows: on a machine with several, the logs of all others' pods.
+So the place leads to the working directory of whoever opens it, which for a kubelet and its
+containerd is their node's folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+PLACE: Final = Path("/var/log/pods")
+OWN: Final = "pods.log"
+"""What it is called in a node's folder."""
+
+_TARGET: Final = f"/proc/self/cwd/{OWN}"
+_LOCK: Final = Path("/tmp/testbed.logs.lock")
+
+
+@contextmanager
+def apart(in_use: Callable[[], bool], place: Path = PLACE, lock: Path = _LOCK) -> Iterator[None]:
+    """Let each process find its own logs, and the place be as it was afterwards.
+
+    Parameters
+    ----------
+    in_use : callable
+        Whether other testbeds run, which need it as it is.
+    place : Path
+        Where kubelets keep logs.
+    lock : Path
+        Held while it is changed.
+    """
+    with _locked(lock):
+        _take(place)
+    try:
+        yield
+    finally:
+        with _locked(lock):
+            if not in_use():
+                _give_back(place)
+
+
+def _take(place: Path) -> None:
+    if place.is_symlink() and str(place.readlink()) == _TARGET:
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_symlink() or place.exists():
+        place.rename(_kept(place))
+    place.symlink_to(_TARGET)
+
+
+def _give_back(place: Path) -> None:
+    if place.is_symlink() and str(place.readlink()) == _TARGET:
+        place.unlink()
+    if os.path.lexists(_kept(place)) and not os.path.lexists(place):
+        _kept(place).rename(place)
+
+
+def _kept(place: Path) -> Path:
+    return place.with_name(f"{place.name}.before-testbed")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
