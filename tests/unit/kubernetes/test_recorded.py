@@ -1,0 +1,130 @@
+"""Newer and older API servers by their recorded schemas: what each has is found, and nothing else
+is sent to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools import kubernetes_manifests, kubernetes_objects
+
+from shadowprice.core.program import Program
+from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.environment import processes_of
+from shadowprice.executors.kubernetes.discovery import gates_in
+from shadowprice.executors.kubernetes.nodes import NodeView
+from shadowprice.executors.kubernetes.pods import Place, pod_of, secret_of, service_of
+from shadowprice.executors.kubernetes.settings import read_settings
+from shadowprice.kubernetes.definition import definition, knows_rules
+
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "schemas.json").read_text())
+VERSIONS = [str(one) for one in RECORDED["versions"]]
+OLDEST_WITH_GATES, OLDEST_WITH_RULES = "1.26", "1.23"
+
+
+def fields(model: str, version: str) -> dict[str, str]:
+    """The fields of a model in a version, each with the model of its own."""
+    at = VERSIONS.index(version)
+    found = RECORDED["models"].get(model, {})
+    return {name: kind for name, (kind, first, last) in found.items() if first <= at <= last}
+
+
+def described(version: str) -> dict[str, Any]:
+    """What a server of a version publishes of itself, as far as is looked at here."""
+
+    def schema(model: str) -> dict[str, Any]:
+        return {"properties": {name: {} for name in fields(model, version)}}
+
+    props = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
+    schemas = {
+        "io.k8s.api.core.v1.PodSpec": schema("V1PodSpec"),
+        props: schema("V1JSONSchemaProps"),
+    }
+    return {"components": {"schemas": schemas}}
+
+
+def unknown(found: Any, model: str, version: str, path: str) -> Iterator[str]:
+    """Yield the places of an object that a version knows nothing of."""
+    if isinstance(found, list):
+        for at, one in enumerate(found):
+            yield from unknown(one, model, version, f"{path}[{at}]")
+        return
+    known = fields(model, version)
+    if not isinstance(found, Mapping) or not model or not known:
+        return
+    for name, value in found.items():
+        if name not in known:
+            yield f"{path}.{name}"
+        elif known[name] and not (known[name] == "V1JSONSchemaProps" and name == "properties"):
+            yield from unknown(value, known[name], version, f"{path}.{name}")
+        elif name == "properties":
+            for key, one in value.items():
+                yield from unknown(one, known[name], version, f"{path}.{name}.{key}")
+
+
+def sent(*, gated: bool) -> list[dict[str, Any]]:
+    """Everything that a generation with all its extras is made of."""
+    volumes = [
+        {"path": "/a", "claim": "c", "read_only": True, "part": "p"},
+        {"path": "/b", "config_map": "m"}, {"path": "/c", "secret": "s"},
+        {"path": "/d", "host_path": "/h"}, {"path": "/e", "scratch": 1},
+        {"path": "/f", "memory": 1},
+    ]  # fmt: skip
+    pod = {
+        "volumes": volumes, "run_as_user": 1, "run_as_group": 1, "fs_group": 1, "pull": "Never",
+        "service_account": "a", "priority_class": "p", "runtime_class": "r", "shared_memory": 1,
+        "pull_secrets": ["s"], "host_network": True,
+        "labels": {"a": "b"}, "annotations": {"a": "b"},
+        "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}],
+    }  # fmt: skip
+    spec = GenerationSpec(
+        command=1, job="a job", generation=3, placement=(Share("one", 1, 1),),
+        program=Program(("train",), {"A": "b"}, image="i", pod=pod),
+        worker={"cpu": 1500, "gpu": 1000}, tenant="t",
+    )  # fmt: skip
+    place = Place("s", "team", "launch", ("worker-0.x", 1), gated=gated)
+    secret = secret_of(spec, place)
+    secret["metadata"]["uid"] = "u"
+    node = NodeView("one", "u", {"cpu": 8000, "nvidia.com/gpu": 4000})
+    settings = read_settings({"shared": "/jobs", "volume": "jobs"})
+    made = [pod_of(spec, one, place, node, settings, secret) for one in processes_of(spec)]
+    return [secret, service_of(spec, place, secret), *made]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_a_version_has_is_found_by_its_own_description(version: str) -> None:
+    minor = VERSIONS.index(version)
+    assert gates_in(described(version)) == (minor >= VERSIONS.index(OLDEST_WITH_GATES))
+    assert knows_rules(described(version)) == (minor >= VERSIONS.index(OLDEST_WITH_RULES))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
+    document = described(version)
+    budget = "policy/v1" if VERSIONS.index(version) else "policy/v1beta1"
+    values = {**kubernetes_objects.VALUES, "namespace": kubernetes_objects.NAMESPACE}
+    documents = [
+        *sent(gated=gates_in(document)),
+        *kubernetes_manifests.plain(),
+        kubernetes_objects.budget(values, budget),
+        definition(rules=knows_rules(document)),
+    ]
+    faults = []
+    for one in documents:
+        model = f"V1{one['kind']}"
+        if not (budget.endswith("beta1") and one["kind"] == "PodDisruptionBudget"):
+            assert fields(model, version), model
+        faults += unknown(json.loads(json.dumps(one)), model, version, one["kind"])
+    assert faults == []
+
+
+def test_what_is_sent_to_newer_ones_would_be_unknown_to_older_ones() -> None:
+    """The walk finds what it has to find."""
+    pod = sent(gated=True)[-1]
+    assert list(unknown(pod, "V1Pod", "1.20", "Pod")) == ["Pod.spec.schedulingGates"]
+    faults = list(unknown(definition(rules=True), "V1CustomResourceDefinition", "1.20", "crd"))
+    assert faults
+    assert all(one.endswith("x-kubernetes-validations") for one in faults)
