@@ -128,6 +128,9 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
         servers = 1 if local_free else int(job.ps_counts[0])
         needs.append(("parameter server", job.ps, servers, cluster.hosts_ps))
     for kind, demand, count, members in needs:
+        # The first server alone has room for most jobs: to count on all takes ten times as long.
+        if _holds(cluster.capacity[members.argmax()], demand, count) and members.any():
+            continue
         places = _places(cluster.capacity[members], demand)
         if places.sum() < count:
             short = _scarcest(cluster, members, demand)
@@ -164,6 +167,12 @@ class EmptyClusterCheck:
         if key not in self._known:
             self._known[key] = never_fits(job, self._cluster, local_free=self._local_free)
         return self._known[key]
+
+
+def _holds(capacity: Amounts, demand: Amounts, count: int) -> bool:
+    """Return whether one server holds a demand that often when empty."""
+    pairs = zip(capacity.tolist(), demand.tolist(), strict=True)
+    return all(asked * count <= room for room, asked in pairs)
 
 
 def _places(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:

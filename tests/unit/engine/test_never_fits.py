@@ -1,0 +1,59 @@
+"""A job never fits exactly where servers, filled one worker at a time, hold too few of it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.amounts import Dimension
+from shadowprice.core.cluster import Role, build_cluster
+from shadowprice.core.refusal import Reason
+from shadowprice.engine.validation import never_fits
+from tests.workloads import job
+
+KINDS = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
+AMOUNTS = st.fixed_dictionaries({kind: st.integers(0, 6) for kind in KINDS})
+DEMANDS = AMOUNTS.filter(lambda amounts: any(amounts.values()))
+SERVERS = st.lists(st.tuples(st.sampled_from(Role), AMOUNTS), min_size=1, max_size=4)
+
+
+def room(servers: list[tuple[Role, dict[str, int]]], role: Role, demand: dict[str, int]) -> int:
+    count = 0
+    for carries, capacity in servers:
+        left = dict(capacity)
+        while carries in (role, Role.ANY) and all(left[kind] >= demand[kind] for kind in KINDS):
+            left = {kind: left[kind] - demand[kind] for kind in KINDS}
+            count += 1
+    return count
+
+
+@settings(deadline=None, max_examples=300)
+@given(SERVERS, DEMANDS, DEMANDS, st.integers(1, 4))
+def test_servers_filled_by_hand_agree(
+    servers: list[tuple[Role, dict[str, int]]],
+    worker: dict[str, int],
+    ps: dict[str, int],
+    fewest: int,
+) -> None:
+    cluster = build_cluster(
+        slot_seconds=Fraction(600),
+        horizon=4,
+        servers=[(f"s{at}", *server) for at, server in enumerate(servers)],
+        dimensions=KINDS,
+    )
+    one = job(cluster, worker_amounts=worker, ps_amounts=ps, chunks=6, worker_range=(fewest, 6))
+    needed = {Role.WORKER: (worker, fewest), Role.PS: (ps, int(one.ps_counts[0]))}
+    short = [
+        f"room for {count} {name}"
+        for (role, (demand, count)), name in zip(
+            needed.items(), ("worker", "parameter server"), strict=True
+        )
+        if room(servers, role, demand) < count
+    ]
+    refusal = never_fits(one, cluster)
+    assert (refusal is not None) == bool(short)
+    if refusal is not None:
+        assert refusal.reason is Reason.NEVER_FITS
+        assert short[0] in refusal.message
