@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +126,9 @@ def shares(service: Running) -> dict[str, dict[str, str]]:
 
 
 def follow(service: Running, *, anew: bool = False, **given: dict[str, int]) -> bool:
-    found = [one for one in gc.get_objects() if isinstance(one, asyncio.AbstractEventLoop)]
-    [loop] = [one for one in found if one.is_running()]
-    change = service.service.writing.do(FollowShares(given, anew=anew))
+    driver = service.service.writing
+    loop: asyncio.AbstractEventLoop = driver._wake._loop  # type: ignore[attr-defined]  # asyncio's
+    change = driver.do(FollowShares(given, anew=anew))
     return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
 
 
