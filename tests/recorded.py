@@ -29,7 +29,7 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
 from tests import bag_cases, policy_worlds
 from tests.astraea_cases import random_jobs, shared_cluster
-from tests.workloads import cluster, random_job
+from tests.workloads import cluster, faster_together, random_job
 
 GOLDEN: Final = Path(__file__).parent / "golden" / "digests.json"
 
@@ -55,6 +55,9 @@ TRACES: Final = {
 
 TOLD: Final = frozenset({"charged", "payoff_bound", "slot_costs"})
 """Fields of decisions that tell more of them, and came after the first digests."""
+
+TOGETHER: Final = frozenset({"pdors", "rolling"})
+"""Policies that put jobs on one server where they are faster there."""
 
 SLOW: Final = frozenset({"optimum"})
 """Policies that are too slow for the larger worlds."""
@@ -119,12 +122,23 @@ def worlds(policy: str) -> Iterator[tuple[str, World]]:
         yield f"changing {seed}", World(on, jobs, happened, 200)
     for seed in (1, 2):
         yield f"crowded {seed}", _crowded_places(seed) if shared else _crowded(seed)
+    if policy in TOGETHER:
+        for seed in (1, 2):
+            yield f"together {seed}", _together(seed)
 
 
 def _crowded(seed: int) -> World:
     rng = np.random.default_rng([seed, 7])
     on = cluster(4, 2, 1, horizon=40)
     jobs = [random_job(on, rng, f"job-{at}", latest=25) for at in range(60)]
+    return World(on, jobs, _faults(on, jobs, rng), 60)
+
+
+def _together(seed: int) -> World:
+    rng = np.random.default_rng([seed, 9])
+    on = cluster(1, 1, 4, horizon=40)
+    jobs = [random_job(on, rng, f"job-{at}", latest=25) for at in range(40)]
+    jobs = faster_together(jobs, rng)
     return World(on, jobs, _faults(on, jobs, rng), 60)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -81,6 +83,15 @@ def random_utility(rng: np.random.Generator) -> Utility:
         Reciprocal(value),
         Deadline(value, float(rng.integers(1, 8))),
     ][int(rng.integers(4))]
+
+
+def faster_together(jobs: Sequence[Job], rng: np.random.Generator) -> list[Job]:
+    """Return jobs of which most run faster where all of them stands on one server."""
+    times = [int(rng.choice([1, 2, 3, 10])) for _ in jobs]
+    return [
+        replace(one, internal_gains=one.gains * often)
+        for one, often in zip(jobs, times, strict=True)
+    ]
 
 
 def random_job(on: Cluster, rng: np.random.Generator, name: str, latest: int = 5) -> Job:

@@ -28,38 +28,21 @@ def stand(
 ) -> bool:
     """Put what was packed on servers: what each row keeps, or is given, over all servers."""
     entries = log.used[0]
-    servers = len(free)
     if stay:
-        seen = np.zeros(len(log.level), np.bool_)
-        for at in range(entries):
-            row = log.row[at]
-            if seen[row]:
-                continue
-            seen[row] = True
-            _keep(
-                free, kept_workers[row], jobs.worker[row], jobs.workers[row, log.level[row]],
-                new_workers[row],
-            )  # fmt: skip
-            _keep(free, kept_ps[row], jobs.ps[row], jobs.servers[row, log.level[row]], new_ps[row])
-        for row in range(len(seen)):
-            if not seen[row]:
-                continue
-            lack = jobs.workers[row, log.level[row]]
-            lack_ps = jobs.servers[row, log.level[row]]
-            for s in range(servers):
-                lack -= new_workers[row, s]
-                lack_ps -= new_ps[row, s]
-            if lack > 0 and not put_on(
-                free, hosts_workers, jobs.worker[row], lack, new_workers[row]
-            ):
-                return False
-            if lack_ps > 0 and not put_on(free, hosts_ps, jobs.ps[row], lack_ps, new_ps[row]):
-                return False
-        return True
+        return _stay(
+            free, hosts_workers, hosts_ps, jobs, log, kept_workers, kept_ps, new_workers, new_ps
+        )
     complete = True
     for at in range(entries):
         row = log.row[at]
         if log.level[row] < 0:
+            continue
+        if log.level[row] >= jobs.spread[row]:
+            if not _put_whole(
+                free, hosts_workers, hosts_ps, jobs, row, log.level[row], new_workers, new_ps
+            ):
+                complete = False
+                log.level[row] = -1
             continue
         fits = put_on(free, hosts_workers, jobs.worker[row], log.workers[at], new_workers[row])
         if not fits or not put_on(free, hosts_ps, jobs.ps[row], log.servers[at], new_ps[row]):
@@ -68,6 +51,109 @@ def stand(
             _take_back(free, jobs.ps[row], new_ps[row])
             log.level[row] = -1
     return complete
+
+
+def _stay(
+    free: Ints,
+    hosts_workers: Flags,
+    hosts_ps: Flags,
+    jobs: Jobs,
+    log: Log,
+    kept_workers: Ints,
+    kept_ps: Ints,
+    new_workers: Ints,
+    new_ps: Ints,
+) -> bool:
+    """Let everybody keep what it has, then give it what it lacks."""
+    entries, servers = log.used[0], len(free)
+    seen = np.zeros(len(log.level), np.bool_)
+    for at in range(entries):
+        row = log.row[at]
+        if seen[row]:
+            continue
+        seen[row] = True
+        if log.level[row] >= jobs.spread[row]:
+            hosts = _hosts_of_whole(hosts_workers, hosts_ps, jobs, row, log.level[row])
+            demand, count, count_ps = _whole(jobs, row, log.level[row])
+            options = [
+                (-int(kept_workers[row, s]), s)
+                for s in np.flatnonzero(hosts & (free >= demand).all(axis=1)).tolist()
+                if kept_workers[row, s] + kept_ps[row, s] > 0
+            ]
+            if options:
+                s = min(options)[1]
+                free[s] -= demand
+                new_workers[row, s], new_ps[row, s] = count, count_ps
+            continue
+        left, left_ps = kept_workers[row].copy(), kept_ps[row].copy()
+        for s in range(servers):
+            left[s], left_ps[s] = _still_there(free[s], jobs, row, left[s], left_ps[s])
+        level = log.level[row]
+        _keep(free, left, jobs.worker[row], jobs.workers[row, level], new_workers[row])
+        _keep(free, left_ps, jobs.ps[row], jobs.servers[row, level], new_ps[row])
+    for row in range(len(seen)):
+        if not seen[row]:
+            continue
+        if log.level[row] >= jobs.spread[row]:
+            if not new_workers[row].any() and not _put_whole(
+                free, hosts_workers, hosts_ps, jobs, row, log.level[row], new_workers, new_ps
+            ):
+                return False
+            continue
+        lack = jobs.workers[row, log.level[row]]
+        lack_ps = jobs.servers[row, log.level[row]]
+        for s in range(servers):
+            lack -= new_workers[row, s]
+            lack_ps -= new_ps[row, s]
+        if lack > 0 and not put_on(free, hosts_workers, jobs.worker[row], lack, new_workers[row]):
+            return False
+        if lack_ps > 0 and not put_on(free, hosts_ps, jobs.ps[row], lack_ps, new_ps[row]):
+            return False
+    return True
+
+
+def _still_there(room: Ints, jobs: Jobs, row: int, workers: int, ps: int) -> tuple[int, int]:
+    """Return how many have room where they stand: whole jobs may have grown there."""
+    for has, one, other in zip(
+        room.tolist(), jobs.worker[row].tolist(), jobs.ps[row].tolist(), strict=True
+    ):
+        if one:
+            workers = min(workers, has // one)
+        if other:
+            ps = min(ps, (has - workers * one) // other)
+    return workers, ps
+
+
+def _whole(jobs: Jobs, row: int, level: int) -> tuple[Ints, int, int]:
+    """Return what all of a level takes, its workers and its parameter servers."""
+    count, count_ps = int(jobs.workers[row, level]), int(jobs.servers[row, level])
+    return count * jobs.worker[row] + count_ps * jobs.ps[row], count, count_ps
+
+
+def _hosts_of_whole(
+    hosts_workers: Flags, hosts_ps: Flags, jobs: Jobs, row: int, level: int
+) -> Flags:
+    return hosts_workers & hosts_ps if jobs.servers[row, level] else hosts_workers
+
+
+def _put_whole(
+    free: Ints,
+    hosts_workers: Flags,
+    hosts_ps: Flags,
+    jobs: Jobs,
+    row: int,
+    level: int,
+    new_workers: Ints,
+    new_ps: Ints,
+) -> bool:
+    """Place all of a level on the one server that it fills best."""
+    demand, count, count_ps = _whole(jobs, row, level)
+    new = np.zeros(len(free), np.int64)
+    if not put_on(free, _hosts_of_whole(hosts_workers, hosts_ps, jobs, row, level), demand, 1, new):
+        return False
+    new_workers[row] += new * count
+    new_ps[row] += new * count_ps
+    return True
 
 
 def _take_back(free: Ints, demand: Ints, new: Ints) -> None:

@@ -44,7 +44,7 @@ from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from tests.oracles.promises import completions
 from tests.replays import Watcher, world
-from tests.workloads import cluster, job, random_job
+from tests.workloads import cluster, faster_together, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -110,11 +110,15 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
 
 
 @settings(deadline=None, derandomize=True, max_examples=120)
-@given(SEEDS, st.sampled_from(["none", "moves", "starts"]), st.booleans(), st.booleans())
+@given(
+    SEEDS, st.sampled_from(["none", "moves", "starts"]), st.booleans(), st.booleans(), st.booleans()
+)
 def test_without_faults_every_promise_is_kept(
-    seed: int, restarts: str, revision: bool, steady: bool
+    seed: int, restarts: str, revision: bool, steady: bool, together: bool
 ) -> None:
     on, jobs, _ = world(seed, incidents=False)
+    if together:
+        jobs = faster_together(jobs, np.random.default_rng(seed))
     on = replace(on, restart_first=restarts == "starts")
     if restarts != "none":
         jobs = moving(jobs, seed)
@@ -211,9 +215,11 @@ def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
 
 
 @settings(deadline=None, derandomize=True, max_examples=120)
-@given(SEEDS)
-def test_with_faults_the_last_promise_told_is_kept(seed: int) -> None:
+@given(SEEDS, st.booleans())
+def test_with_faults_the_last_promise_told_is_kept(seed: int, together: bool) -> None:
     on, jobs, incidents = world(seed)
+    if together:
+        jobs = faster_together(jobs, np.random.default_rng(seed))
     _, recorder, told = run(on, jobs, incidents)
     cancelled = {event.job for event in recorder.incidents if isinstance(event, JobCancelled)}
     last: dict[str, tuple[int, Promise]] = {}
@@ -240,9 +246,11 @@ class Slower(ExecutionModel):
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(SEEDS)
-def test_misstated_work_changes_promises_and_stops_nothing(seed: int) -> None:
+@given(SEEDS, st.booleans())
+def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: bool) -> None:
     on, jobs, _ = world(seed, incidents=False)
+    if together:
+        jobs = faster_together(jobs, np.random.default_rng(seed))
     engine, recorder, told = run(on, jobs, execution=Slower())
     final: dict[str, int | None] = {promise.job: promise.completion for _, promise in told}
     for name, completion in final.items():

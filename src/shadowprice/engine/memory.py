@@ -126,7 +126,9 @@ def _read(
     reader = _Reader(io.BytesIO(memory), view, cluster, jobs, type(target).__module__)
     try:
         attributes = reader.load()
-    except (pickle.UnpicklingError, EOFError, KeyError, AttributeError, ImportError) as error:
+    except (
+        pickle.UnpicklingError, EOFError, KeyError, AttributeError, ImportError, TypeError,
+    ) as error:  # fmt: skip  # what it is made of may be put together otherwise now
         raise ShadowpriceError(f"a policy's memory cannot be read: {error}") from error
     vars(target).clear()
     vars(target).update(attributes)

@@ -12,7 +12,10 @@ from tests.oracles import standing as twin
 
 
 def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> Jobs:
-    """Return the rows of jobs that may run at three levels, some with parameter servers."""
+    """Return the rows of jobs that may run at three levels, some of them whole.
+
+    Some have parameter servers.
+    """
     workers = np.sort(rng.choice(np.arange(1, 9), (rows, 3)), axis=1)
     ps = rng.integers(0, 4, (rows, resources)) * (rng.random(rows) < 0.6)[:, None]
     none, wide = np.zeros(rows, np.int64), np.zeros((rows, 3), np.int64)
@@ -20,11 +23,13 @@ def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> Jobs:
         worker=rng.integers(0, 4, (rows, resources)) + np.eye(1, resources, dtype=np.int64),
         ps=ps,
         levels=np.full(rows, 3),
+        spread=rng.integers(1, 4, rows),
         workers=workers,
         servers=-(-workers // 2) * (ps.sum(axis=1) > 0)[:, None],
         gains=workers,
         sure=wide,
         hulls=none,
+        hulls_spread=none,
         hull=wide,
         left=none,
         arrival=none,
@@ -61,6 +66,9 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
         level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
         # A job may be packed in two steps: at a lower level, and what it lacks of a higher one.
         entries = [(row, 0, int(level[row])) for row in range(rows) if level[row] >= 0]
+        # A whole one is packed at once.
+        whole = [row for row, _, high in entries if high >= jobs.spread[row]]
+        entries = [(row, high if row in whole else low, high) for row, low, high in entries]
         steps = [(row, low, high) for row, low, high in entries if high > low]
         packed = [(row, low) for row, low, _ in entries] + [(row, high) for row, _, high in steps]
         taken: dict[int, tuple[int, int]] = {}

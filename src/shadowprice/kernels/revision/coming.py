@@ -7,13 +7,18 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.revision.plans import (
+    WHOLE,
     Jobs,
     Log,
     Steps,
+    demand_of_whole,
     density,
     enter,
     last_worth,
+    most_gain,
     offer,
+    role_of_whole,
+    room_for,
     utility,
 )
 from shadowprice.kernels.revision.timeline import (
@@ -85,7 +90,7 @@ def dues(
     """
     for n in range(len(rows)):
         row = rows[n]
-        fastest = max(jobs.gains[row, jobs.levels[row] - 1], 1)
+        fastest = max(most_gain(jobs, row), 1)
         done = now + (jobs.left[row] + fastest - 1) // fastest - 1
         value[n] = utility(jobs, row, done)
         result[n] = due(jobs, row, now, done, horizon, slack)
@@ -175,7 +180,8 @@ def fill(
 
     A step is worth the share of the remaining work that it adds, times what the job is worth, by
     the weight of what it takes. A step that moves a job which would have stayed as it is also
-    costs what moving costs.
+    costs what moving costs. A whole job may start here, and grows when it is known where it stands
+    (`standing.grow`).
 
     Parameters
     ----------
@@ -205,16 +211,24 @@ def fill(
         if before >= 0:
             workers -= jobs.workers[row, before]
             servers -= jobs.servers[row, before]
-        if not _fits_beside(line, state, jobs, row, workers, servers):
+        whole = target >= jobs.spread[row]
+        if whole:
+            fits = room_for(line, state, jobs, row, WHOLE, False) >= target
+        else:
+            fits = _fits_beside(line, state, jobs, row, workers, servers)
+        if not fits:
             # What is left only shrinks, but a smaller step may fit where this one does not.
             _offer_step(heap, jobs, row, worth_left[n], n, target, weight, loss, standing, log)
             continue
         at = log.used[0]
         if at == len(log.row):
             return
-        put(line, state, WORKERS, jobs.worker[row], workers)
-        if servers > 0:
-            put(line, state, SERVERS, jobs.ps[row], servers)
+        if whole:
+            put(line, state, role_of_whole(jobs, row), demand_of_whole(jobs, row, target), 1)
+        else:
+            put(line, state, WORKERS, jobs.worker[row], workers)
+            if servers > 0:
+                put(line, state, SERVERS, jobs.ps[row], servers)
         hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
         log.row[at] = row
         log.workers[at] = workers
@@ -238,14 +252,49 @@ def _offer_step(
     standing: Ints,
     log: Log,
 ) -> None:
-    """Push the next step up of a job below a level, if it has one that brings anything."""
-    before = log.level[row]
+    """Push the next step up of a job below a level, if it has one that brings anything.
+
+    A job that stands still starts whole where it can, else spread.
+    """
+    before, spread = log.level[row], jobs.spread[row]
+    if before >= spread:
+        return
+    value, target = 0.0, -1
+    if before < 0 and most > spread:
+        value, target = best_step(jobs, row, -1, spread, most, weight, loss, standing)
+    if target < 0:
+        first, end = before + 1, min(most, spread)
+        value, target = best_step(jobs, row, before, first, end, weight, loss, standing)
+    if target >= 0:
+        heapq.heappush(heap, (-value * worth_left / jobs.left[row], n, target))
+
+
+@kernel
+def best_step(
+    jobs: Jobs,
+    row: int,
+    before: int,
+    first: int,
+    end: int,
+    weight: Floats,
+    loss: Floats,
+    standing: Ints,
+) -> tuple[float, int]:
+    """Return what a step up brings by its weight, and to which level; -1 where none brings any.
+
+    Parameters
+    ----------
+    before : int
+        Level at which the job is to run by now, -1 for none.
+    first, end : int
+        The first level that it may go to, and the one after the last.
+    """
     gain = 0.0
     taken = 0.0
     if before >= 0:
         gain = float(jobs.gains[row, before])
         if gain >= jobs.left[row]:
-            return
+            return 0.0, -1
         taken = weight[row, 0] * jobs.workers[row, before]
         taken += weight[row, 1] * jobs.servers[row, before]
         if standing[row] != before:
@@ -253,7 +302,7 @@ def _offer_step(
     best = 0.0
     target = -1
     # Where one worker more brings nothing, several may: the step of the best return counts.
-    for level in range(before + 1, most):
+    for level in range(first, end):
         more = float(min(jobs.gains[row, level], jobs.left[row]))
         if standing[row] != level:
             more *= 1.0 - loss[row]
@@ -265,8 +314,7 @@ def _offer_step(
             target = level
         if jobs.gains[row, level] >= jobs.left[row]:
             break
-    if target >= 0:
-        heapq.heappush(heap, (-best * worth_left / jobs.left[row], n, target))
+    return best, target
 
 
 @kernel

@@ -5,6 +5,11 @@ fewer. The least ceiling with which it completes by a slot is ElasticFlow's mini
 share (`reactive.shares`), here over several resources, kinds of servers, parameter servers,
 and curves of any shape: ceilings lie on the upper hull of the curve, so that a job never runs
 with a number of workers that wastes them while a better one has room.
+
+A job may run faster where all of it stands on one server (PD-ORS, Fact 1). Such a *whole* job is
+one demand of a server, where a *spread* one is many, so that what has room for the one tells
+nothing of the other: a plan is one or the other throughout, and every search is within one of these
+two ways.
 """
 
 from typing import NamedTuple
@@ -39,14 +44,19 @@ class Jobs(NamedTuple):
     worker, ps : int64[rows, resources]
         Demands; zeros for the parameter servers of all-reduce jobs.
     levels : int64[rows]
-        Useful numbers of workers: each gains more than all smaller ones.
+        Useful numbers of workers: each gains more than all smaller ones that stand the same way.
+    spread : int64[rows]
+        How many of them stand on any servers, at the external rate. The others, which come after
+        them, stand on one server each, at the internal rate; a job with one rate has none.
     workers, servers, gains : int64[rows, width]
-        Workers, parameter servers and progress units of each level, ascending.
+        Workers, parameter servers and progress units of each level, ascending in either way.
     sure : int64[rows, width]
         Progress units that remain of a slot where the job restarts in it: plans count on no more,
         so that no move can break a promise.
     hulls : int64[rows]
-        Levels on the upper hull of the curve through the origin.
+        Levels on the upper hulls of the curves through the origin.
+    hulls_spread : int64[rows]
+        How many of them are of the spread curve, the first ones.
     hull : int64[rows, width]
         Those levels, ascending.
     left : int64[rows]
@@ -64,11 +74,13 @@ class Jobs(NamedTuple):
     worker: Ints
     ps: Ints
     levels: Ints
+    spread: Ints
     workers: Ints
     servers: Ints
     gains: Ints
     sure: Ints
     hulls: Ints
+    hulls_spread: Ints
     hull: Ints
     left: Ints
     arrival: Ints
@@ -115,6 +127,54 @@ class Log(NamedTuple):
     level: Ints
 
 
+SPREAD, WHOLE = 0, 1
+"""The ways in which a job stands: on any servers, or all of it on one."""
+
+
+@kernel
+def ways(jobs: Jobs, row: int) -> int:
+    """Return in how many ways a job can stand."""
+    return 2 if jobs.levels[row] > jobs.spread[row] else 1
+
+
+@kernel
+def most_gain(jobs: Jobs, row: int) -> int:
+    """Return the most progress units that a job can make in a slot, either way."""
+    return int(max(jobs.gains[row, jobs.spread[row] - 1], jobs.gains[row, jobs.levels[row] - 1]))
+
+
+@kernel
+def levels_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
+    """Return the first level of a way, and the one after its last."""
+    if way == SPREAD:
+        return 0, int(jobs.spread[row])
+    return int(jobs.spread[row]), int(jobs.levels[row])
+
+
+@kernel
+def hull_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
+    """Return the first position of a way on the hulls, and the one after its last."""
+    if way == SPREAD:
+        return 0, int(jobs.hulls_spread[row])
+    return int(jobs.hulls_spread[row]), int(jobs.hulls[row])
+
+
+@kernel
+def role_of_whole(jobs: Jobs, row: int) -> int:
+    """Return what a server has to carry for all of a job to stand on it."""
+    return WORKERS | SERVERS if jobs.servers[row, jobs.spread[row]] > 0 else WORKERS
+
+
+@kernel
+def demand_of_whole(jobs: Jobs, row: int, level: int) -> Ints:
+    """Return what all workers and parameter servers of a level take together."""
+    demand = np.empty(jobs.worker.shape[1], np.int64)
+    for r in range(len(demand)):
+        demand[r] = jobs.workers[row, level] * jobs.worker[row, r]
+        demand[r] += jobs.servers[row, level] * jobs.ps[row, r]
+    return demand
+
+
 @kernel
 def utility(jobs: Jobs, row: int, slot: int) -> float:
     """Return what completing in a slot is worth."""
@@ -139,17 +199,22 @@ def last_worth(jobs: Jobs, row: int, least: float, low: int, high: int) -> int:
 
 
 @kernel
-def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> int:
-    """Return the highest level of a job that a state has room for, -1 for none.
+def room_for(line: Timeline, state: int, jobs: Jobs, row: int, way: int, shared: bool) -> int:
+    """Return the highest level of a way that a state has room for, -1 for none.
 
     Parameters
     ----------
+    way : int
+        How the job is to stand.
     shared : bool
         Whether some servers carry both workers and parameter servers; the packing is then tried.
     """
-    top = _level_of_tenant(line, state, jobs, row)
-    if top < 0:
+    first, end = levels_of(jobs, row, way)
+    top = _level_of_tenant(line, state, jobs, row, first, end - 1)
+    if top < first:
         return -1
+    if way == WHOLE:
+        return _room_for_whole(line, state, jobs, row, first, top)
     worker = jobs.worker[row]
     most = total_fit(line, state, WORKERS, worker, jobs.workers[row, top])
     level = _at_most(jobs.workers[row], top + 1, most)
@@ -177,9 +242,30 @@ def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> 
 
 
 @kernel
-def _level_of_tenant(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
-    """Return the highest level that what a job's tenant may still hold is enough for, or -1."""
-    level = jobs.levels[row] - 1
+def _room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int, first: int, top: int) -> int:
+    """Return the highest level between two that one server has room for, -1 for none."""
+    role = role_of_whole(jobs, row)
+    worker, ps = jobs.worker[row], jobs.ps[row]
+    level = first - 1
+    for g in range(line.groups[state]):
+        if line.role[state, g] & role != role:
+            continue
+        fits = True
+        while fits and level < top:
+            workers, servers = jobs.workers[row, level + 1], jobs.servers[row, level + 1]
+            for r in range(len(worker)):
+                if line.free[state, g, r] < workers * worker[r] + servers * ps[r]:
+                    fits = False
+                    break
+            if fits:
+                level += 1
+    return level if level >= first else -1
+
+
+@kernel
+def _level_of_tenant(line: Timeline, state: int, jobs: Jobs, row: int, first: int, top: int) -> int:
+    """Return the highest level between two that a job's tenant may hold, or one less."""
+    level = top
     if len(line.share) == 0:
         return int(level)
     tenant = jobs.tenant[row]
@@ -189,7 +275,8 @@ def _level_of_tenant(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
             continue
         most = entitled(line, state, tenant, r)
         while (
-            level >= 0 and jobs.workers[row, level] * worker > most - jobs.servers[row, level] * ps
+            level >= first
+            and jobs.workers[row, level] * worker > most - jobs.servers[row, level] * ps
         ):
             level -= 1
     return int(level)
@@ -209,12 +296,14 @@ def _at_most(numbers: Ints, count: int, most: int) -> int:
 
 
 @kernel
-def rooms(line: Timeline, jobs: Jobs, row: int, end: int, shared: bool, room: Ints) -> int:
+def rooms(
+    line: Timeline, jobs: Jobs, row: int, way: int, end: int, shared: bool, room: Ints
+) -> int:
     """Write the level there is room for in each interval that begins before ``end``; count them."""
     intervals = line.used[0]
     k = 0
     while k < intervals and line.start[k] < end:
-        room[k] = room_for(line, line.state[k], jobs, row, shared)
+        room[k] = room_for(line, line.state[k], jobs, row, way, shared)
         k += 1
     return k
 
@@ -223,6 +312,7 @@ def rooms(line: Timeline, jobs: Jobs, row: int, end: int, shared: bool, room: In
 def last_level(line: Timeline, jobs: Jobs, row: int, ceiling: int, done: int, room: Ints) -> int:
     """Return the least level that completes a plan in its last slot: fewer workers may do there."""
     top = jobs.hull[row, ceiling]
+    first, _ = levels_of(jobs, row, WHOLE if top >= jobs.spread[row] else SPREAD)
     left = jobs.left[row]
     level = -1
     for k in range(line.used[0]):
@@ -231,7 +321,7 @@ def last_level(line: Timeline, jobs: Jobs, row: int, ceiling: int, done: int, ro
         level = min(top, room[k])
         if level >= 0:
             left -= (min(line.start[k + 1], done) - line.start[k]) * jobs.sure[row, level]
-    while level > 0 and jobs.sure[row, level - 1] >= left:
+    while level > first and jobs.sure[row, level - 1] >= left:
         level -= 1
     return level
 
@@ -319,10 +409,15 @@ def pack(
 ) -> bool:
     """Put a level of a job into a state; note it where the state is that of the first slot."""
     workers, servers = jobs.workers[row, level], jobs.servers[row, level]
-    if not put(line, state, WORKERS, jobs.worker[row], workers):
-        return False
-    if servers > 0 and not put(line, state, SERVERS, jobs.ps[row], servers):
-        return False
+    if level >= jobs.spread[row]:
+        demand = demand_of_whole(jobs, row, level)
+        if not put(line, state, role_of_whole(jobs, row), demand, 1):
+            return False
+    else:
+        if not put(line, state, WORKERS, jobs.worker[row], workers):
+            return False
+        if servers > 0 and not put(line, state, SERVERS, jobs.ps[row], servers):
+            return False
     hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
     if first:
         at = log.used[0]
@@ -419,17 +514,31 @@ def lay_out(
     for n in range(len(order)):
         row = order[n]
         end = promise[row] + 1
-        known = rooms(line, jobs, row, end, shared, room)
-        ceiling, done = least_ceiling(
-            line.start, known, room, jobs.sure[row], jobs.hull[row], jobs.hulls[row],
-            jobs.left[row], end,
-        )  # fmt: skip
+        ceiling, done = -1, -1
+        way = ways(jobs, row)
+        while ceiling < 0 and way > SPREAD:  # whole is no slower, and takes no more
+            way -= 1
+            known = rooms(line, jobs, row, way, end, shared, room)
+            ceiling, done = _least_ceiling(line, jobs, row, way, known, room, end)
         if ceiling < 0 or not enter(line, jobs, row, ceiling, done, room, steps, log):
             failed[failures] = row
             failures += 1
             if not go_on:
                 break
     return failures
+
+
+@kernel
+def _least_ceiling(
+    line: Timeline, jobs: Jobs, row: int, way: int, known: int, room: Ints, end: int
+) -> tuple[int, int]:
+    """Return the least ceiling of a way that completes before ``end``, and when; see `shares`."""
+    low, high = hull_of(jobs, row, way)
+    ceiling, done = least_ceiling(
+        line.start, known, room, jobs.sure[row], jobs.hull[row, low:high], high - low,
+        jobs.left[row], end,
+    )  # fmt: skip
+    return (low + ceiling if ceiling >= 0 else -1), done
 
 
 @kernel
@@ -455,7 +564,8 @@ def offer(
     """Return the plan of largest payoff that the room of a timeline leaves to a job.
 
     Completions are tried from the earliest on: multiples of the shortest duration, and where the
-    utility has lost a part of its worth. Each is planned with its least ceiling.
+    utility has lost a part of its worth. Each is planned with its least ceiling, on one server
+    first where that is faster. ``room`` is then what `enter` needs to enter it.
 
     Returns
     -------
@@ -468,9 +578,34 @@ def offer(
     best = (-1, -1, -1, 0.0, 0.0)
     if last < now:
         return best
+    if ways(jobs, row) > 1:
+        best = _offer(line, jobs, row, WHOLE, price, shared, room)
+        if best[0] >= 0:
+            gain = max(jobs.gains[row, jobs.spread[row] - 1], 1)
+            earliest = now + (jobs.left[row] + gain - 1) // gain - 1
+            payoff = best[3] - best[4]
+            if earliest > last or utility(jobs, row, earliest) <= payoff:
+                return best
+            other = _offer(line, jobs, row, SPREAD, price, shared, room)
+            if other[0] >= 0 and other[3] - other[4] > payoff:
+                return other
+            rooms(line, jobs, row, WHOLE, last + 1, shared, room)
+            return best
+    return _offer(line, jobs, row, SPREAD, price, shared, room)
+
+
+@kernel
+def _offer(
+    line: Timeline, jobs: Jobs, row: int, way: int, price: Floats, shared: bool, room: Ints
+) -> tuple[int, int, int, float, float]:
+    """Return the plan of largest payoff in which a job stands in one way; see `offer`."""
+    now = line.start[0]
+    last = jobs.last[row]
+    best = (-1, -1, -1, 0.0, 0.0)
     left = jobs.left[row]
-    known = rooms(line, jobs, row, last + 1, shared, room)
-    begins, sure, hull, hulls = line.start, jobs.sure[row], jobs.hull[row], jobs.hulls[row]
+    known = rooms(line, jobs, row, way, last + 1, shared, room)
+    _, hulls = hull_of(jobs, row, way)
+    begins, sure, hull = line.start, jobs.sure[row], jobs.hull[row]
     earliest = completes(begins, known, room, sure, hull[hulls - 1], left, last + 1)
     if earliest < 0:
         return best
@@ -490,7 +625,7 @@ def offer(
         if end == tried:
             continue
         tried = end
-        ceiling, done = least_ceiling(begins, known, room, sure, hull, hulls, left, end + 1)
+        ceiling, done = _least_ceiling(line, jobs, row, way, known, room, end + 1)
         if ceiling < 0:
             continue
         value = utility(jobs, row, done)

@@ -4,16 +4,19 @@ Jobs stand on few of the servers there are, so where they stand is kept as entri
 equal room are looked at together: no step looks at every server for every job.
 """
 
+import heapq
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.revision.plans import Jobs, Log
+from shadowprice.kernels.revision.coming import best_step
+from shadowprice.kernels.revision.plans import Jobs, Log, demand_of_whole, role_of_whole
 from shadowprice.kernels.revision.timeline import FOR_EVER, SERVERS, WORKERS
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
@@ -136,10 +139,22 @@ def stand(
             row = log.row[at]
             if not seen[row]:
                 seen[row] = True
-                _stay(free, jobs, row, log.level[row], kept, chains)
+                if log.level[row] >= jobs.spread[row]:
+                    _stay_whole(
+                        free, hosts_workers, hosts_ps, jobs, row, log.level[row], kept, chains
+                    )
+                else:
+                    _stay(free, jobs, row, log.level[row], kept, chains)
         crowds = _gather(free, hosts_workers, hosts_ps)
         for row in range(rows):
             if not seen[row]:
+                continue
+            if log.level[row] >= jobs.spread[row]:
+                if chains.head[row] < 0 and not _put_whole(
+                    free, crowds, jobs, row, log.level[row], chains
+                ):
+                    complete = False
+                    break
                 continue
             lack, lack_ps = jobs.workers[row, log.level[row]], jobs.servers[row, log.level[row]]
             at = chains.head[row]
@@ -160,10 +175,13 @@ def stand(
         row = log.row[at]
         if log.level[row] < 0:
             continue
-        if not (
-            _put_on(free, crowds, WORKERS, jobs.worker[row], log.workers[at], row, chains)
-            and _put_on(free, crowds, SERVERS, jobs.ps[row], log.servers[at], row, chains)
-        ):
+        if log.level[row] >= jobs.spread[row]:
+            found = _put_whole(free, crowds, jobs, row, log.level[row], chains)
+        else:
+            found = _put_on(
+                free, crowds, WORKERS, jobs.worker[row], log.workers[at], row, chains
+            ) and _put_on(free, crowds, SERVERS, jobs.ps[row], log.servers[at], row, chains)
+        if not found:
             complete = False
             _take_back(free, crowds, jobs.worker[row], jobs.ps[row], row, chains)
             log.level[row] = -1
@@ -201,6 +219,85 @@ def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
                 b += 1
         result[n] = (1 if less else 0) + (2 if more else 0)
     return result
+
+
+@kernel
+def grow(
+    free: Ints,
+    jobs: Jobs,
+    rows: Ints,
+    worth_left: Floats,
+    weight: Floats,
+    loss: Floats,
+    standing: Ints,
+    stood: Stood,
+    log: Log,
+) -> None:
+    """Give whole jobs what is left on the servers they stand on: one step up at a time.
+
+    A step is worth what it is in `coming.fill`.
+
+    Parameters
+    ----------
+    free : int64[servers, resources]
+        What each server has left, as `stand` left it; what is taken is taken off.
+    rows : int64[jobs]
+        Rows of whole jobs that run in the slot.
+    worth_left : float64[jobs]
+        What completing each is worth.
+    weight, loss, standing
+        As in `coming.fill`.
+    stood : Stood
+        Where they stand; written.
+    log : Log
+        Their levels; written.
+    """
+    heap = [(0.0, -1, -1)]
+    heap.pop()
+    for n in range(len(rows)):
+        most = jobs.levels[rows[n]]
+        _push(heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, log)
+    while len(heap) > 0:
+        _, n, target = heapq.heappop(heap)
+        row = rows[n]
+        before = log.level[row]
+        at = stood.first[row]
+        server = stood.server[at]
+        workers = jobs.workers[row, target] - jobs.workers[row, before]
+        servers = jobs.servers[row, target] - jobs.servers[row, before]
+        fits = True
+        for r in range(free.shape[1]):
+            asked = workers * jobs.worker[row, r] + servers * jobs.ps[row, r]
+            fits = fits and (asked <= 0 or asked <= free[server, r])
+        most = target
+        if fits:
+            for r in range(free.shape[1]):
+                free[server, r] -= workers * jobs.worker[row, r] + servers * jobs.ps[row, r]
+            stood.workers[at] += workers
+            stood.ps[at] += servers
+            log.level[row] = target
+            most = jobs.levels[row]
+        _push(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, log)
+
+
+@kernel
+def _push(
+    heap: list[tuple[float, int, int]],
+    jobs: Jobs,
+    row: int,
+    worth_left: float,
+    n: int,
+    most: int,
+    weight: Floats,
+    loss: Floats,
+    standing: Ints,
+    log: Log,
+) -> None:
+    """Push the next step up of a whole job below a level, if it has one that brings anything."""
+    before = log.level[row]
+    value, target = best_step(jobs, row, before, before + 1, most, weight, loss, standing)
+    if target >= 0:
+        heapq.heappush(heap, (-value * worth_left / jobs.left[row], n, target))
 
 
 # ---------------------------------------------------------------- entries
@@ -303,6 +400,36 @@ def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: _Ch
 
 
 @kernel
+def _stay_whole(
+    free: Ints,
+    hosts_workers: Flags,
+    hosts_ps: Flags,
+    jobs: Jobs,
+    row: int,
+    level: int,
+    kept: Stood,
+    chains: _Chains,
+) -> None:
+    """Put all of a level where most of the job stands, if that server has room for it."""
+    demand = demand_of_whole(jobs, row, level)
+    best = -1
+    for n in range(kept.first[row], kept.first[row] + kept.number[row]):
+        server = kept.server[n]
+        fits = hosts_workers[server] and (jobs.servers[row, level] == 0 or hosts_ps[server])
+        for r in range(len(demand)):
+            fits = fits and demand[r] <= free[server, r]
+        if fits and (best < 0 or kept.workers[n] > kept.workers[best]):
+            best = n
+    if best >= 0:
+        server = kept.server[best]
+        at = _entry(chains, row, server)
+        chains.workers[at] = jobs.workers[row, level]
+        chains.ps[at] = jobs.servers[row, level]
+        for r in range(len(demand)):
+            free[server, r] -= demand[r]
+
+
+@kernel
 def _cut(left: Ints, wanted: int) -> Ints:
     """Cut numbers down to a sum, the smallest first; return them."""
     total = left.sum()
@@ -343,6 +470,23 @@ def _put_on(
 
 
 @kernel
+def _put_whole(
+    free: Ints, crowds: _Crowds, jobs: Jobs, row: int, level: int, chains: _Chains
+) -> bool:
+    """Place all of a level on one server, by the rule of `timeline.put`."""
+    demand = demand_of_whole(jobs, row, level)
+    best, _ = _best_crowd(crowds, role_of_whole(jobs, row), demand, 1)
+    if best < 0:
+        return False
+    server = _lowest(crowds, best)
+    at = _entry(chains, row, server)
+    chains.workers[at] = jobs.workers[row, level]
+    chains.ps[at] = jobs.servers[row, level]
+    _change(free, crowds, server, demand, -1)
+    return True
+
+
+@kernel
 def _take_back(
     free: Ints, crowds: _Crowds, worker: Ints, ps: Ints, row: int, chains: _Chains
 ) -> None:
@@ -365,7 +509,7 @@ def _best_crowd(crowds: _Crowds, role: int, demand: Ints, rest: int) -> tuple[in
     best = -1
     best_fit = 0
     for g in range(crowds.used[0]):
-        if crowds.size[g] == 0 or not crowds.role[g] & role:
+        if crowds.size[g] == 0 or crowds.role[g] & role != role:
             continue
         room = FOR_EVER
         for r in range(len(demand)):

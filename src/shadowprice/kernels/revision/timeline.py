@@ -341,6 +341,8 @@ def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, ea
 def put(line: Timeline, state: int, role: int, demand: Ints, number: int) -> bool:
     """Pack so many of a demand into a state; return whether all of them found room.
 
+    Servers have to carry all of a role: for whole jobs with parameter servers that is both.
+
     The rest goes to the server that it fills best; where it fits on no single server, the roomiest
     servers are filled first, so that a job stands on few of them. Nothing is taken back on failure.
     """
@@ -349,7 +351,7 @@ def put(line: Timeline, state: int, role: int, demand: Ints, number: int) -> boo
         best = -1
         best_fit = 0
         for g in range(line.groups[state]):
-            if not line.role[state, g] & role:
+            if line.role[state, g] & role != role:
                 continue
             room = fit(line, state, g, demand, FOR_EVER)
             if room == 0:

@@ -14,6 +14,7 @@ from shadowprice.kernels.revision.plans import Jobs
 from shadowprice.policies.reactive.worths import WorthTable
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.standing import Standing
+from shadowprice.policies.rolling.ways import Ways, useful
 
 Integers = NDArray[np.int64]
 
@@ -73,6 +74,7 @@ class Book:
         self.standing = np.zeros(0, np.int64)
         self.started = np.zeros(0, np.bool_)
         self.fastest = np.zeros(0, np.int64)
+        self._ways = Ways(cluster)
         self._worths = WorthTable()
         self.jobs = self._empty(0, self._width)
 
@@ -84,10 +86,12 @@ class Book:
     def add(self, job: Job) -> int:
         """Take a job in; return its row."""
         row = self.table.add(job)
-        best = np.maximum.accumulate(job.gains)
-        useful = np.concatenate(([True], best[1:] > best[:-1]))
-        workers, servers = job.worker_counts[useful], job.ps_counts[useful]
-        gains = job.gains[useful]
+        spread, whole = useful(job.gains), self._ways.whole(job)
+        whole = whole[useful(job.internal_gains[whole])]
+        chosen = np.concatenate((spread, whole))
+        workers, servers = job.worker_counts[chosen], job.ps_counts[chosen]
+        gains = np.concatenate((job.gains[spread], job.internal_gains[whole]))
+        sure = np.concatenate((job.moved_gains[spread], job.moved_internal_gains[whole]))
         self._reserve(len(self.table.jobs), len(workers))
         self._worths.enter(row, job.utility)
         self.jobs = self.jobs._replace(worths=self._worths.columns)
@@ -98,8 +102,13 @@ class Book:
         jobs.workers[row, :count] = workers
         jobs.servers[row, :count] = servers
         jobs.gains[row, :count] = gains
-        jobs.sure[row, :count] = job.moved_gains[useful]
-        hull = upper_hull(workers, gains)
+        jobs.sure[row, :count] = sure
+        apart = jobs.spread[row] = len(spread)
+        hull = upper_hull(workers[:apart], gains[:apart])
+        jobs.hulls_spread[row] = len(hull)
+        if count > apart:
+            on_one = apart + upper_hull(workers[apart:], gains[apart:])
+            hull = np.concatenate((hull, on_one))
         jobs.hulls[row] = len(hull)
         jobs.hull[row, : len(hull)] = hull
         jobs.left[row] = job.required
@@ -121,9 +130,12 @@ class Book:
         self.started[row] = state.started is not None
         if state.placement is not None:
             self.table.stand(row, state.placement)
-            levels = self.jobs.workers[row, : self.jobs.levels[row]]
-            at = int(np.searchsorted(levels, state.placement.total_workers))
-            self.standing[row] = min(at, len(levels) - 1)
+            apart, levels = int(self.jobs.spread[row]), int(self.jobs.levels[row])
+            whole = state.placement.colocated and levels > apart
+            first, end = (apart, levels) if whole else (0, apart)
+            workers = self.jobs.workers[row, first:end]
+            at = int(np.searchsorted(workers, state.placement.total_workers))
+            self.standing[row] = first + min(at, len(workers) - 1)
 
     def remove(self, name: str) -> None:
         """Forget a job."""
@@ -142,6 +154,14 @@ class Book:
         left, states = self.jobs.left, view.open_jobs
         for name, row in self.table.rows.items():
             left[row] = states[name].remaining
+
+    def most_gain(self, rows: Integers) -> Integers:
+        """Return the most progress units of a slot that each row can make where it finds room."""
+        jobs = self.jobs
+        most = np.maximum(
+            jobs.gains[rows, jobs.spread[rows] - 1], jobs.gains[rows, jobs.levels[rows] - 1]
+        )
+        return np.asarray(most, np.int64)
 
     def name(self, row: int) -> str:
         """Return the job of a row."""
@@ -195,11 +215,13 @@ class Book:
             worker=np.zeros((rows, self._resources), np.int64),
             ps=np.zeros((rows, self._resources), np.int64),
             levels=np.zeros(rows, np.int64),
+            spread=np.zeros(rows, np.int64),
             workers=np.zeros(wide, np.int64),
             servers=np.zeros(wide, np.int64),
             gains=np.zeros(wide, np.int64),
             sure=np.zeros(wide, np.int64),
             hulls=np.zeros(rows, np.int64),
+            hulls_spread=np.zeros(rows, np.int64),
             hull=np.zeros(wide, np.int64),
             left=np.zeros(rows, np.int64),
             arrival=np.zeros(rows, np.int64),

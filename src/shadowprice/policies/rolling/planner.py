@@ -17,10 +17,12 @@ from shadowprice.kernels.revision.plans import (
     Log,
     Steps,
     enter,
+    hull_of,
     lay_out,
     lay_out_again,
     offer,
     rooms,
+    ways,
 )
 from shadowprice.kernels.revision.timeline import (
     FOR_EVER,
@@ -194,7 +196,7 @@ class Planner:
         book = self._book
         rows = np.flatnonzero(book.promise >= 0)
         jobs = book.jobs
-        fastest = jobs.gains[rows, jobs.levels[rows] - 1] if len(rows) else rows
+        fastest = book.most_gain(rows)
         slots = -(-jobs.left[rows] // np.maximum(fastest, 1))
         return rows[np.lexsort((rows, -slots, book.promise[rows]))].astype(np.int64)
 
@@ -325,12 +327,16 @@ class Planner:
         """Return the first slot in which a job could complete beside the layout, worth or not."""
         jobs = self._book.jobs
         line, final = self._current.line, self._book.final
-        known = rooms(line, jobs, row, final + 1, self.shared, self._room)
-        top = jobs.hull[row, jobs.hulls[row] - 1]
-        done = completes(
-            line.start, known, self._room, jobs.sure[row], top, jobs.left[row], final + 1
-        )
-        return None if done < 0 else int(done)
+        found = []
+        for way in range(ways(jobs, row)):
+            known = rooms(line, jobs, row, way, final + 1, self.shared, self._room)
+            top = jobs.hull[row, hull_of(jobs, row, way)[1] - 1]
+            done = completes(
+                line.start, known, self._room, jobs.sure[row], top, jobs.left[row], final + 1
+            )
+            if done >= 0:
+                found.append(int(done))
+        return min(found, default=None)
 
     def _offer(self, layout: Layout, row: int, price: Floats) -> Offer | None:
         found = offer(layout.line, self._book.jobs, row, price, self.shared, self._room)

@@ -288,7 +288,7 @@ class Rolling(Reactive[RollingParameters]):
             self._plan(slot, waiting[~planned & (layout.log.level[waiting] < 0)], line)
         self._fill(slot, rows, weight, line)
         yield from self._copies.let_go(view)
-        yield from self._stand(slot, rows)
+        yield from self._stand(slot, rows, weight)
         yield from self._copies.start(slot)
 
     def _revise_bags(self, view: View, slot: int) -> Iterator[Decision]:
@@ -314,18 +314,30 @@ class Rolling(Reactive[RollingParameters]):
             return
         book = self._book
         _, value = densities(book.jobs, rows, slot, weight)
-        loss = book.loss if self._cluster.restart_first else book.loss * book.started
         fill(
-            line, book.jobs, rows, value, weight, loss, book.standing,
+            line, book.jobs, rows, value, weight, self._loss(), book.standing,
             self._planner.layout.log,
         )  # fmt: skip
+
+    def _loss(self) -> Floats:
+        """Return the share of the coming slot that each row loses if its placement changes."""
+        book = self._book
+        return book.loss if self._cluster.restart_first else book.loss * book.started
+
+    def _grow(self, slot: int, rows: Integers, weight: Floats, free: Integers) -> None:
+        """Deal out what is left on servers to the whole jobs that stand on them."""
+        book, log = self._book, self._planner.layout.log
+        whole = rows[log.level[rows] >= book.jobs.spread[rows]]
+        if self._parameters.spare and len(whole):
+            _, value = densities(book.jobs, whole, slot, weight)
+            book.table.grow(free, book.jobs, whole, value, weight, self._loss(), book.standing, log)
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
         """Let go of waiting jobs that cannot complete any more while they are worth anything."""
         book, jobs = self._book, self._book.jobs
         rows = book.table.in_order()
         rows = rows[book.promise[rows] < 0]
-        fastest = np.maximum(jobs.gains[rows, jobs.levels[rows] - 1], book.fastest[rows])
+        fastest = np.maximum(book.most_gain(rows), book.fastest[rows])
         slots = -(-jobs.left[rows] // fastest)
         for row in rows[jobs.last[rows] < slot + slots - 1].tolist():
             name = book.name(row)
@@ -384,7 +396,7 @@ class Rolling(Reactive[RollingParameters]):
         if more and left.sum() <= _FEW and not self._planner.fits(slot, waiting[left], by[left]):
             self._too_many = frozenset(book.table.rows)
 
-    def _stand(self, slot: int, rows: Integers) -> Iterator[Decision]:
+    def _stand(self, slot: int, rows: Integers, weight: Floats) -> Iterator[Decision]:
         """Put what was packed on servers, moving as little as possible."""
         book, table, log = self._book, self._book.table, self._planner.layout.log
         for stay in (True, False):
@@ -393,6 +405,7 @@ class Rolling(Reactive[RollingParameters]):
                 free -= self._bags.held(slot)
             if table.put(free, book.jobs, log, stay=stay):
                 break
+        self._grow(slot, rows, weight, free)
         book.standing[rows] = log.level[rows]
         book.started[rows] |= log.level[rows] >= 0
         yield from table.rearrange(rows)

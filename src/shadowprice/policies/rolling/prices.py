@@ -12,6 +12,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.kernels.revision.duals import shadow_prices
+from shadowprice.policies.rolling.ways import Ways
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -41,6 +42,7 @@ class Pools:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
+        self.ways = Ways(cluster)
         self._up = np.ones(cluster.servers, np.bool_)
         self._refresh()
 
@@ -172,8 +174,12 @@ class PriceLearner:
             self._enter(slot, job.utility.values(shortest)[0], on_worker[0] * job.bag.worker_slots)
             return
         each = job.worker_counts[:, None] * on_worker + job.ps_counts[:, None] * on_ps
-        useful = job.gains > 0
-        slots = np.where(useful, -(-job.required // np.maximum(job.gains, 1)), 1)
+        gains, whole = job.gains, self._pools.ways.whole(job)
+        if len(whole):
+            each = np.concatenate((each, each[whole]))
+            gains = np.concatenate((gains, job.internal_gains[whole]))
+        useful = gains > 0
+        slots = np.where(useful, -(-job.required // np.maximum(gains, 1)), 1)
         value = np.where(useful, job.utility.values((slots - 1).astype(np.float64)), 0.0)
         spent = each.max(axis=1) * slots
         best = int(np.argmax(value / np.maximum(spent, 1e-300)))

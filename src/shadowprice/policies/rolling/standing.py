@@ -11,9 +11,10 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.revision.plans import Jobs, Log
-from shadowprice.kernels.revision.standing import Stood, compared, stand
+from shadowprice.kernels.revision.standing import Stood, compared, grow, stand
 from shadowprice.policies.reactive.table import Rows
 
+Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
@@ -60,6 +61,20 @@ class Standing(Rows):
             free, self.hosts_workers, self.hosts_ps, jobs, log, self._stood, stay
         )
         return bool(whole)
+
+    def grow(
+        self,
+        free: Integers,
+        jobs: Jobs,
+        rows: Integers,
+        worth_left: Floats,
+        weight: Floats,
+        loss: Floats,
+        standing: Integers,
+        log: Log,
+    ) -> None:
+        """Give whole jobs what is left where they were put; see `standing.grow`."""
+        grow(free, jobs, rows, worth_left, weight, loss, standing, self._next, log)
 
     def rearrange(self, rows: Integers) -> Iterator[Decision]:
         """Move rows, which are all that stand, to where they were put."""

@@ -1,0 +1,257 @@
+"""Jobs that run faster where all of them stands on one server, under `rolling`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import JobsArrived, Place, Promise, Resize, SlotBegan, SlotEnded, Start
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Constant, Deadline, Reciprocal
+from shadowprice.engine import Engine
+from shadowprice.policies.milp import Program
+from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.ways import Ways
+from shadowprice.simulator.driver import Simulation
+from tests.workloads import cluster, faster_together, job, random_job
+
+
+def machines(number: int, gpus: int) -> Cluster:
+    """Return servers that carry both, with so many GPUs."""
+    return cluster(0, 0, number, gpus=gpus)
+
+
+def training(on: Cluster, name: str, times: int, **values: Any) -> Job:
+    """Return an all-reduce job that is so many times as fast on one server."""
+    one = job(on, name, ps_amounts=None, **values)
+    return replace(one, internal_gains=one.gains * times)
+
+
+def placed(on: Cluster, jobs: Sequence[Job], slots: int, **settings: Any) -> list[dict[str, Place]]:
+    """Run jobs for some slots; return where each stands in each of them."""
+    policy = make_policy("rolling", PolicyContext(on), settings)
+    engine = Engine(on, policy)
+    told = []
+    for slot in range(slots):
+        arriving = tuple(one for one in jobs if one.arrival == slot)
+        if arriving:
+            engine.handle(JobsArrived(slot, arriving))
+        engine.handle(SlotBegan(slot))
+        told.append(dict(engine.running))
+        gained = {
+            name: min(
+                engine.jobs[name].job.gain(placement.total_workers, colocated=placement.colocated),
+                engine.jobs[name].remaining,
+            )
+            for name, placement in engine.running.items()
+        }
+        engine.handle(SlotEnded(slot, gained))
+    return told  # type: ignore[return-value]
+
+
+def test_what_fits_on_one_server_is_what_its_workers_and_parameter_servers_take() -> None:
+    on = cluster(2, 2, 1, gpus=4)
+    rng = np.random.default_rng(5)
+    found = set()
+    for at in range(200):
+        (one,) = faster_together([random_job(on, rng, f"job-{at}")], rng)
+        hosts = on.hosts_workers & (on.hosts_ps if one.ps is not None else True)
+        expected = [
+            n
+            for n, (count, servers) in enumerate(zip(one.worker_counts, one.ps_counts, strict=True))
+            if any(
+                (count * one.worker + (0 if one.ps is None else servers * one.ps) <= room).all()
+                for room in on.capacity[hosts]
+            )
+        ]
+        if not one.two_rates:
+            expected = []
+        assert Ways(on).whole(one).tolist() == expected
+        found.add((len(expected) > 0, len(expected) < len(one.worker_counts)))
+    assert len(found) >= 3
+
+
+def test_a_job_that_is_faster_on_one_server_stands_on_one() -> None:
+    on = machines(3, 4)
+    one = training(on, "a", 5, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
+    slots = placed(on, [one], 2)
+    assert slots[0]["a"].servers == (0,)
+    assert slots[0]["a"].workers == (4,)
+
+
+def test_a_job_that_is_hardly_faster_on_one_server_takes_several() -> None:
+    on = machines(3, 4)
+    one = training(on, "a", 1, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
+    one = replace(one, internal_gains=one.gains + one.gains // 2)  # 4 workers count as 6, 12 as 12
+    slots = placed(on, [one], 1)
+    assert sum(slots[0]["a"].workers) == 12
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_alone_a_job_completes_as_soon_as_it_can(seed: int) -> None:
+    """In each slot the better of the best on one server and the best over all of them."""
+    rng = np.random.default_rng(seed)
+    number, gpus = int(rng.integers(1, 5)), int(rng.integers(1, 6))
+    on = machines(number, gpus)
+    one = training(
+        on,
+        "a",
+        int(rng.integers(1, 6)),
+        epochs=int(rng.integers(1, 60)),
+        chunks=12,
+        worker_range=(1, int(rng.integers(1, 13))),
+        utility=Reciprocal(10.0),
+    )
+    if one.worker_counts[0] > number * gpus:
+        return
+    spread = one.gains[one.worker_counts <= number * gpus]
+    whole = one.internal_gains[one.worker_counts <= gpus]
+    best = max(spread.max(), whole.max(initial=0))
+    engine = Simulation(on, [one], make_policy("rolling", PolicyContext(on), {})).run([])
+    assert engine.jobs["a"].completion == -(-one.required // int(best)) - 1
+
+
+def together(number: int, gpus: int, jobs: Sequence[Job]) -> bool:
+    """Whether all jobs can meet their deadlines on equal servers, as an integer program.
+
+    Workers are a GPU each, so that spread ones fit wherever any are left.
+    """
+    program = Program()
+    end = max(int(one.utility.by) for one in jobs) + 1  # type: ignore[attr-defined]
+    used: list[tuple[list[int], list[float]]] = [([], []) for _ in range(end)]
+    on_server: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
+    for one in jobs:
+        gained: tuple[list[int], list[float]] = ([], [])
+        for slot in range(int(one.utility.by) + 1):  # type: ignore[attr-defined]
+            every: list[int] = []
+            counts = one.worker_counts.tolist()
+            for count, gain in zip(counts, one.gains.tolist(), strict=True):
+                choice = program.column(upper=1.0)
+                every.append(choice)
+                used[slot][0].append(choice)
+                used[slot][1].append(count)
+                gained[0].append(choice)
+                gained[1].append(gain)
+            for server in range(number):
+                for count, gain in zip(counts, one.internal_gains.tolist(), strict=True):
+                    choice = program.column(upper=1.0)
+                    every.append(choice)
+                    room = on_server.setdefault((slot, server), ([], []))
+                    for columns, takes in (used[slot], room):
+                        columns.append(choice)
+                        takes.append(count)
+                    gained[0].append(choice)
+                    gained[1].append(gain)
+            program.row(every, [1.0] * len(every), upper=1.0)
+        program.row(*gained, lower=float(one.required))
+    for columns, workers in used:
+        program.row(columns, workers, upper=float(number * gpus))
+    for columns, workers in on_server.values():
+        program.row(columns, workers, upper=float(gpus))
+    return program.solve().feasible
+
+
+def test_verdicts_are_those_of_an_exact_program() -> None:
+    """What is promised together always fits; what is refused seldom would have."""
+    rng = np.random.default_rng(3)
+    refused = missed = whole = 0
+    for _ in range(40):
+        number, gpus = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+        on = machines(number, gpus)
+        jobs: Mapping[str, Job] = {
+            f"job-{at}": training(
+                on,
+                f"job-{at}",
+                int(rng.integers(1, 4)),
+                epochs=1,
+                chunks=int(rng.integers(3, 9)),
+                minibatches=10,
+                worker_range=(1, int(rng.integers(1, 4))),
+                utility=Deadline(10.0, float(rng.integers(1, 5))),
+            )
+            for at in range(int(rng.integers(3, 8)))
+        }
+        policy = make_policy("rolling", PolicyContext(on), {"prices": "given"})
+        commands = Engine(on, policy).handle(JobsArrived(0, tuple(jobs.values())))
+        kept: list[Job] = []
+        for command in commands:
+            made = command.decision  # type: ignore[union-attr]
+            one = jobs[made.job]
+            if isinstance(made, Promise):
+                kept.append(one)
+                whole += one.two_rates
+                continue
+            refused += 1
+            missed += together(number, gpus, [*kept, one])
+        assert not kept or together(number, gpus, kept)
+    assert refused > 40 < whole
+    assert missed <= 0.08 * refused
+
+
+def test_a_whole_job_grows_where_it_stands_and_is_moved_no_more_than_it_gains() -> None:
+    """Two jobs with time to spare share one server; when one is done the other takes it all."""
+    on = machines(1, 4)
+    jobs = [
+        training(
+            on, name, 2, epochs=epochs, chunks=8, minibatches=10, worker_range=(1, 4),
+            utility=Constant(5.0),
+        )
+        for name, epochs in (("a", 4), ("b", 16))
+    ]  # fmt: skip
+    slots = placed(on, jobs, 12)
+    for running in slots:
+        assert sum(sum(placement.workers) for placement in running.values()) in (0, 4)
+    alone = [running["b"].workers for running in slots if set(running) == {"b"}]
+    assert alone
+    assert set(alone) == {(4,)}
+
+
+def test_without_dealing_out_what_is_left_a_whole_job_has_the_fewest_workers() -> None:
+    on = machines(2, 4)
+    one = training(
+        on, "a", 3, epochs=12, chunks=4, minibatches=10, worker_range=(1, 4),
+        utility=Deadline(5.0, 30.0),
+    )  # fmt: skip
+    # In the first slot it runs as it was offered to; then it is laid out by its promise.
+    fewest = placed(on, [one], 2, spare=False)[1]
+    most = placed(on, [one], 2)[1]
+    assert fewest["a"].workers == (1,)
+    assert most["a"].workers == (4,)
+
+
+def test_parameter_servers_stand_with_their_workers_where_servers_carry_both() -> None:
+    on = cluster(2, 2, 2, gpus=4)
+    rng = np.random.default_rng(0)
+    whole = 0
+    for at in range(30):
+        (one,) = faster_together([random_job(on, rng, f"job-{at}", latest=0)], rng)
+        if one.ps is None or not one.two_rates or not len(Ways(on).whole(one)):
+            continue
+        one = replace(one, utility=Reciprocal(10.0), arrival=0)
+        engine = Engine(on, make_policy("rolling", PolicyContext(on), {}))
+        engine.handle(JobsArrived(0, (one,)))
+        commands = engine.handle(SlotBegan(0))
+        for command in commands:
+            if isinstance(command, Start | Resize) and command.placement.colocated:
+                whole += 1
+                assert command.placement.total_ps >= 1
+    assert whole > 3
+
+
+def test_a_restart_is_charged_at_the_rate_of_one_server() -> None:
+    on = machines(1, 4)
+    one = training(
+        on, "a", 4, epochs=8, chunks=4, minibatches=10, worker_range=(1, 4),
+        utility=Deadline(5.0, 60.0),
+    )  # fmt: skip
+    one = replace(one, restart=Fraction(1, 2))
+    assert (one.moved_internal_gains * 2 == one.internal_gains).all()
+    engine = Simulation(on, [one], make_policy("rolling", PolicyContext(on), {})).run([])
+    assert engine.jobs["a"].completion is not None
