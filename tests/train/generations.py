@@ -25,7 +25,7 @@ from shadowprice.executors.contract import GenerationSpec, Share
 from shadowprice.executors.environment import environment_of, processes_of
 
 SCRIPTS = Path(__file__).with_name("scripts")
-PATIENCE = 120.0
+PATIENCE = 280.0
 """Seconds that anything may take on a busy machine."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
