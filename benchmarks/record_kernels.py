@@ -48,6 +48,9 @@ TENANTS: Final = frozenset({"astraea", "batchsche", "gandiva_fair", "hived"})
 SETTINGS: Final = {"oasis": (("lower=clearing",), ("prices=online",)), "dorm": (("window=4",),)}
 """Parameters with which a policy runs besides its defaults."""
 
+TOGETHER: Final = frozenset({"rolling"})
+"""Policies that do more where jobs are faster on one server."""
+
 Calls = dict[str, list[str]]
 
 
@@ -76,15 +79,22 @@ def workloads(policy: str, folder: Path) -> Iterable[list[str]]:
         return
     base = ["-c", str(EXAMPLES / "cluster.yaml"), "-j", str(EXAMPLES / "jobs.yaml")]
     yield [*base, "--until", "20 slots", "--incidents", str(EXAMPLES / "incidents.yaml")]
-    drawn = folder / "drawn"
-    if not drawn.exists():
-        _command(
-            *("generate", "--preset", "calibrated", "--jobs", "20", "--slots", "40"),
-            *("--seed", "3", "--out", str(drawn)),
-        )
-    files = ["-c", str(drawn / "cluster.yaml"), "-j", str(drawn / "jobs.jsonl")]
+    files = _drawn(folder, "calibrated")
     for pairs in ((), *SETTINGS.get(policy, ())):
         yield [*files, "--until", "40 slots", *(word for pair in pairs for word in ("-s", pair))]
+    if policy in TOGETHER:
+        yield [*_drawn(folder, "pdors"), "--until", "40 slots"]
+
+
+def _drawn(folder: Path, preset: str) -> list[str]:
+    """Return the options that name a generated workload."""
+    drawn = folder / preset
+    if not drawn.exists():
+        _command(
+            *("generate", "--preset", preset, "--jobs", "20", "--slots", "40"),
+            *("--seed", "3", "--out", str(drawn)),
+        )
+    return ["-c", str(drawn / "cluster.yaml"), "-j", str(drawn / "jobs.jsonl")]
 
 
 def run(policy: str, folder: Path) -> None:
@@ -208,7 +218,7 @@ def main() -> None:
             own = part("called", folder, name, NUMBA_CACHE_DIR=f"{folder}/cache")
             manifest[name] = {"called": own, "inner": _inner(own, calls)}
     text = json.dumps(
-        {name: manifest[name] for name in every if manifest[name]["called"]}, indent=1
+        {name: manifest[name] for name in every if manifest.get(name, {}).get("called")}, indent=1
     )
     MANIFEST.write_text(text + "\n", encoding="utf-8")
     for name in names:
