@@ -119,11 +119,14 @@ def test_a_token_file_that_cannot_be_written_leaves_nothing(
         assert [*(tmp_path / "d").glob("*.db")] == []
 
 
+@pytest.mark.parametrize(
+    "options", [["--trainingjobs"], ["--executor", "kubernetes", "--address"]], ids=" ".join
+)
 def test_an_address_that_leads_to_no_cluster_leaves_nothing(
-    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, options: list[str]
 ) -> None:
     pytest.importorskip("kubernetes_asyncio")
-    line = _refused(capsys, cluster, tmp_path / "d", "--trainingjobs", str(tmp_path / "one"))
+    line = _refused(capsys, cluster, tmp_path / "d", *options, str(tmp_path / "one"))
     assert "leads to no cluster: there is no such file" in line
     assert [*(tmp_path / "d").glob("*.db")] == []
 
