@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,10 +33,28 @@ def user(control_plane: Testbed) -> User:
     return user
 
 
-class Replica:
-    """A process of the service, as the account that the manifests make."""
+MAIN = """
+import datetime, time
+skew, wall, wall_ns = {skew}, time.time, time.time_ns
+time.time, time.time_ns = (lambda: wall() + skew), (lambda: wall_ns() + skew * 10**9)
+from shadowprice.cli.main import run
+from shadowprice.kubernetes import lease
+class Skewed(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.datetime.now(tz) + datetime.timedelta(seconds=skew)
+lease.datetime = Skewed
+run()
+"""
 
-    def __init__(self, name: str, folder: Path, bed: Testbed, database: str) -> None:
+
+class Replica:
+    """A process of the service, as the account that the manifests make.
+
+    Its clock is so many seconds ahead of this machine's.
+    """
+
+    def __init__(self, name: str, folder: Path, bed: Testbed, database: str, skew: int = 0) -> None:
         self.folder = folder / name
         self.folder.mkdir()
         cluster = self.folder / "cluster.yaml"
@@ -51,7 +70,7 @@ class Replica:
             "--lease", "shadowprice/shadowprice",
             "--trainingjobs", str(bed.account("shadowprice", "shadowprice")),
         ]  # fmt: skip
-        main = "from shadowprice.cli.main import run; run()"
+        main = MAIN.format(skew=skew)
         log = self.log.open("w")
         self.process = subprocess.Popen(
             [sys.executable, "-c", main, *words],
@@ -87,8 +106,8 @@ class Replica:
 def replicas(bed: Testbed, folder: Path, database: str) -> Iterator[Any]:
     made: list[Replica] = []
 
-    def another(name: str) -> Replica:
-        made.append(Replica(name, folder, bed, database))
+    def another(name: str, skew: int = 0) -> Replica:
+        made.append(Replica(name, folder, bed, database, skew))
         return made[-1]
 
     try:
@@ -153,6 +172,34 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_any_more(
         user.delete("kept", "gone")
         user.gone("kept")
         user.gone("gone")
+
+
+def test_clocks_that_are_minutes_apart_change_neither_who_leads_nor_what_is_kept(
+    user: User, tmp_path: Path
+) -> None:
+    with postgres() as server, replicas(user.bed, tmp_path, server.url) as another:
+        ahead = another("ahead", 600)
+        eventually(ahead.ready, "the leader")
+        user.apply(manifest("skewed"))
+        eventually(lambda: user.status("skewed").get("state"), "a status")
+        before = lease(user)["leaseTransitions"]
+        behind = another("behind", -600)
+        time.sleep(25.0)  # longer than a lease: by its clock it is not over, by the other's long
+        assert lease(user)["leaseTransitions"] == before
+        assert ahead.ready()
+        assert not behind.ready()
+        ahead.process.kill()
+        eventually(behind.ready, "the other leader")
+        later = lease(user)["leaseTransitions"]
+        assert later > before
+        eventually(lambda: user.status("skewed").get("epoch") == later, "its mark")
+        user.apply(manifest("skewed-later"))
+        eventually(lambda: user.status("skewed-later").get("state"), "a status")
+        jobs = behind.client.get("/v1/jobs").json()["jobs"]
+        assert len(jobs) == 2
+        user.delete("skewed", "skewed-later")
+        user.gone("skewed")
+        user.gone("skewed-later")
 
 
 def test_a_killed_leader_loses_and_doubles_nothing(user: User, tmp_path: Path) -> None:

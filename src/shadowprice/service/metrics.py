@@ -65,6 +65,12 @@ class Metrics:
             buckets=_FAST,
             registry=registry,
         )
+        self.reconciled = Histogram(
+            f"{name}_trainingjob_seconds",
+            "Time to look at a TrainingJob and make the next step, requests included.",
+            buckets=_FAST,
+            registry=registry,
+        )
         self.lag = Gauge(
             f"{name}_journal_lag_seconds",
             "Age of the oldest operation that is not written yet.",

@@ -192,7 +192,8 @@ class Controller:
 
     async def _look(self, key: str) -> None:
         try:
-            await self._reconcile(key)
+            with self._driver.metrics.reconciled.time():
+                await self._reconcile(key)
             self._queue.succeeded(key)
         except DeposedError:
             self._queue.add(key, AGAIN)
