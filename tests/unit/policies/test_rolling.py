@@ -26,14 +26,19 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.refusal import Reason
-from shadowprice.core.utility import Constant, Deadline, Sigmoid
+from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
 from shadowprice.engine import Engine
+from shadowprice.kernels.revision.coming import least_use
 from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.book import Book
+from shadowprice.policies.rolling.prices import Pools
+from shadowprice.policies.rolling.quotas import quotas_of
+from shadowprice.policies.rolling.ways import Ways
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.tables import decision_records
 from shadowprice.simulator.driver import Simulation
-from tests.workloads import DIMENSIONS, cluster, job
+from tests.workloads import DIMENSIONS, cluster, faster_together, job, random_job
 
 
 def gpus(servers: int, each: int, *, horizon: int = 400) -> Cluster:
@@ -81,6 +86,66 @@ def test_a_promise_gives_up_no_more_of_a_utility_than_it_may() -> None:
         assert made.completion == last
         planned, promised, later = flat.utility.values(np.array([7.0, last, last + 1.0]))
         assert later < planned * (1.0 - slack) <= promised
+
+
+def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
+    on = gpus(2, 2, horizon=40)
+    # A quarter of a horizon counts as watched before the first arrival: ten slots, and this one.
+    # It takes ten slots of the whole cluster, and earns a tenth of what it would be at once.
+    small = training(on, "small", epochs=10, chunks=4, utility=Reciprocal(10.0))
+    watched = 80 * (1 - np.exp(-11 / 80))
+    for one, evidence, known in (
+        (small, 10.1 / watched, True),
+        (small, 9.9 / watched, False),
+        (replace(small, name="half", required=small.required // 2), 4.9 / watched, False),
+        (replace(small, name="half", required=small.required // 2), 5.1 / watched, True),
+    ):
+        (made,) = decide(on, [one], evidence=evidence)
+        assert isinstance(made, Promise if known else Queue)
+        assert known or "what others want was watched for 10.3" in made.message
+        # What earns more than a little of what it would be at once may be promised.
+        (made,) = decide(on, [replace(one, utility=Constant(1e-3))], evidence=evidence)
+        assert isinstance(made, Promise)
+        # Who cannot wait is not kept waiting, and known prices need no watching.
+        for settings in ({"standby": False}, {"prices": "given"}):
+            (made,) = decide(on, [one], evidence=evidence, **settings)
+            assert isinstance(made, Promise)
+
+
+def test_a_job_that_is_promised_nothing_yet_runs_and_is_promised_when_less_is_left() -> None:
+    on = gpus(1, 4, horizon=40)
+    one = training(on, "a", epochs=16, chunks=4, utility=Reciprocal(5.0))
+    policy = make_policy("rolling", PolicyContext(on), {})
+    recorder = Recorder(on, [one], policy)
+    Simulation(on, [one], policy).run([recorder])
+    assert recorder.completions["a"] == one.shortest_slots - 1  # not a slot later for it
+    told = [(slot, made) for slot, made in recorder.decisions if made.job == "a"]
+    assert isinstance(told[0][1], Queue)
+    assert isinstance(told[-1][1], Promise)
+    assert 0 < told[-1][0] < one.shortest_slots
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    on = cluster(3, 2, 2)
+    jobs = faster_together([random_job(on, rng, f"job-{at}") for at in range(4)], rng)
+    book, pools = Book(on, None, quotas_of(on, wanted=False)), Pools(on)
+    rows = np.array([book.add(one) for one in jobs])
+    shares = pools.shares(book.jobs.worker[rows], book.jobs.ps[rows])
+    total = on.capacity.sum(axis=0)
+    for one, found in zip(jobs, least_use(book.jobs, rows, *shares), strict=True):
+        ways = [(one.gains, range(len(one.gains))), (one.internal_gains, Ways(on).whole(one))]
+        expected = min(
+            float((taken / total).max()) * one.required / int(gains[n])
+            for gains, choices in ways
+            for n in choices
+            for taken in [
+                one.worker_counts[n] * one.worker
+                + (0 if one.ps is None else one.ps_counts[n] * one.ps)
+            ]
+        )
+        assert found == pytest.approx(expected)
 
 
 def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way() -> None:

@@ -114,7 +114,9 @@ def test_alone_a_job_completes_as_soon_as_it_can(seed: int) -> None:
     spread = one.gains[one.worker_counts <= number * gpus]
     whole = one.internal_gains[one.worker_counts <= gpus]
     best = max(spread.max(), whole.max(initial=0))
-    engine = Simulation(on, [one], make_policy("rolling", PolicyContext(on), {})).run([])
+    # Promised at once, however little is known of others.
+    policy = make_policy("rolling", PolicyContext(on), {"evidence": 1e6})
+    engine = Simulation(on, [one], policy).run([])
     assert engine.jobs["a"].completion == -(-one.required // int(best)) - 1
 
 
@@ -220,8 +222,8 @@ def test_without_dealing_out_what_is_left_a_whole_job_has_the_fewest_workers() -
         utility=Deadline(5.0, 30.0),
     )  # fmt: skip
     # In the first slot it runs as it was offered to; then it is laid out by its promise.
-    fewest = placed(on, [one], 2, spare=False)[1]
-    most = placed(on, [one], 2)[1]
+    fewest = placed(on, [one], 2, spare=False, evidence=1e6)[1]
+    most = placed(on, [one], 2, evidence=1e6)[1]
     assert fewest["a"].workers == (1,)
     assert most["a"].workers == (4,)
 

@@ -30,6 +30,7 @@ PARTS: Final = (
     ROLLING,
     Scheme("plans do not move", "rolling", {"revision": False}),
     Scheme("promises give nothing up", "rolling", {"slack": 0.0}),
+    Scheme("promises know no limit", "rolling", {"evidence": 1e6}),
     Scheme("who waits is planned one by one", "rolling", {"together": False}),
     Scheme("promises are free", "rolling", {"prices": "given"}),
     Scheme("what is left is not dealt out", "rolling", {"spare": False}),

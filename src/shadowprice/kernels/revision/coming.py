@@ -56,6 +56,33 @@ def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> tuple[Floats,
 
 
 @kernel
+def least_use(jobs: Jobs, rows: Ints, on_worker: Floats, on_ps: Floats) -> Floats:
+    """Return the slots of all there is that the work of each row takes at least.
+
+    Parameters
+    ----------
+    on_worker, on_ps : float64[jobs, priced resources]
+        Shares that a worker and a parameter server of each take; the largest counts.
+
+    Returns
+    -------
+    float64[jobs]
+        At the level that is thriftiest.
+    """
+    result = np.full(len(rows), np.inf)
+    for n in range(len(rows)):
+        row = rows[n]
+        for at in range(jobs.hulls[row]):
+            level = jobs.hull[row, at]
+            share = 0.0
+            for c in range(on_worker.shape[1]):
+                taken = jobs.workers[row, level] * on_worker[n, c]
+                share = max(share, taken + jobs.servers[row, level] * on_ps[n, c])
+            result[n] = min(result[n], share * jobs.left[row] / jobs.gains[row, level])
+    return result
+
+
+@kernel
 def due(jobs: Jobs, row: int, now: int, done: int, horizon: int, slack: float) -> int:
     """Return the last slot that is worth all but a share of what completing in one is.
 

@@ -36,6 +36,14 @@ class RollingParameters(Parameters):
         le=100.0,
         description="horizons after which an arrival counts 1/e in the learnt prices",
     )
+    evidence: float = Field(
+        default=0.25,
+        gt=0.0,
+        le=1e6,
+        description="part of the time that demand was watched for which a promise that earns "
+        "little of what the job is worth may take the whole cluster, or as much work: larger jobs "
+        "wait for theirs; not without `standby`",
+    )
     revision: bool = Field(
         default=True,
         description="whether the plans of promised jobs move when another arrives or a slot begins",

@@ -23,7 +23,15 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
-from shadowprice.kernels.revision.coming import densities, due, dues, fill, plan_waiting
+from shadowprice.kernels.revision.coming import (
+    densities,
+    due,
+    dues,
+    fill,
+    least_use,
+    plan_waiting,
+)
+from shadowprice.kernels.revision.plans import utility
 from shadowprice.kernels.revision.timeline import Timeline
 from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.rolling.bags import BagBook
@@ -33,14 +41,18 @@ from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Offer, Planner
 from shadowprice.policies.rolling.prices import Pools, PriceLearner, costs, weights
 from shadowprice.policies.rolling.quotas import check_shares, quotas_of
-from shadowprice.policies.rolling.reasons import crowded, dear, too_late, worthless
+from shadowprice.policies.rolling.reasons import crowded, dear, early, too_late, worthless
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 _FEW: Final = 16
 """Waiting jobs, at most, that are laid out together: more are a rush, for which promised jobs had
 better keep their slack, and which costs most to lay out."""
+
+_LITTLE: Final = 0.3
+"""Share of what a job would be worth at once below which what it earns is little."""
 
 _BLANK: Final = 0.25
 """Horizons without demand that are taken to lie before the first arrival."""
@@ -219,20 +231,25 @@ class Rolling(Reactive[RollingParameters]):
         """Return a promise for a new job and keep its plan, or why there is none."""
         price = self._costs(slot, np.array([row]))[0]
         found = self._planner.offer(row, price)
-        if found is not None and found.utility > found.cost and self._planner.take(row, found):
-            return self._promise(slot, row, found)
+        lightly = False  # it is worth its price, but that says little
+        if found is not None and found.utility > found.cost:
+            lightly = not self._known(slot, row, found)
+            if not lightly and self._planner.take(row, found):
+                return self._promise(slot, row, found)
         best = self._planner.alone(slot, row, price)
         if best is None:
             return too_late(self._book.name(row), slot, shares=self._quotas.given)
         if best.utility <= best.cost:
             return dear(best)
+        if not self._known(slot, row, best):
+            return self._early(slot, row, best)
         obstacle: int | None = None
         if self._parameters.revision:
             obstacle = self._planner.admits(slot, row, self._promise_slot(slot, row, best))
             if obstacle is None:
                 return self._promise(slot, row, best)
         if found is not None:
-            return dear(found)
+            return self._early(slot, row, found) if lightly else dear(found)
         holder = None if obstacle is None or obstacle == row else self._book.name(obstacle)
         return crowded(best, holder, self._planner.earliest(row))
 
@@ -368,6 +385,7 @@ class Rolling(Reactive[RollingParameters]):
         layout = self._planner.layout
         result = self._plan(slot, rows, layout.line)
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3])
+        promised[promised] = self._enough_known(slot, rows[promised], result[promised, 2])
         for at in np.flatnonzero(promised).tolist():
             end, done, value, cost = result[at].tolist()
             yield self._promise(slot, int(rows[at]), Offer(int(end), 0, int(done), value, cost))
@@ -485,6 +503,42 @@ class Rolling(Reactive[RollingParameters]):
         for at in np.unique(owner).tolist():
             price[at] = self._price(slot, self._learners[at])
         return costs(price[owner], self._pools.shares(worker, ps))
+
+    def _enough_known(self, slot: int, rows: Integers, value: Floats) -> Flags:
+        """Return which jobs may be promised what they would earn, for all that is known of others.
+
+        Prices are learnt from who has come, and the first meet none. Who has no promise runs as
+        well while nobody comes, so that one which takes more than is known of others' demand, for
+        a little of what the job is worth, only keeps them out. Where prices are given, or jobs
+        cannot wait, all may.
+        """
+        parameters, jobs = self._parameters, self._book.jobs
+        if parameters.prices == "given" or not parameters.standby or not len(rows):
+            return np.ones(len(rows), np.bool_)
+        takes, watched = self._evidence(slot, rows)
+        at_once = np.array([utility(jobs, row, int(jobs.arrival[row])) for row in rows.tolist()])
+        return (takes <= parameters.evidence * watched) | (value >= _LITTLE * at_once)
+
+    def _known(self, slot: int, row: int, found: Offer) -> bool:
+        """Return the same of one job."""
+        return bool(self._enough_known(slot, np.array([row]), np.array([found.utility]))[0])
+
+    def _early(self, slot: int, row: int, found: Offer) -> Refusal:
+        """Return that too little is known to promise a job what it could have."""
+        takes, watched = self._evidence(slot, np.array([row]))
+        return early(found, float(takes[0]), float(watched[0]))
+
+    def _evidence(self, slot: int, rows: Integers) -> tuple[Floats, Floats]:
+        """Return what rows take at least, and for how long demand was watched: slots of all."""
+        jobs = self._book.jobs
+        shares = self._pools.shares(jobs.worker[rows], jobs.ps[rows])
+        watched = np.array([learner.watched(slot) for learner in self._learners])
+        owner = jobs.tenant[rows] if self._quotas.given else np.zeros(len(rows), np.int64)
+        if self._quotas.given:  # of what the tenant may have
+            part = np.maximum(self._quotas.part[owner], 1e-12)
+            part = np.tile(part, self._pools.columns // part.shape[1])
+            shares = (shares[0] / part, shares[1] / part)
+        return least_use(jobs, rows, *shares), watched[owner]
 
     def _weights(self, slot: int) -> Floats:
         """Return the same for ranking: never 0."""

@@ -221,17 +221,20 @@ class PriceLearner:
             self._prices[scarcity] = self._solve(slot, scarcity)
         return self._prices[scarcity]
 
+    def watched(self, slot: int) -> float:
+        """Return for how many slots demand has been watched; those long ago count less."""
+        since = (slot if self._first is None else self._first) - self._before
+        if self._count > _SAMPLE:
+            since = float(self._at.min())
+        return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
+
     def _solve(self, slot: int, scarcity: float) -> Floats:
         count = min(self._count, _SAMPLE)
         if not count or self._first is None:
             return np.zeros(self._pools.columns)
         ages = slot - self._at[:count]
         weight = np.exp(-ages / self._memory)
-        since = float(self._at[:count].min())
-        if self._count <= _SAMPLE:
-            since = self._first - self._before
-        span = self._memory * -np.expm1(-(slot - since + 1) / self._memory)
-        budget = scarcity * span * np.resize(self._part, self._pools.columns)
+        budget = scarcity * self.watched(slot) * np.resize(self._part, self._pools.columns)
         return shadow_prices(self._value[:count], self._use[:count], weight, budget, _SWEEPS)
 
 

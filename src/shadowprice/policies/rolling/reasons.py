@@ -41,6 +41,29 @@ def dear(found: Offer) -> Refusal:
     )
 
 
+def early(found: Offer, takes: float, watched: float) -> Refusal:
+    """Return the reason of a job that takes more than is known of what others will want.
+
+    Parameters
+    ----------
+    found : Offer
+        What it could have.
+    takes : float
+        Slots of the whole cluster that it takes at least.
+    watched : float
+        Slots for which demand has been watched.
+    """
+    return Refusal(
+        Reason.POLICY,
+        f"worth {found.utility:.4g} by slot {found.done}, little of what it would be at once, but "
+        f"it takes at least {takes:.3g} slots of the whole cluster, and what others want was "
+        f"watched for {watched:.3g}: it is promised when more is known, or less is left",
+        value=found.utility,
+        cost=found.cost,
+        completion=found.done,
+    )
+
+
 def crowded(best: Offer, holder: str | None, earliest: int | None) -> Refusal:
     """Return the reason of a job that cannot be promised beside what is promised already.
 
