@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.revision.plans import (
-    WHOLE,
     Jobs,
     Log,
     Steps,
@@ -18,7 +17,7 @@ from shadowprice.kernels.revision.plans import (
     most_gain,
     offer,
     role_of_whole,
-    room_for,
+    room_for_whole,
     utility,
 )
 from shadowprice.kernels.revision.timeline import (
@@ -240,7 +239,7 @@ def fill(
             servers -= jobs.servers[row, before]
         whole = target >= jobs.spread[row]
         if whole:
-            fits = room_for(line, state, jobs, row, WHOLE, False) >= target
+            fits = room_for_whole(line, state, jobs, row) >= target
         else:
             fits = _fits_beside(line, state, jobs, row, workers, servers)
         if not fits:

@@ -199,22 +199,17 @@ def last_worth(jobs: Jobs, row: int, least: float, low: int, high: int) -> int:
 
 
 @kernel
-def room_for(line: Timeline, state: int, jobs: Jobs, row: int, way: int, shared: bool) -> int:
-    """Return the highest level of a way that a state has room for, -1 for none.
+def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> int:
+    """Return the highest level of a job spread over servers that a state has room for, or -1.
 
     Parameters
     ----------
-    way : int
-        How the job is to stand.
     shared : bool
         Whether some servers carry both workers and parameter servers; the packing is then tried.
     """
-    first, end = levels_of(jobs, row, way)
-    top = _level_of_tenant(line, state, jobs, row, first, end - 1)
-    if top < first:
+    top = _level_of_tenant(line, state, jobs, row, 0, jobs.spread[row] - 1)
+    if top < 0:
         return -1
-    if way == WHOLE:
-        return _room_for_whole(line, state, jobs, row, first, top)
     worker = jobs.worker[row]
     most = total_fit(line, state, WORKERS, worker, jobs.workers[row, top])
     level = _at_most(jobs.workers[row], top + 1, most)
@@ -242,8 +237,10 @@ def room_for(line: Timeline, state: int, jobs: Jobs, row: int, way: int, shared:
 
 
 @kernel
-def _room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int, first: int, top: int) -> int:
-    """Return the highest level between two that one server has room for, -1 for none."""
+def room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
+    """Return the highest level of a job that one server of a state has room for, -1 for none."""
+    first = jobs.spread[row]
+    top = _level_of_tenant(line, state, jobs, row, first, jobs.levels[row] - 1)
     role = role_of_whole(jobs, row)
     worker, ps = jobs.worker[row], jobs.ps[row]
     level = first - 1
@@ -302,8 +299,14 @@ def rooms(
     """Write the level there is room for in each interval that begins before ``end``; count them."""
     intervals = line.used[0]
     k = 0
+    # Two loops: what is called for every interval has to be small enough to be taken in.
+    if way == WHOLE:
+        while k < intervals and line.start[k] < end:
+            room[k] = room_for_whole(line, line.state[k], jobs, row)
+            k += 1
+        return k
     while k < intervals and line.start[k] < end:
-        room[k] = room_for(line, line.state[k], jobs, row, way, shared)
+        room[k] = room_for(line, line.state[k], jobs, row, shared)
         k += 1
     return k
 
@@ -389,7 +392,10 @@ def enter(
     for k in range(last + 1):
         # The last slot may have been cut off its interval: the rooms before it are where they were.
         level = final if k == last else min(top, room[k])
-        if level >= 0 and not pack(line, line.state[k], jobs, row, level, k == 0, log):
+        if level >= jobs.spread[row]:
+            if not pack_whole(line, line.state[k], jobs, row, level, k == 0, log):
+                return False
+        elif level >= 0 and not pack(line, line.state[k], jobs, row, level, k == 0, log):
             return False
         if runs > 0 and steps.level[row, runs - 1] == level:
             steps.until[row, runs - 1] = line.start[k + 1]
@@ -407,27 +413,40 @@ def enter(
 def pack(
     line: Timeline, state: int, jobs: Jobs, row: int, level: int, first: bool, log: Log
 ) -> bool:
-    """Put a level of a job into a state; note it where the state is that of the first slot."""
+    """Put a spread level of a job into a state; note it where the state is of the first slot."""
     workers, servers = jobs.workers[row, level], jobs.servers[row, level]
-    if level >= jobs.spread[row]:
-        demand = demand_of_whole(jobs, row, level)
-        if not put(line, state, role_of_whole(jobs, row), demand, 1):
-            return False
-    else:
-        if not put(line, state, WORKERS, jobs.worker[row], workers):
-            return False
-        if servers > 0 and not put(line, state, SERVERS, jobs.ps[row], servers):
-            return False
+    if not put(line, state, WORKERS, jobs.worker[row], workers):
+        return False
+    if servers > 0 and not put(line, state, SERVERS, jobs.ps[row], servers):
+        return False
     hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
-    if first:
-        at = log.used[0]
-        if at == len(log.row):
-            return False
-        log.row[at] = row
-        log.workers[at] = workers
-        log.servers[at] = servers
-        log.used[0] = at + 1
-        log.level[row] = level
+    return not first or _note(jobs, row, level, log)
+
+
+@kernel
+def pack_whole(
+    line: Timeline, state: int, jobs: Jobs, row: int, level: int, first: bool, log: Log
+) -> bool:
+    """Put a whole level of a job into a state; see `pack`."""
+    demand = demand_of_whole(jobs, row, level)
+    if not put(line, state, role_of_whole(jobs, row), demand, 1):
+        return False
+    workers, servers = jobs.workers[row, level], jobs.servers[row, level]
+    hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
+    return not first or _note(jobs, row, level, log)
+
+
+@kernel
+def _note(jobs: Jobs, row: int, level: int, log: Log) -> bool:
+    """Note what was put into the first slot; False where there is no space to."""
+    at = log.used[0]
+    if at == len(log.row):
+        return False
+    log.row[at] = row
+    log.workers[at] = jobs.workers[row, level]
+    log.servers[at] = jobs.servers[row, level]
+    log.used[0] = at + 1
+    log.level[row] = level
     return True
 
 
@@ -460,7 +479,10 @@ def enter_again(line: Timeline, jobs: Jobs, row: int, old: Steps, steps: Steps, 
             if k < 0:
                 return False
             while line.start[k] < until:
-                if not pack(line, line.state[k], jobs, row, level, k == 0, log):
+                if level >= jobs.spread[row]:
+                    if not pack_whole(line, line.state[k], jobs, row, level, k == 0, log):
+                        return False
+                elif not pack(line, line.state[k], jobs, row, level, k == 0, log):
                     return False
                 k += 1
         steps.until[row, runs] = until

@@ -23,6 +23,7 @@ NEVER: Final = int(np.iinfo(np.int64).max) // 16
 
 _DOUBLINGS: Final = NEVER.bit_length() + 1
 _DOUBLED: Final = 1 << np.arange(_DOUBLINGS)
+_NOW: Final = np.zeros(1)
 _SIXTY_FOUR: Final = np.arange(1, 65)
 
 LEAST_WORTH: Final = 1e-3
@@ -57,6 +58,8 @@ class Book:
         Which ran before: the first start costs nothing.
     fastest : ndarray of int64, shape (rows,)
         Most progress units of a slot at the better of the two rates.
+    at_once : ndarray of float64, shape (rows,)
+        What completing in the slot of its arrival would be worth.
     final : int
         Last slot in which anything may run.
     """
@@ -74,6 +77,7 @@ class Book:
         self.standing = np.zeros(0, np.int64)
         self.started = np.zeros(0, np.bool_)
         self.fastest = np.zeros(0, np.int64)
+        self.at_once = np.zeros(0)
         self._ways = Ways(cluster)
         self._worths = WorthTable()
         self.jobs = self._empty(0, self._width)
@@ -120,6 +124,7 @@ class Book:
         self.standing[row] = -1
         self.started[row] = False
         self.fastest[row] = int(job.internal_gains.max())
+        self.at_once[row] = float(job.utility.values(_NOW)[0])
         return row
 
     def resume(self, state: JobState) -> None:
@@ -208,6 +213,7 @@ class Book:
         self.standing = np.concatenate((self.standing, np.full(more, -1, np.int64)))
         self.started = np.concatenate((self.started, np.zeros(more, np.bool_)))
         self.fastest = np.concatenate((self.fastest, np.zeros(more, np.int64)))
+        self.at_once = np.concatenate((self.at_once, np.zeros(more)))
 
     def _empty(self, rows: int, width: int) -> Jobs:
         wide = (rows, width)

@@ -31,7 +31,6 @@ from shadowprice.kernels.revision.coming import (
     least_use,
     plan_waiting,
 )
-from shadowprice.kernels.revision.plans import utility
 from shadowprice.kernels.revision.timeline import Timeline
 from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.rolling.bags import BagBook
@@ -512,12 +511,12 @@ class Rolling(Reactive[RollingParameters]):
         a little of what the job is worth, only keeps them out. Where prices are given, or jobs
         cannot wait, all may.
         """
-        parameters, jobs = self._parameters, self._book.jobs
+        parameters = self._parameters
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
         takes, watched = self._evidence(slot, rows)
-        at_once = np.array([utility(jobs, row, int(jobs.arrival[row])) for row in rows.tolist()])
-        return (takes <= parameters.evidence * watched) | (value >= _LITTLE * at_once)
+        plenty = value >= _LITTLE * self._book.at_once[rows]
+        return (takes <= parameters.evidence * watched) | plenty
 
     def _known(self, slot: int, row: int, found: Offer) -> bool:
         """Return the same of one job."""
