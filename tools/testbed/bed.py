@@ -116,7 +116,7 @@ class Testbed:
         network = Network(_bridge(self.folder), tuple(self._wanted))
         if self._wanted:
             stack.enter_context(_kernel())
-            stack.enter_context(logs.apart(lambda: _others(self.folder)))
+            stack.enter_context(logs.apart())
             stack.callback(network.stop)
             network.start()
             services, inside = network.services, network.apiserver
@@ -343,19 +343,6 @@ def _read(path: Path) -> str | None:
         return path.read_text()
     except OSError:
         return None
-
-
-def _others(own: Path) -> bool:
-    """Whether testbeds beside one's own live."""
-    for folder in Path("/tmp").glob(f"{_PREFIX}*"):
-        if folder == own:
-            continue
-        try:
-            with (folder / "lock").open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
 
 
 def sweep() -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,26 +24,30 @@ _LOCK: Final = Path("/tmp/testbed.logs.lock")
 
 
 @contextmanager
-def apart(in_use: Callable[[], bool], place: Path = PLACE, lock: Path = _LOCK) -> Iterator[None]:
+def apart(place: Path = PLACE, lock: Path = _LOCK) -> Iterator[None]:
     """Let each process find its own logs, and the place be as it was afterwards.
+
+    The last of those who use it gives it back, whether others ended or were killed.
 
     Parameters
     ----------
-    in_use : callable
-        Whether other testbeds run, which need it as it is.
     place : Path
         Where kubelets keep logs.
     lock : Path
-        Held while it is changed.
+        Held while it is changed; beside it another one is shared by all who use the place.
     """
-    with _locked(lock):
-        _take(place)
-    try:
-        yield
-    finally:
+    with lock.with_name(f"{lock.name}.users").open("a") as users:
         with _locked(lock):
-            if not in_use():
-                _give_back(place)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            _take(place)
+        try:
+            yield
+        finally:
+            with _locked(lock):
+                fcntl.flock(users, fcntl.LOCK_UN)
+                with suppress(OSError):  # somebody still uses it
+                    fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _give_back(place)
 
 
 def _take(place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ def test_every_process_finds_its_own_and_the_place_is_given_back(tmp_path: Path)
     for node in nodes:
         (node / OWN).mkdir(parents=True)
     writes = f"from pathlib import Path; (Path({str(place)!r}) / Path.cwd().name).touch()"
-    with apart(lambda: True, place, lock), apart(lambda: False, place, lock):
+    with apart(place, lock), apart(place, lock):
         for node in nodes:
             subprocess.run([sys.executable, "-c", writes], cwd=node, check=True)
         assert [[one.name for one in (node / OWN).iterdir()] for node in nodes] == [
@@ -27,14 +28,51 @@ def test_every_process_finds_its_own_and_the_place_is_given_back(tmp_path: Path)
     assert [one.name for one in place.iterdir()] == ["before"]
 
 
-def test_who_is_in_the_middle_of_it_keeps_it(tmp_path: Path) -> None:
+def test_the_last_one_gives_the_place_back_whoever_that_is(tmp_path: Path) -> None:
     place, lock = tmp_path / "pods", tmp_path / "lock"
-    others = True
-    with apart(lambda: others, place, lock):
-        assert place.is_symlink()
+    first, second = apart(place, lock), apart(place, lock)
+    with first:
+        second.__enter__()
     assert place.is_symlink()
-    others = False
-    with apart(lambda: others, place, lock):
-        assert place.is_symlink()
+    second.__exit__(None, None, None)
     assert not place.is_symlink()
     assert not place.exists()
+
+
+def test_who_is_killed_is_not_waited_for(tmp_path: Path) -> None:
+    place, lock = tmp_path / "pods", tmp_path / "lock"
+    program = (
+        "import os, sys; from pathlib import Path; from tools.testbed.logs import apart\n"
+        f"with apart(Path({str(place)!r}), Path({str(lock)!r})): os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == -9
+    assert place.is_symlink()
+    with apart(place, lock):
+        assert place.is_symlink()
+    assert not place.exists()
+
+
+def test_those_who_end_at_once_leave_it_to_nobody(tmp_path: Path) -> None:
+    place, lock = tmp_path / "pods", tmp_path / "lock"
+    program = (
+        "import sys; from pathlib import Path; from tools.testbed.logs import apart\n"
+        f"with apart(Path({str(place)!r}), Path({str(lock)!r})):\n"
+        "    print('in', flush=True); sys.stdin.readline()"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(4)
+    ]
+    for one in both:
+        assert one.stdout is not None
+        one.stdout.readline()
+    for one in both:
+        assert one.stdin is not None
+        one.stdin.close()
+    for one in both:
+        assert one.wait() == 0
+        one.stdout.close()  # type: ignore[union-attr]
+    assert not os.path.lexists(place)
