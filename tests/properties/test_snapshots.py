@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import multiprocessing
+import pickle
 import zlib
 from itertools import islice
 from typing import Any
@@ -17,6 +18,7 @@ from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import recall, remember
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
+from shadowprice.kernels.revision.plans import Jobs
 from tests.planners import EarliestPlanner, Wanderer
 from tests.policy_worlds import driven, every_policy, fresh, run_slot
 from tests.properties.test_engine import Auditor, Simulation, world
@@ -232,9 +234,21 @@ def test_a_damaged_snapshot_is_refused() -> None:
         with pytest.raises(InputError, match=said):
             restore(record, fresh("fifo", on, jobs, 1))
     nothing = base64.b64encode(zlib.compress(b"")).decode()
-    for memory, said in (("", "snapshot: is damaged"), (nothing, "memory cannot be read")):
+    other = base64.b64encode(zlib.compress(pickle.dumps(_OfAnotherShape()))).decode()
+    for memory, said in (
+        ("", "snapshot: is damaged"),
+        (nothing, "memory cannot be read"),
+        (other, "memory cannot be read"),
+    ):
         with pytest.raises(ShadowpriceError, match=said):
             restore(broken(memory=memory), fresh("fifo", on, jobs, 1))
+
+
+class _OfAnotherShape:
+    """Is written as a record of jobs that had fewer columns."""
+
+    def __reduce__(self) -> tuple[type[Jobs], tuple[int]]:
+        return Jobs, (1,)
 
 
 def test_snapshots_of_version_1_are_read() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -245,15 +244,3 @@ def test_parameter_servers_stand_with_their_workers_where_servers_carry_both() -
                 whole += 1
                 assert command.placement.total_ps >= 1
     assert whole > 3
-
-
-def test_a_restart_is_charged_at_the_rate_of_one_server() -> None:
-    on = machines(1, 4)
-    one = training(
-        on, "a", 4, epochs=8, chunks=4, minibatches=10, worker_range=(1, 4),
-        utility=Deadline(5.0, 60.0),
-    )  # fmt: skip
-    one = replace(one, restart=Fraction(1, 2))
-    assert (one.moved_internal_gains * 2 == one.internal_gains).all()
-    engine = Simulation(on, [one], make_policy("rolling", PolicyContext(on), {})).run([])
-    assert engine.jobs["a"].completion is not None
