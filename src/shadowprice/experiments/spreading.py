@@ -12,6 +12,7 @@ import os
 import pickle
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -31,6 +32,9 @@ Took = Callable[[int, Any, float], None]
 
 RETRIES: Final = 5
 """Nodes that may be lost under a run before it is given up."""
+
+AHEAD: Final = 2
+"""Runs that a Ray cluster is given for each of its cores: one that runs, one that waits behind it."""
 
 PROBE: Final = 120.0
 """Seconds that a node has to say what it has installed."""
@@ -273,25 +277,26 @@ class OnRay:
 
         del began  # Ray knows when
         make = ray.remote(num_cpus=1, max_retries=RETRIES)(timed)
-        asked = {make.remote(work, case): at for at, case in enumerate(cases)}
-        try:
-            while asked:
-                ready, _ = ray.wait(list(asked), num_returns=1, timeout=1.0)
-                for reference in ready:
-                    try:
-                        result, seconds = ray.get(reference)
-                    except RayTaskError as error:  # the run itself failed, as it would have here
-                        raise error.cause if error.cause is not None else error from None
-                    except RayError as error:
-                        at = asked[reference]
-                        raise ShadowpriceError(
-                            f"run {at + 1} of {len(cases)} was lost {RETRIES + 1} times: "
-                            f"{_line(error)}"
-                        ) from error
-                    took(asked.pop(reference), result, seconds)
-        finally:
-            for reference in asked:
-                ray.cancel(reference, force=True)
+        waiting = deque(enumerate(cases))
+        asked: dict[Any, int] = {}
+        # Where this is left early, what was given out ends with the connection. It is not cancelled:
+        # a result that comes in at the moment of a ray.cancel aborts the whole driver (Ray 2.60).
+        while waiting or asked:
+            while waiting and len(asked) < AHEAD * max(self.cores, 1):
+                at, case = waiting.popleft()
+                asked[make.remote(work, case)] = at
+            ready, _ = ray.wait(list(asked), num_returns=1, timeout=1.0)
+            for reference in ready:
+                try:
+                    result, seconds = ray.get(reference)
+                except RayTaskError as error:  # the run itself failed, as it would have here
+                    raise error.cause if error.cause is not None else error from None
+                except RayError as error:
+                    at = asked[reference]
+                    raise ShadowpriceError(
+                        f"run {at + 1} of {len(cases)} was lost {RETRIES + 1} times: {_line(error)}"
+                    ) from error
+                took(asked.pop(reference), result, seconds)
 
 
 def _sources_there() -> str:
