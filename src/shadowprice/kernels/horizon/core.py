@@ -89,10 +89,11 @@ def _join(
     )
     start = nodes[node - 1, 0] + nodes[node - 1, 1]
     deviation, reduced, left, right = _reserve(deviation, reduced, left, right, start + len(d))
-    deviation[start : start + len(d)] = d
-    reduced[start : start + len(d)] = r
-    left[start : start + len(d)] = a
-    right[start : start + len(d)] = b
+    for i in range(len(d)):
+        deviation[start + i] = d[i]
+        reduced[start + i] = r[i]
+        left[start + i] = a[i]
+        right[start + i] = b[i]
     nodes[node, 0] = start
     nodes[node, 1] = drop_hopeless(deviation, reduced, left, right, start, len(d), need, gap, least)
     nodes[node, 2] = x

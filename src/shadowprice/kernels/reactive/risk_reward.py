@@ -110,8 +110,10 @@ def appraise(
     made = appraisal(count)
     for j in range(count):
         foresee(j, rows[j], slot, jobs, made)
-    made.order[:] = stable_order(made.expiry)
-    made.by_delay[:] = stable_order(made.delay)
+    order, by_delay = stable_order(made.expiry), stable_order(made.delay)
+    for j in range(count):
+        made.order[j] = order[j]
+        made.by_delay[j] = by_delay[j]
     reckon(count, rows, jobs, alpha, discount, made)
     return made
 

@@ -594,7 +594,8 @@ def _crowd_of(crowds: _Crowds, room: Ints, role: int) -> int:
     if vacant < 0:
         vacant = crowds.used[0]
         crowds.used[0] = vacant + 1
-    crowds.free[vacant] = room
+    for r in range(len(room)):
+        crowds.free[vacant, r] = room[r]
     crowds.role[vacant] = role
     crowds.first[vacant] = 0
     crowds.end[vacant] = 0
@@ -644,7 +645,8 @@ def _gather(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> _Crowds:
             g = crowds.used[0]
             crowds.used[0] = g + 1
             table[key] = g
-            crowds.free[g] = free[s]
+            for r in range(free.shape[1]):
+                crowds.free[g, r] = free[s, r]
             crowds.role[g] = role
         crowds.of[s] = g
         crowds.size[g] += 1

@@ -220,7 +220,8 @@ def slot_costs(
         row = worker_pool.row_of[t]
         other = server_pool.row_of[t]
         if t > 0 and row == worker_row and (other == server_row or most_servers == 0):
-            cost[t] = cost[t - 1]
+            for c in range(choices):
+                cost[t, c] = cost[t - 1, c]
             continue
         if row != worker_row:
             _running_cost(
