@@ -47,7 +47,7 @@ live-train: $(TRAIN_STAMP) ## The same with torch: an image classifier and a sma
 
 test: $(STAMP) ## Run the tests
 	@$(BIN)/shadowprice warm  # once, on all processors: each worker of pytest would compile for itself
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not browser and not postgres and not train and not ray and not kubernetes'
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not browser and not postgres and not train and not ray and not kubernetes'
 
 test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'browser or postgres'
