@@ -18,7 +18,7 @@ from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import recall, remember
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
-from shadowprice.kernels.revision.plans import Jobs
+from shadowprice.kernels.revision.jobs import Jobs
 from tests.planners import EarliestPlanner, Wanderer
 from tests.policy_worlds import driven, every_policy, fresh, run_slot
 from tests.properties.test_engine import Auditor, Simulation, world

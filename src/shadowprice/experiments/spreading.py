@@ -34,7 +34,7 @@ RETRIES: Final = 5
 """Nodes that may be lost under a run before it is given up."""
 
 AHEAD: Final = 2
-"""Runs that a Ray cluster is given for each of its cores: one that runs, one that waits behind it."""
+"""Runs that a Ray cluster is given for each of its cores: one runs, one waits behind it."""
 
 PROBE: Final = 120.0
 """Seconds that a node has to say what it has installed."""
@@ -279,8 +279,8 @@ class OnRay:
         make = ray.remote(num_cpus=1, max_retries=RETRIES)(timed)
         waiting = deque(enumerate(cases))
         asked: dict[Any, int] = {}
-        # Where this is left early, what was given out ends with the connection. It is not cancelled:
-        # a result that comes in at the moment of a ray.cancel aborts the whole driver (Ray 2.60).
+        # Where this is left early, what was given out ends with the connection. It is not
+        # cancelled: a result that comes in at that moment aborts the whole driver (Ray 2.60).
         while waiting or asked:
             while waiting and len(asked) < AHEAD * max(self.cores, 1):
                 at, case = waiting.popleft()

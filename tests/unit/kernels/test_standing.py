@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.reactive.worth import Worths
-from shadowprice.kernels.revision.plans import Jobs, Log
+from shadowprice.kernels.revision.jobs import Jobs
+from shadowprice.kernels.revision.plans import Log
 from shadowprice.kernels.revision.standing import Stood, compared, stand
 from tests.oracles import standing as twin
 

@@ -6,20 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.revision.plans import (
+from shadowprice.kernels.revision.jobs import (
     Jobs,
-    Log,
-    Steps,
     demand_of_whole,
-    density,
-    enter,
     last_worth,
     most_gain,
-    offer,
     role_of_whole,
-    room_for_whole,
     utility,
 )
+from shadowprice.kernels.revision.plans import Log, Steps, density, enter, offer
+from shadowprice.kernels.revision.rooms import room_for_whole
 from shadowprice.kernels.revision.timeline import (
     SERVERS,
     WORKERS,

@@ -6,10 +6,8 @@ share (`reactive.shares`), here over several resources, kinds of servers, parame
 and curves of any shape: ceilings lie on the upper hull of the curve, so that a job never runs
 with a number of workers that wastes them while a better one has room.
 
-A job may run faster where all of it stands on one server (PD-ORS, Fact 1). Such a *whole* job is
-one demand of a server, where a *spread* one is many, so that what has room for the one tells
-nothing of the other: a plan is one or the other throughout, and every search is within one of these
-two ways.
+A plan is of one way of standing throughout, spread or whole (`revision.jobs`), and every search is
+within one of the two.
 """
 
 from typing import NamedTuple
@@ -19,74 +17,30 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.reactive.shares import completes, least_ceiling
-from shadowprice.kernels.reactive.worth import Worths, worth
+from shadowprice.kernels.revision.jobs import (
+    SPREAD,
+    WHOLE,
+    Jobs,
+    demand_of_whole,
+    hull_of,
+    last_worth,
+    levels_of,
+    role_of_whole,
+    utility,
+    ways,
+)
+from shadowprice.kernels.revision.rooms import rooms
 from shadowprice.kernels.revision.timeline import (
     SERVERS,
     WORKERS,
     Timeline,
-    copy_state,
-    entitled,
     hold,
     put,
     split,
-    total_fit,
 )
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-
-class Jobs(NamedTuple):
-    """Open jobs as rows.
-
-    Attributes
-    ----------
-    worker, ps : int64[rows, resources]
-        Demands; zeros for the parameter servers of all-reduce jobs.
-    levels : int64[rows]
-        Useful numbers of workers: each gains more than all smaller ones that stand the same way.
-    spread : int64[rows]
-        How many of them stand on any servers, at the external rate. The others, which come after
-        them, stand on one server each, at the internal rate; a job with one rate has none.
-    workers, servers, gains : int64[rows, width]
-        Workers, parameter servers and progress units of each level, ascending in either way.
-    sure : int64[rows, width]
-        Progress units that remain of a slot where the job restarts in it: plans count on no more,
-        so that no move can break a promise.
-    hulls : int64[rows]
-        Levels on the upper hulls of the curves through the origin.
-    hulls_spread : int64[rows]
-        How many of them are of the spread curve, the first ones.
-    hull : int64[rows, width]
-        Those levels, ascending.
-    left : int64[rows]
-        Progress units that remain.
-    arrival : int64[rows]
-        Arrival slot.
-    last : int64[rows]
-        Last slot in which completing is worth anything that counts.
-    tenant : int64[rows]
-        Owner, as a row of `Timeline.share`.
-    worths : Worths
-        Utilities.
-    """
-
-    worker: Ints
-    ps: Ints
-    levels: Ints
-    spread: Ints
-    workers: Ints
-    servers: Ints
-    gains: Ints
-    sure: Ints
-    hulls: Ints
-    hulls_spread: Ints
-    hull: Ints
-    left: Ints
-    arrival: Ints
-    last: Ints
-    tenant: Ints
-    worths: Worths
 
 
 class Steps(NamedTuple):
@@ -125,190 +79,6 @@ class Log(NamedTuple):
     workers: Ints
     servers: Ints
     level: Ints
-
-
-SPREAD, WHOLE = 0, 1
-"""The ways in which a job stands: on any servers, or all of it on one."""
-
-
-@kernel
-def ways(jobs: Jobs, row: int) -> int:
-    """Return in how many ways a job can stand."""
-    return 2 if jobs.levels[row] > jobs.spread[row] else 1
-
-
-@kernel
-def most_gain(jobs: Jobs, row: int) -> int:
-    """Return the most progress units that a job can make in a slot, either way."""
-    return int(max(jobs.gains[row, jobs.spread[row] - 1], jobs.gains[row, jobs.levels[row] - 1]))
-
-
-@kernel
-def levels_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
-    """Return the first level of a way, and the one after its last."""
-    if way == SPREAD:
-        return 0, int(jobs.spread[row])
-    return int(jobs.spread[row]), int(jobs.levels[row])
-
-
-@kernel
-def hull_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
-    """Return the first position of a way on the hulls, and the one after its last."""
-    if way == SPREAD:
-        return 0, int(jobs.hulls_spread[row])
-    return int(jobs.hulls_spread[row]), int(jobs.hulls[row])
-
-
-@kernel
-def role_of_whole(jobs: Jobs, row: int) -> int:
-    """Return what a server has to carry for all of a job to stand on it."""
-    return WORKERS | SERVERS if jobs.servers[row, jobs.spread[row]] > 0 else WORKERS
-
-
-@kernel
-def demand_of_whole(jobs: Jobs, row: int, level: int) -> Ints:
-    """Return what all workers and parameter servers of a level take together."""
-    demand = np.empty(jobs.worker.shape[1], np.int64)
-    for r in range(len(demand)):
-        demand[r] = jobs.workers[row, level] * jobs.worker[row, r]
-        demand[r] += jobs.servers[row, level] * jobs.ps[row, r]
-    return demand
-
-
-@kernel
-def utility(jobs: Jobs, row: int, slot: int) -> float:
-    """Return what completing in a slot is worth."""
-    return worth(jobs.worths, row, float(slot - jobs.arrival[row]))
-
-
-@kernel
-def last_worth(jobs: Jobs, row: int, least: float, low: int, high: int) -> int:
-    """Return the last slot in ``[low, high]`` in which completing is worth ``least``; or low - 1.
-
-    Utilities never rise.
-    """
-    if utility(jobs, row, low) < least:
-        return low - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if utility(jobs, row, middle) >= least:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-@kernel
-def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> int:
-    """Return the highest level of a job spread over servers that a state has room for, or -1.
-
-    Parameters
-    ----------
-    shared : bool
-        Whether some servers carry both workers and parameter servers; the packing is then tried.
-    """
-    top = _level_of_tenant(line, state, jobs, row, 0, jobs.spread[row] - 1)
-    if top < 0:
-        return -1
-    worker = jobs.worker[row]
-    most = total_fit(line, state, WORKERS, worker, jobs.workers[row, top])
-    level = _at_most(jobs.workers[row], top + 1, most)
-    if level < 0 or jobs.servers[row, top] == 0:
-        return level
-    ps = jobs.ps[row]
-    if not shared:
-        most = total_fit(line, state, SERVERS, ps, jobs.servers[row, level])
-        while level >= 0 and jobs.servers[row, level] > most:
-            level -= 1
-        return level
-    scratch = len(line.state) - 1
-    low, high = -1, level
-    probe = level  # most often everything fits
-    while low < high:
-        copy_state(line, state, scratch)
-        if put(line, scratch, WORKERS, worker, jobs.workers[row, probe]) and put(
-            line, scratch, SERVERS, ps, jobs.servers[row, probe]
-        ):
-            low = probe
-        else:
-            high = probe - 1
-        probe = (low + high + 1) // 2
-    return low
-
-
-@kernel
-def room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
-    """Return the highest level of a job that one server of a state has room for, -1 for none."""
-    first = jobs.spread[row]
-    top = _level_of_tenant(line, state, jobs, row, first, jobs.levels[row] - 1)
-    role = role_of_whole(jobs, row)
-    worker, ps = jobs.worker[row], jobs.ps[row]
-    level = first - 1
-    for g in range(line.groups[state]):
-        if line.role[state, g] & role != role:
-            continue
-        fits = True
-        while fits and level < top:
-            workers, servers = jobs.workers[row, level + 1], jobs.servers[row, level + 1]
-            for r in range(len(worker)):
-                if line.free[state, g, r] < workers * worker[r] + servers * ps[r]:
-                    fits = False
-                    break
-            if fits:
-                level += 1
-    return level if level >= first else -1
-
-
-@kernel
-def _level_of_tenant(line: Timeline, state: int, jobs: Jobs, row: int, first: int, top: int) -> int:
-    """Return the highest level between two that a job's tenant may hold, or one less."""
-    level = top
-    if len(line.share) == 0:
-        return int(level)
-    tenant = jobs.tenant[row]
-    for r in range(jobs.worker.shape[1]):
-        worker, ps = jobs.worker[row, r], jobs.ps[row, r]
-        if worker == 0 and ps == 0:
-            continue
-        most = entitled(line, state, tenant, r)
-        while (
-            level >= first
-            and jobs.workers[row, level] * worker > most - jobs.servers[row, level] * ps
-        ):
-            level -= 1
-    return int(level)
-
-
-@kernel
-def _at_most(numbers: Ints, count: int, most: int) -> int:
-    """Return the position of the last of ascending numbers that is no more than ``most``."""
-    low, high = -1, count - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if numbers[middle] <= most:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-@kernel
-def rooms(
-    line: Timeline, jobs: Jobs, row: int, way: int, end: int, shared: bool, room: Ints
-) -> int:
-    """Write the level there is room for in each interval that begins before ``end``; count them."""
-    intervals = line.used[0]
-    k = 0
-    # Two loops: what is called for every interval has to be small enough to be taken in.
-    if way == WHOLE:
-        while k < intervals and line.start[k] < end:
-            room[k] = room_for_whole(line, line.state[k], jobs, row)
-            k += 1
-        return k
-    while k < intervals and line.start[k] < end:
-        room[k] = room_for(line, line.state[k], jobs, row, shared)
-        k += 1
-    return k
 
 
 @kernel

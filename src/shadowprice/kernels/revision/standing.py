@@ -4,16 +4,16 @@ Jobs stand on few of the servers there are, so where they stand is kept as entri
 equal room are looked at together: no step looks at every server for every job.
 """
 
-import heapq
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.revision.coming import best_step
-from shadowprice.kernels.revision.plans import Jobs, Log, demand_of_whole, role_of_whole
-from shadowprice.kernels.revision.timeline import FOR_EVER, SERVERS, WORKERS
+from shadowprice.kernels.revision.crowds import Crowds, best_crowd, change, gather, lowest_of
+from shadowprice.kernels.revision.jobs import Jobs, demand_of_whole, role_of_whole
+from shadowprice.kernels.revision.plans import Log
+from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -58,41 +58,6 @@ class _Chains(NamedTuple):
     server: Ints
     workers: Ints
     ps: Ints
-    used: Ints
-
-
-class _Crowds(NamedTuple):
-    """Servers by what is free on them.
-
-    Attributes
-    ----------
-    free : int64[most, resources]
-        What is free on each server of a crowd.
-    role : int64[most]
-        What they carry, as in `Timeline`.
-    size : int64[most]
-        Servers in it; one without any is taken again.
-    member : int64[servers]
-        Servers of crowds as they were at first, ascending in each.
-    first, end : int64[most]
-        A crowd's part of ``member`` that nothing was put on yet.
-    head, after : int64[most], int64[servers]
-        The others, in no order: one of them, and the one after each; -1 for none.
-    of : int64[servers]
-        Crowd of each server, -1 where it carries nothing.
-    used : int64[1]
-        Crowds.
-    """
-
-    free: Ints
-    role: Ints
-    size: Ints
-    member: Ints
-    first: Ints
-    end: Ints
-    head: Ints
-    after: Ints
-    of: Ints
     used: Ints
 
 
@@ -145,7 +110,7 @@ def stand(
                     )
                 else:
                     _stay(free, jobs, row, log.level[row], kept, chains)
-        crowds = _gather(free, hosts_workers, hosts_ps)
+        crowds = gather(free, hosts_workers, hosts_ps)
         for row in range(rows):
             if not seen[row]:
                 continue
@@ -170,7 +135,7 @@ def stand(
             if not complete:
                 break
         return complete, _listed(chains)
-    crowds = _gather(free, hosts_workers, hosts_ps)
+    crowds = gather(free, hosts_workers, hosts_ps)
     for at in range(entries):
         row = log.row[at]
         if log.level[row] < 0:
@@ -219,85 +184,6 @@ def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
                 b += 1
         result[n] = (1 if less else 0) + (2 if more else 0)
     return result
-
-
-@kernel
-def grow(
-    free: Ints,
-    jobs: Jobs,
-    rows: Ints,
-    worth_left: Floats,
-    weight: Floats,
-    loss: Floats,
-    standing: Ints,
-    stood: Stood,
-    log: Log,
-) -> None:
-    """Give whole jobs what is left on the servers they stand on: one step up at a time.
-
-    A step is worth what it is in `coming.fill`.
-
-    Parameters
-    ----------
-    free : int64[servers, resources]
-        What each server has left, as `stand` left it; what is taken is taken off.
-    rows : int64[jobs]
-        Rows of whole jobs that run in the slot.
-    worth_left : float64[jobs]
-        What completing each is worth.
-    weight, loss, standing
-        As in `coming.fill`.
-    stood : Stood
-        Where they stand; written.
-    log : Log
-        Their levels; written.
-    """
-    heap = [(0.0, -1, -1)]
-    heap.pop()
-    for n in range(len(rows)):
-        most = jobs.levels[rows[n]]
-        _push(heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, log)
-    while len(heap) > 0:
-        _, n, target = heapq.heappop(heap)
-        row = rows[n]
-        before = log.level[row]
-        at = stood.first[row]
-        server = stood.server[at]
-        workers = jobs.workers[row, target] - jobs.workers[row, before]
-        servers = jobs.servers[row, target] - jobs.servers[row, before]
-        fits = True
-        for r in range(free.shape[1]):
-            asked = workers * jobs.worker[row, r] + servers * jobs.ps[row, r]
-            fits = fits and (asked <= 0 or asked <= free[server, r])
-        most = target
-        if fits:
-            for r in range(free.shape[1]):
-                free[server, r] -= workers * jobs.worker[row, r] + servers * jobs.ps[row, r]
-            stood.workers[at] += workers
-            stood.ps[at] += servers
-            log.level[row] = target
-            most = jobs.levels[row]
-        _push(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, log)
-
-
-@kernel
-def _push(
-    heap: list[tuple[float, int, int]],
-    jobs: Jobs,
-    row: int,
-    worth_left: float,
-    n: int,
-    most: int,
-    weight: Floats,
-    loss: Floats,
-    standing: Ints,
-    log: Log,
-) -> None:
-    """Push the next step up of a whole job below a level, if it has one that brings anything."""
-    before = log.level[row]
-    value, target = best_step(jobs, row, before, before + 1, most, weight, loss, standing)
-    if target >= 0:
-        heapq.heappush(heap, (-value * worth_left / jobs.left[row], n, target))
 
 
 # ---------------------------------------------------------------- entries
@@ -449,215 +335,52 @@ def _cut(left: Ints, wanted: int) -> Ints:
 
 @kernel
 def _put_on(
-    free: Ints, crowds: _Crowds, role: int, demand: Ints, number: int, row: int, chains: _Chains
+    free: Ints, crowds: Crowds, role: int, demand: Ints, number: int, row: int, chains: _Chains
 ) -> bool:
     """Place so many of a job's demand on servers, by the rule of `timeline.put`."""
     rest = number
     while rest > 0:
-        best, fits = _best_crowd(crowds, role, demand, rest)
+        best, fits = best_crowd(crowds, role, demand, rest)
         if best < 0:
             return False
-        server = _lowest(crowds, best)
+        server = lowest_of(crowds, best)
         each = min(fits, rest)
         at = _entry(chains, row, server)
         if role == WORKERS:
             chains.workers[at] += each
         else:
             chains.ps[at] += each
-        _change(free, crowds, server, demand, -each)
+        change(free, crowds, server, demand, -each)
         rest -= each
     return True
 
 
 @kernel
 def _put_whole(
-    free: Ints, crowds: _Crowds, jobs: Jobs, row: int, level: int, chains: _Chains
+    free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains: _Chains
 ) -> bool:
     """Place all of a level on one server, by the rule of `timeline.put`."""
     demand = demand_of_whole(jobs, row, level)
-    best, _ = _best_crowd(crowds, role_of_whole(jobs, row), demand, 1)
+    best, _ = best_crowd(crowds, role_of_whole(jobs, row), demand, 1)
     if best < 0:
         return False
-    server = _lowest(crowds, best)
+    server = lowest_of(crowds, best)
     at = _entry(chains, row, server)
     chains.workers[at] = jobs.workers[row, level]
     chains.ps[at] = jobs.servers[row, level]
-    _change(free, crowds, server, demand, -1)
+    change(free, crowds, server, demand, -1)
     return True
 
 
 @kernel
 def _take_back(
-    free: Ints, crowds: _Crowds, worker: Ints, ps: Ints, row: int, chains: _Chains
+    free: Ints, crowds: Crowds, worker: Ints, ps: Ints, row: int, chains: _Chains
 ) -> None:
     """Give back all that a job was given."""
     at = chains.head[row]
     while at >= 0:
-        _change(free, crowds, chains.server[at], worker, chains.workers[at])
-        _change(free, crowds, chains.server[at], ps, chains.ps[at])
+        change(free, crowds, chains.server[at], worker, chains.workers[at])
+        change(free, crowds, chains.server[at], ps, chains.ps[at])
         chains.workers[at] = 0
         chains.ps[at] = 0
         at = chains.after[at]
-
-
-@kernel
-def _best_crowd(crowds: _Crowds, role: int, demand: Ints, rest: int) -> tuple[int, int]:
-    """Return the crowd that the next of a demand go to, -1 for none, and how many one server holds.
-
-    The one that the rest fills best; where it fits on no single server, the roomiest.
-    """
-    best = -1
-    best_fit = 0
-    for g in range(crowds.used[0]):
-        if crowds.size[g] == 0 or crowds.role[g] & role != role:
-            continue
-        room = FOR_EVER
-        for r in range(len(demand)):
-            if demand[r] > 0:
-                if crowds.free[g, r] < demand[r]:
-                    room = 0
-                    break
-                room = min(room, crowds.free[g, r] // demand[r])
-        if room == 0:
-            continue
-        if best < 0:
-            better = True
-        elif room == best_fit:
-            better = _before(crowds, g, best)
-        elif room >= rest:
-            better = best_fit < rest or room < best_fit
-        else:
-            better = best_fit < rest and room > best_fit
-        if better:
-            best = g
-            best_fit = room
-    return best, best_fit
-
-
-@kernel
-def _before(crowds: _Crowds, g: int, other: int) -> bool:
-    """Whether a crowd has less room, by the first resource that differs, or else lower servers."""
-    for r in range(crowds.free.shape[1]):
-        if crowds.free[g, r] != crowds.free[other, r]:
-            return bool(crowds.free[g, r] < crowds.free[other, r])
-    return _lowest(crowds, g) < _lowest(crowds, other)
-
-
-@kernel
-def _lowest(crowds: _Crowds, g: int) -> int:
-    """Return the lowest server of a crowd."""
-    lowest = len(crowds.of)
-    if crowds.first[g] < crowds.end[g]:
-        lowest = crowds.member[crowds.first[g]]
-    s = crowds.head[g]
-    while s >= 0:
-        lowest = min(lowest, s)
-        s = crowds.after[s]
-    return lowest
-
-
-@kernel
-def _change(free: Ints, crowds: _Crowds, server: int, demand: Ints, number: int) -> None:
-    """Give a server so much room more, or less, and let it go to the crowd of its like."""
-    if number == 0:
-        return
-    g = crowds.of[server]
-    role = crowds.role[g]
-    if crowds.first[g] < crowds.end[g] and crowds.member[crowds.first[g]] == server:
-        crowds.first[g] += 1  # nothing was put on it yet
-    elif crowds.head[g] == server:
-        crowds.head[g] = crowds.after[server]
-    else:
-        s = crowds.head[g]
-        while crowds.after[s] != server:
-            s = crowds.after[s]
-        crowds.after[s] = crowds.after[server]
-    crowds.size[g] -= 1
-    for r in range(len(demand)):
-        free[server, r] += number * demand[r]
-    g = _crowd_of(crowds, free[server], role)
-    crowds.of[server] = g
-    crowds.size[g] += 1
-    crowds.after[server] = crowds.head[g]
-    crowds.head[g] = server
-
-
-@kernel
-def _crowd_of(crowds: _Crowds, room: Ints, role: int) -> int:
-    """Return the crowd of such servers, a new one where there is none."""
-    vacant = -1
-    for g in range(crowds.used[0]):
-        if crowds.size[g] == 0:
-            vacant = g if vacant < 0 else vacant
-        elif crowds.role[g] == role and _equal(crowds.free[g], room):
-            return g
-    if vacant < 0:
-        vacant = crowds.used[0]
-        crowds.used[0] = vacant + 1
-    for r in range(len(room)):
-        crowds.free[vacant, r] = room[r]
-    crowds.role[vacant] = role
-    crowds.first[vacant] = 0
-    crowds.end[vacant] = 0
-    crowds.head[vacant] = -1
-    return vacant
-
-
-@kernel
-def _equal(one: Ints, other: Ints) -> bool:
-    same = True
-    for r in range(len(one)):
-        same = same and one[r] == other[r]
-    return same
-
-
-@kernel
-def _gather(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> _Crowds:
-    """Return servers by what is free on them."""
-    servers, resources = free.shape
-    most = servers + 1
-    crowds = _Crowds(
-        np.zeros((most, resources), np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(servers, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.full(most, -1),
-        np.full(servers, -1),
-        np.full(servers, -1),
-        np.zeros(1, np.int64),
-    )
-    slots = 2 * servers + 1
-    table = np.full(slots, -1)  # crowds by what they are, in open addressing
-    for s in range(servers):
-        role = (WORKERS if hosts_workers[s] else 0) + (SERVERS if hosts_ps[s] else 0)
-        if role == 0:
-            continue
-        key = role
-        for r in range(resources):
-            key = (31 * key + free[s, r] % 1_000_003) % slots
-        g = table[key]
-        while g >= 0 and not (crowds.role[g] == role and _equal(crowds.free[g], free[s])):
-            key = key + 1 if key + 1 < slots else 0
-            g = table[key]
-        if g < 0:
-            g = crowds.used[0]
-            crowds.used[0] = g + 1
-            table[key] = g
-            for r in range(free.shape[1]):
-                crowds.free[g, r] = free[s, r]
-            crowds.role[g] = role
-        crowds.of[s] = g
-        crowds.size[g] += 1
-    begin = 0
-    for g in range(crowds.used[0]):
-        crowds.first[g] = begin
-        crowds.end[g] = begin
-        begin += crowds.size[g]
-    for s in range(servers):
-        g = crowds.of[s]
-        if g >= 0:
-            crowds.member[crowds.end[g]] = s
-            crowds.end[g] += 1
-    return crowds

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
-from shadowprice.kernels.revision.plans import Jobs
+from shadowprice.kernels.revision.jobs import Jobs
 from shadowprice.policies.reactive.worths import WorthTable
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.standing import Standing

@@ -13,17 +13,9 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.kernels.reactive.shares import completes
 from shadowprice.kernels.revision.coming import overfull
-from shadowprice.kernels.revision.plans import (
-    Log,
-    Steps,
-    enter,
-    hull_of,
-    lay_out,
-    lay_out_again,
-    offer,
-    rooms,
-    ways,
-)
+from shadowprice.kernels.revision.jobs import hull_of, ways
+from shadowprice.kernels.revision.plans import Log, Steps, enter, lay_out, lay_out_again, offer
+from shadowprice.kernels.revision.rooms import rooms
 from shadowprice.kernels.revision.timeline import (
     FOR_EVER,
     SERVERS,

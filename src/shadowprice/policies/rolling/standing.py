@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.revision.plans import Jobs, Log
-from shadowprice.kernels.revision.standing import Stood, compared, grow, stand
+from shadowprice.kernels.revision.growing import grow
+from shadowprice.kernels.revision.jobs import Jobs
+from shadowprice.kernels.revision.plans import Log
+from shadowprice.kernels.revision.standing import Stood, compared, stand
 from shadowprice.policies.reactive.table import Rows
 
 Floats = NDArray[np.float64]
