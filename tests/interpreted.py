@@ -17,6 +17,7 @@ import numpy as np
 Results = dict[str, Any]
 
 FIXED = ("fifo", "drf", "rrh", "srtf", "las", "backfill", "elasticflow")
+PLACEMENTS = ("randomised", "exact", "greedy")
 
 
 def results() -> Results:
@@ -37,14 +38,18 @@ def _policies() -> Iterator[tuple[str, Any]]:
         runs = [replay("oasis", seed, settings, until=10).state_digest() for seed in (1, 4)]
         yield f"oasis {settings}", runs
     yield "optimum", replay("optimum", 5, {}, incidents=False, until=12).state_digest()
-    for placement in ("randomised", "exact", "greedy"):
+    jobs_of_two_rates = {
+        "rolling of two rates": ("rolling", {}),
+        **{f"pdors {one}": ("pdors", {"placement": one}) for one in PLACEMENTS},
+    }
+    for said, (name, settings) in jobs_of_two_rates.items():
         runs = []
         for seed in range(6):
             rng = np.random.default_rng(seed)
             on = random_pool(rng, horizon=6)
             jobs = [random_two_rates(on, rng, f"job-{at}", latest=2) for at in range(5)]
-            runs.append(_run("pdors", on, jobs, {"placement": placement}))
-        yield f"pdors {placement}", runs
+            runs.append(_run(name, on, jobs, settings))
+        yield said, runs
 
 
 def _tenants() -> Iterator[tuple[str, Any]]:
