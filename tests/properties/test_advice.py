@@ -38,6 +38,7 @@ SETTINGS: list[tuple[str, Mapping[str, Any]]] = [
     ("pdors", {"prices": "offline", "lower": "clearing"}),
     ("rrh", {}),
     ("rrh", {"threshold": "3"}),
+    ("elasticflow", {}),
 ]
 TENANTS = {"a": {"worker": 4, "ps": 2}, "b": {"worker": 2, "ps": 1}}
 

@@ -59,6 +59,7 @@ SERVERS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("rolling", {"standby": "false"}),
     ("rrh", {}),
     ("rrh", {"threshold": "5"}),
+    ("elasticflow", {}),
 )
 PLACES: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("astraea", {}),

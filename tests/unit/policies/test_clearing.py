@@ -74,4 +74,4 @@ def test_what_is_forgotten_never_counted() -> None:
             break
     else:
         pytest.fail("the window is never full, which shows nothing")
-    assert len(market._arrivals) <= len(recent)
+    assert market._count <= len(recent)

@@ -13,6 +13,7 @@ from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.events import Decision, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
+from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.kernels.reactive.in_order import run_in_order
@@ -100,7 +101,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
     are: what they have beyond their plans brings them ahead of these.
     """
 
-    capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True)
+    capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: ElasticFlowParameters) -> None:
         super().__init__(context, parameters)
@@ -141,23 +142,38 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         return job.most_workers
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        slot = view.slot
         self._refresh(view)
         for job in jobs:
-            most = self._empty.workers(job, self._wanted(job))
-            if not most:
-                yield Reject(job.name, NO_PLACEMENT)
-                continue
-            row = self._enter(job, most)
-            if self._rows["deadline"][row] == NEVER:
-                yield Queue(job.name)
-                continue
-            if self._all_satisfied(slot):
-                self._rows["promised"][row] = True
-                yield Queue(job.name)
-                continue
-            yield Reject(job.name, self._refusal(job, row, slot))
-            self._table.remove(job.name)
+            refusal = self._taken_in(view, job)
+            yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
+
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
+        """Return whether the job's deadline could be met together with those that are promised.
+
+        It enters the table for as long as that is worked out: so does a job that is refused.
+        """
+        del explained  # the reason comes with the answer
+        self._refresh(view)
+        refusal = self._taken_in(view, job)
+        if refusal is not None:
+            return Quote.of(Reject(job.name, refusal), view.slot)
+        self._table.remove(job.name)
+        return Quote.of(Queue(job.name), view.slot)
+
+    def _taken_in(self, view: View, job: Job) -> Refusal | None:
+        """Take a job in; put it out again and return the reason if it cannot be promised."""
+        most = self._empty.workers(job, self._wanted(job))
+        if not most:
+            return NO_PLACEMENT
+        row = self._enter(job, most)
+        if self._rows["deadline"][row] == NEVER:
+            return None
+        if self._all_satisfied(view.slot):
+            self._rows["promised"][row] = True
+            return None
+        refusal = self._refusal(job, row, view.slot)
+        self._table.remove(job.name)
+        return refusal
 
     def _refusal(self, job: Job, row: int, slot: int) -> Refusal:
         deadline = int(self._rows["deadline"][row])

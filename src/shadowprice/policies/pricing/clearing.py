@@ -21,6 +21,10 @@ Floats = NDArray[np.float64]
 
 _GUESSED_AHEAD: Final = 20
 _RENEWALS: Final = 50
+_ARRIVAL, _DENSITY, _USES = range(3)
+"""Columns of what is kept of a job."""
+_FEWEST: Final = 16
+"""Jobs that there is room for at first."""
 
 
 class ClearingPrice:
@@ -42,9 +46,9 @@ class ClearingPrice:
         self._capacity = capacity
         self._window = max(window, 1)
         self._known = known
-        self._arrivals: list[int] = []
-        self._densities: list[float] = []
-        self._uses: list[Floats] = []
+        # A row a job: arrival, ln of its density, and what it uses of each resource.
+        self._jobs = np.empty((0, _USES + len(capacity)))
+        self._count = 0
         self._ln_price = -math.inf
         self._due = 1
         self._seen = 0
@@ -54,7 +58,13 @@ class ClearingPrice:
     """What `ln_price` is going to return, once somebody looked ahead; no part of the memory."""
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "_next"}
+        state = {name: value for name, value in vars(self).items() if name != "_next"}
+        return state | {"_jobs": self._jobs[: self._count].copy()}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        if "_jobs" not in state:
+            raise AttributeError("jobs that count were kept in another form")
+        vars(self).update(state)
 
     def resize(self, capacity: Floats) -> None:
         """Take note of another capacity of the pool; the price is worked out anew."""
@@ -64,10 +74,13 @@ class ClearingPrice:
     def copy(self) -> ClearingPrice:
         """Return a price over the same jobs, to which others may be added."""
         twin = copy(self)
-        twin._arrivals = self._arrivals.copy()
-        twin._densities = self._densities.copy()
-        twin._uses = self._uses.copy()
+        twin._jobs = self._jobs[: self._count].copy()
         return twin
+
+    @property
+    def seen(self) -> int:
+        """How many jobs were taken in."""
+        return self._seen
 
     def add(self, arrival: int, ln_density: float, use: Floats) -> None:
         """Take a job in.
@@ -85,9 +98,17 @@ class ClearingPrice:
             self._next = None
             self._seen += 1
             self._first = arrival if self._first is None else min(self._first, arrival)
-            self._arrivals.append(arrival)
-            self._densities.append(ln_density)
-            self._uses.append(use)
+            self._make_room(1)
+            row = self._jobs[self._count]
+            row[_ARRIVAL], row[_DENSITY], row[_USES:] = arrival, ln_density, use
+            self._count += 1
+
+    def _make_room(self, jobs: int) -> None:
+        if self._count + jobs > len(self._jobs):
+            room = max(_FEWEST, 2 * (self._count + jobs))
+            wider = np.empty((room, self._jobs.shape[1]))
+            wider[: self._count] = self._jobs[: self._count]
+            self._jobs = wider
 
     def join(self, other: ClearingPrice) -> None:
         """Take in the jobs of another price, as if they had come behind."""
@@ -95,9 +116,9 @@ class ClearingPrice:
         self._seen += other._seen
         if other._first is not None:
             self._first = other._first if self._first is None else min(self._first, other._first)
-        self._arrivals += other._arrivals
-        self._densities += other._densities
-        self._uses += other._uses
+        self._make_room(other._count)
+        self._jobs[self._count : self._count + other._count] = other._jobs[: other._count]
+        self._count += other._count
 
     def ln_price_to_come(self) -> float:
         """Return what `ln_price` would, without working it out for good."""
@@ -112,46 +133,42 @@ class ClearingPrice:
         changed with every job would mean pricing every slot with every job.
         """
         seen = self._seen
-        if self._arrivals and seen >= self._due:
+        if self._count and seen >= self._due:
             if not self._known:
                 self._forget()
-            arrivals = np.array(self._arrivals)
+            jobs = self._jobs[: self._count]
+            arrivals = jobs[:, _ARRIVAL]
             if self._known:
                 windows = (arrivals - arrivals.min()) // self._window
-                prices = [self._settle(windows == at, self._window) for at in np.unique(windows)]
+                prices = [self._settle(jobs[windows == at], self._window) for at in np.unique(windows)]
                 counted = seen
             else:
                 assert self._first is not None
                 ahead = max(1, self._window // _GUESSED_AHEAD)
                 slots = min(int(arrivals.max()) - self._first + ahead, self._window)
-                prices = [self._settle(np.ones(len(arrivals), dtype=np.bool_), slots)]
-                counted = len(arrivals)
+                prices = [self._settle(jobs, slots)]
+                counted = len(jobs)
             self._ln_price = max(prices)
             self._due = seen + max(1, counted // _RENEWALS)
         return self._ln_price
 
     def _forget(self) -> None:
         """Drop the jobs that arrived before the latest window: they never count again."""
-        oldest = max(self._arrivals) - self._window
-        if min(self._arrivals) > oldest:
-            return
-        kept = [row for row, arrival in enumerate(self._arrivals) if arrival > oldest]
-        self._arrivals = [self._arrivals[row] for row in kept]
-        self._densities = [self._densities[row] for row in kept]
-        self._uses = [self._uses[row] for row in kept]
+        arrivals = self._jobs[: self._count, _ARRIVAL]
+        kept = arrivals > arrivals.max() - self._window
+        if not kept.all():
+            self._jobs = self._jobs[: self._count][kept]
+            self._count = len(self._jobs)
 
-    def _settle(self, members: NDArray[np.bool_], slots: int) -> float:
-        rows = np.flatnonzero(members)
-        densities = np.array(self._densities)[rows]
-        order = np.argsort(-densities, kind="stable")
+    def _settle(self, jobs: Floats, slots: int) -> float:
+        """Return the price at which some jobs would clear in so many slots."""
         limited = self._capacity > 0
-        # Joined and cut: to stack so many small arrays takes five times as long.
-        whole = np.concatenate(self._uses).reshape(len(self._uses), -1)
-        uses = whole[rows[order]][:, limited]
+        jobs = jobs[np.argsort(-jobs[:, _DENSITY], kind="stable")]
+        uses = jobs[:, _USES:][:, limited]
         taken = np.cumsum(uses, axis=0)
         if not self._known:
             # A few jobs say little of those to come: less a standard deviation of their sum (of a
             # compound Poisson law), so that one job alone never makes a price.
             taken -= np.sqrt(np.cumsum(uses * uses, axis=0))
         full = (taken >= slots * self._capacity[limited]).any(axis=1)
-        return float(densities[order][int(np.argmax(full))]) if full.any() else -math.inf
+        return float(jobs[int(np.argmax(full)), _DENSITY]) if full.any() else -math.inf

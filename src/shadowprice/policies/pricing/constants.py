@@ -167,6 +167,16 @@ class ConstantsLearner:
     _arrivals: tuple[int, int] | None = field(init=False, default=None)
     _ln_clearing: float = field(init=False, default=-math.inf)
     _market: ClearingPrice = field(init=False)
+    _worked_out: tuple[object, PriceConstants] | None = field(
+        init=False, default=None, repr=False, compare=False
+    )
+    """What `constants` gave last, and all that it depends on: no part of the memory."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_worked_out"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, _worked_out=None)
 
     def __post_init__(self) -> None:
         self._ln_upper = np.full(len(self.pool.scale), -np.inf)
@@ -192,6 +202,7 @@ class ConstantsLearner:
         twin = self.copy()
         twin.pool = pool
         twin.floor = self.floor._replace(alone=alone)
+        twin._worked_out = None
         twin._market.resize(pool.total_shares)
         return twin
 
@@ -338,7 +349,20 @@ class ConstantsLearner:
         return min(self.horizon, self.until - job.arrival)
 
     def constants(self) -> PriceConstants:
-        """Return the constants over the jobs taken in so far."""
+        """Return the constants over the jobs taken in so far, the same object until they change."""
+        # Most jobs add nothing new, and every one of them has it asked for twice.
+        market = self._market.seen if self.known and self.floor.kind == "clearing" else 0
+        state = (
+            self._ln_upper.tobytes(),
+            (self._ln_least_rate, self._ln_least_use, self._longest),
+            (self._ln_alone, self._arrivals),
+            (self._ln_clearing, market),
+        )
+        if self._worked_out is None or self._worked_out[0] != state:
+            self._worked_out = state, self._constants()
+        return self._worked_out[1]
+
+    def _constants(self) -> PriceConstants:
         if not math.isfinite(self._ln_least_rate):
             return PriceConstants(-math.inf, self._ln_upper.copy())
         timespan = self._longest if self.until is None else self.until
@@ -401,6 +425,8 @@ def _ln_smallest_utility(job: Job, window: int) -> float:
 
 
 def _differ(one: PriceConstants, other: PriceConstants) -> bool:
+    if one is other:
+        return False
     return one.ln_lower != other.ln_lower or bool((one.ln_upper != other.ln_upper).any())
 
 
