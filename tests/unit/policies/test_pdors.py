@@ -32,6 +32,7 @@ from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.policy import Pdors
 from shadowprice.policies.pdors.quotes import PdorsQuote
 from shadowprice.policies.pricing.constants import ConstantsLearner, Pool
+from shadowprice.policies.pricing.offers import Outpriced
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.pdors_schedule import best_payoff
@@ -487,12 +488,13 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
     settled: list[bool] = []
     real = PdorsQuote.outpriced
 
-    def watched(quote: PdorsQuote) -> bool:
-        settled.append(real(quote))
-        if settled[-1]:
+    def watched(quote: PdorsQuote) -> Outpriced | None:
+        proof = real(quote)
+        settled.append(proof is not None)
+        if proof is not None:
             offer = quote.best()
-            assert offer is None or offer.payoff <= 0
-        return settled[-1]
+            assert offer is None or offer.payoff <= proof.bound + 1e-9 * offer.cost <= 0
+        return proof
 
     monkeypatch.setattr(PdorsQuote, "outpriced", watched)
     rng = np.random.default_rng(17)

@@ -16,7 +16,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots.choices import Slots
 from shadowprice.kernels.slots.costs import slot_costs
-from shadowprice.policies.pricing.offers import Offer, Scarcity
+from shadowprice.policies.pricing.offers import Offer, Outpriced, Scarcity
 
 if TYPE_CHECKING:
     from shadowprice.policies.pdors.planner import PdorsPlanner
@@ -113,8 +113,8 @@ class PdorsQuote:
             choice=np.where(found.choice >= 0, usable[found.choice], -1),
         )
 
-    def outpriced(self) -> bool:
-        """Whether the work costs more than it is worth even where nothing is rounded.
+    def outpriced(self) -> Outpriced | None:
+        """Return a bound where the work costs more than it is worth even with nothing rounded.
 
         Workers and parameter servers, each by themselves on the cheapest machines that have room
         for them, cost no more than any placement of both. On refused jobs that takes a tenth of the
@@ -122,7 +122,7 @@ class PdorsQuote:
         """
         job, now, end = self._job, self._view.slot, self._view.end
         if self.fastest() * (end - now) < self._remaining:
-            return True
+            return Outpriced(-np.inf)
         board = self._planner.board
         pool = board.window(end - now)
         ps = job.worker if job.ps is None else job.ps
@@ -138,7 +138,11 @@ class PdorsQuote:
             cost, gain = cost[:, gain > 0], gain[gain > 0]
         utility = job.utility.values(np.arange(now - job.arrival, end - job.arrival))
         found = best_schedule(cost, gain, self._remaining, utility)
-        return not found.feasible or found.payoff < -_CLEARLY * found.cost
+        if not found.feasible:
+            return Outpriced(-np.inf)
+        if found.payoff >= -_CLEARLY * found.cost:
+            return None
+        return Outpriced(found.bound, float(utility[found.completion]), found.cost)
 
     def schedule(self, offer: Offer) -> Schedule:
         """Return where the workers and parameter servers of an offer stand."""

@@ -140,8 +140,12 @@ class PricedAdmission(ABC):
         """
         self._planner.follow(view.ledger)
         quote = self._planner.quote(view, job, job.required)
-        if not self._explained and quote.outpriced():
-            return Reject(job.name, _NO_REASON), None
+        proof = None if self._explained else quote.outpriced()
+        if proof is not None:
+            refusal = replace(_NO_REASON, value=proof.utility, cost=proof.cost)
+            return Reject(job.name, refusal), _short_by(
+                view, job, proof.bound
+            ) if measured else None
         offer = quote.best()
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             short = self._shortfall(view, job, offer) if measured else None
@@ -216,7 +220,7 @@ class PricedAdmission(ABC):
         with self._as_if_learnt(job, view.ledger):
             self._planner.follow(view.ledger)
             quote = self._planner.quote(view, job, job.required)
-            if not (self._explained or explained) and quote.outpriced():
+            if not (self._explained or explained) and quote.outpriced() is not None:
                 return Answered(job.name, view.slot, Answer.REFUSED)
             offer = quote.best()
             if offer is not None and offer.payoff > 0:
@@ -283,6 +287,11 @@ class PricedAdmission(ABC):
                 bottleneck=detail.bottleneck,
             ),
         )
+
+
+def _short_by(view: View, job: Job, bound: float) -> Shortfall:
+    """Return how far a job is from an admission that no schedule pays more than a bound."""
+    return Shortfall(float(job.utility.values(np.array([view.slot - job.arrival]))[0]), bound)
 
 
 def _short(offer: Offer | None) -> Refusal:

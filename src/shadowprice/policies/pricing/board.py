@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,9 +44,7 @@ class PriceBoard:
         self._position = np.full(cluster.servers, -1, dtype=np.int64)
         self._position[self.servers] = np.arange(len(self.servers))
         self._capacity = np.ascontiguousarray(cluster.capacity[self.servers])
-        self._groups = SlotGroups(
-            self._capacity, slots, _lower(constants), constants.ln_upper, self.servers
-        )
+        self._slots = slots
         limited = np.minimum(self._capacity, pool.scale)
         self._whole = np.divide(
             limited, pool.scale, out=np.zeros(limited.shape), where=pool.scale > 0
@@ -53,6 +53,14 @@ class PriceBoard:
         self._start = 0
         self._capacity_version = 0
         self._shares: dict[bytes, Floats] = {}
+
+    @cached_property
+    def _groups(self) -> SlotGroups:
+        """Made with the first price: many a board is built for what its constants are alone."""
+        constants = self.constants
+        return SlotGroups(
+            self._capacity, self._slots, _lower(constants), constants.ln_upper, self.servers
+        )
 
     def reprice(self, constants: PriceConstants, ledger: LedgerView) -> None:
         """Take new constants; every slot is priced anew."""

@@ -140,7 +140,9 @@ class ClearingPrice:
             arrivals = jobs[:, _ARRIVAL]
             if self._known:
                 windows = (arrivals - arrivals.min()) // self._window
-                prices = [self._settle(jobs[windows == at], self._window) for at in np.unique(windows)]
+                prices = [
+                    self._settle(jobs[windows == at], self._window) for at in np.unique(windows)
+                ]
                 counted = seen
             else:
                 assert self._first is not None

@@ -69,6 +69,23 @@ class Scarcity(NamedTuple):
     room: float
 
 
+class Outpriced(NamedTuple):
+    """Proof that no offer has a positive payoff.
+
+    Attributes
+    ----------
+    bound : float
+        No schedule pays more; ``-inf`` where none completes the work.
+    utility, cost : float or None
+        Of the schedule that the bound is of, which need not be one that can be had: roughly what
+        the job is worth and would pay. None without one.
+    """
+
+    bound: float
+    utility: float | None = None
+    cost: float | None = None
+
+
 class Quote(Protocol):
     """One job at the prices of one moment."""
 
@@ -82,11 +99,11 @@ class Quote(Protocol):
         """
         ...
 
-    def outpriced(self) -> bool:
-        """Whether a bound proves at once that no offer has a positive payoff.
+    def outpriced(self) -> Outpriced | None:
+        """Return a bound that proves at once that no offer has a positive payoff.
 
-        It is for where nobody asks for the best of the offers that are refused. False where no
-        such bound is known that takes less time than `best`.
+        It is for where nobody asks for the best of the offers that are refused. None where there
+        is no such proof that takes less time than `best`.
         """
         ...
 

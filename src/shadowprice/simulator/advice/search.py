@@ -119,9 +119,14 @@ def _around(
     stride = 1
     if answer(step) is not None:
         high = step
-        while high - stride > 0 and answer(high - stride) is not None:
-            high, stride = high - stride, 2 * stride
-        return max(high - stride, 0), high
+        while high - stride > 0:
+            step = high - stride
+            if aim is not None:
+                step = max(min(step, aim() or step), 1)
+            if answer(step) is None:
+                return step, high
+            high, stride = step, 2 * stride
+        return 0, high
     low = step
     while low < steps:
         if stride == _NEAR and answer(steps) is None:

@@ -40,10 +40,15 @@ class Variants:
         self._before = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
         # Utilities are resolved alone where that is known to give the same.
         self._alone = self._utility(entry) == job.utility
+        self._made: dict[tuple[Key, Any], Job | None] = {}
 
     def job(self, way: Way, step: int) -> Job | None:
         """Return the job of a step of a way, None if a file with it would be refused."""
-        return self.with_value(way.key, way.values[step - 1])
+        # Many a step is asked about at the moment, and again where everything is run with it.
+        key = way.key, way.values[step - 1]
+        if key not in self._made:
+            self._made[key] = self.with_value(*key)
+        return self._made[key]
 
     def least(self, ways: Iterable[Way]) -> Job | None:
         """Return the job with the last step of several ways at once, None without any."""
