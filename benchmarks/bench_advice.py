@@ -30,7 +30,9 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("oasis", {"prices": "online"}),
     ("oasis", {"prices": "offline"}),
     ("pdors", {"prices": "online"}),
+    ("pdors", {"prices": "offline"}),
     ("rrh", {}),
+    ("elasticflow", {}),
 )
 MOST = 12
 """Refused jobs looked at one by one, spread evenly."""
