@@ -152,6 +152,8 @@ def asked(bed: Testbed, jobs: int) -> None:
     """Print what the service asked the API server for."""
     calls: Counter[str] = Counter()
     for line in entries(bed.audit):
+        if line["stage"] != "ResponseComplete":  # a stream has a line when it begins, too
+            continue
         if line["user"]["username"] == USER and line["verb"] not in {"list", "watch"}:
             about = line.get("objectRef", {})
             what = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))

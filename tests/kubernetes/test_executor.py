@@ -251,6 +251,43 @@ def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
     assert not died.get(33, False), "a change has more writes than are tried here"
 
 
+def test_a_stop_keeps_its_grace_whatever_the_clock_of_who_goes_on_with_it(
+    testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order is taken, and its service cut off before it tells the pod; the next is ahead."""
+    saved, wall = tmp_path / "saved", time.time
+    line = f"trap 'sleep 4; echo saved > {saved}; exit 143' TERM; echo ready; "
+    own = KubernetesHarness(tmp_path / "executor", testbed)
+
+    async def scenario() -> None:
+        executor = await own.open()
+        assert isinstance(executor, KubernetesExecutor)
+        told = Told(executor)
+        order = spec("skewed", 1, f"{line} while :; do sleep 0.05; done", grace=30.0)
+        await executor.start(order)
+        await told.one(Started, "skewed")
+        await ready(executor, "skewed")
+        killed = Killed(executor, 2, after=False)  # the record is the first
+        assert await executor.stop(7, "skewed", 1) == Receipt.ACCEPTED
+        await eventually(lambda: killed.dead)
+        await executor.close()
+        await told.end()
+        monkeypatch.setattr(time, "time", lambda: wall() + 600.0)
+        again = await own.open()
+        heard = Told(again)
+        assert (await heard.one(Ended, "skewed")).ending is Ending.STOPPED
+        await again.close()
+        await heard.end()
+
+    asyncio.run(scenario())
+    monkeypatch.undo()
+    own._opened.clear()
+    own.end()
+    assert saved.read_text() == "saved\n"
+    told = [pod.told for pod in Audit.read(testbed.audit).of_service(own._service).of_jobs()]
+    assert "grace 30" in told[0][0], told
+
+
 def test_a_pod_that_is_asked_for_late_never_runs_and_is_removed(
     harness: KubernetesHarness, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, MissingExtraError
 from shadowprice.core.wording import escaped
 from shadowprice.kubernetes.errors import ApiError, ConnectError, UnreachableError
+from shadowprice.kubernetes.pausing import Pauses
 
 IN_CLUSTER: Final = "in-cluster"
 """The address that means: as the service account of this pod."""
@@ -31,6 +33,13 @@ ANSWER: Final = 30.0
 
 PATIENCE: Final = 60.0
 """Seconds that a request is tried again where the server asks to come later."""
+
+LATER: Final = 5.0
+"""Longest of the growing pauses between these tries, where the server asks for none longer."""
+
+IN_FLIGHT: Final = 16
+"""Requests of one connection that are with the server at a time, streams beside. What a slot asks
+for at once would keep it busy for seconds, and every status and lease waiting with it."""
 
 _PATCHES: Final = {
     "json": "application/json-patch+json",
@@ -70,6 +79,7 @@ class Connection:
         self._client = client
         self.namespace = namespace
         self.requests = 0
+        self._room = asyncio.Semaphore(IN_FLIGHT)
 
     @classmethod
     async def open(cls, address: str = "", context: str = "") -> Connection:
@@ -169,8 +179,11 @@ class Connection:
         query: Mapping[str, object] | None = None,
         body: Any = None,
         content: str = "application/json",
+        urgent: bool = False,
     ) -> dict[str, Any]:
         """Send a request; one that the server puts off (429) is sent again when it says so.
+
+        No more than `IN_FLIGHT` are sent at a time; ``urgent`` ones do not wait for others.
 
         Raises
         ------
@@ -179,7 +192,7 @@ class Connection:
         UnreachableError
             If nobody answers.
         """
-        text = await self._sent(method, path, query or {}, body, content)
+        text = await self._sent(method, path, query or {}, body, content, urgent=urgent)
         try:
             found: dict[str, Any] = json.loads(text)
         except ValueError as error:
@@ -191,12 +204,23 @@ class Connection:
         return await self._sent("GET", path, query, None, "application/json")
 
     async def _sent(
-        self, method: str, path: str, query: Mapping[str, object], body: Any, content: str
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object],
+        body: Any,
+        content: str,
+        *,
+        urgent: bool = False,
     ) -> bytes:
         until = time.monotonic() + PATIENCE
+        pauses = Pauses(1.0, LATER)
         while True:
             try:
-                async with asyncio.timeout(ANSWER):
+                async with (
+                    nullcontext() if urgent else self._room,
+                    asyncio.timeout(ANSWER),
+                ):
                     answer = await self._begun(method, path, query, body, content)
                     try:
                         text: bytes = await answer.read()
@@ -208,7 +232,7 @@ class Connection:
                 raise UnreachableError(f"{self.host}: {_said(error)}") from error
             if answer.status < 400:
                 return text
-            pause = _pause(answer.headers.get("Retry-After"))
+            pause = max(pauses.failed(), _pause(answer.headers.get("Retry-After")))
             if answer.status != 429 or time.monotonic() + pause > until:
                 raise _refusal(answer.status, text)
             await asyncio.sleep(pause)

@@ -10,12 +10,14 @@ import asyncio
 import json
 import logging
 import random
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.pausing import Pauses
 
 log = logging.getLogger("shadowprice.kubernetes")
 
@@ -29,7 +31,10 @@ TURN: Final = 120
 
 SHORTEST: Final = 0.2
 LONGEST: Final = 5.0
-"""Seconds between tries, from the first to the last."""
+"""Seconds between tries, from the first to the last; also of watches that end as they begin."""
+
+LASTING: Final = 1.0
+"""Seconds that a watch lasts where all is well."""
 
 
 class Informer(Generic[Kept]):
@@ -134,14 +139,16 @@ class Informer(Generic[Kept]):
     # ------------------------------------------------------------------ following
 
     async def _follow(self) -> None:
-        pause = SHORTEST
+        pauses = Pauses(SHORTEST, LONGEST)
         while True:
             try:
                 if not self._version:
                     await self._list()
+                began = time.monotonic()
                 await self._watch()
-                pause = SHORTEST
-                continue
+                if time.monotonic() - began >= LASTING:
+                    pauses.succeeded()
+                    continue
             except ApiError as error:
                 if error.gone:
                     self._version = ""
@@ -152,8 +159,7 @@ class Informer(Generic[Kept]):
             except Exception:  # an object that nobody reckoned with
                 log.exception("%s is listed anew", self._path)
                 self._version = ""
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
-            pause = min(pause * 2, LONGEST)
+            await asyncio.sleep(pauses.failed())
 
     async def _watch(self) -> None:
         self.watches += 1

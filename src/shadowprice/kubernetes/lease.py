@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.pausing import Pauses
 
 log = logging.getLogger("shadowprice.kubernetes")
 
@@ -34,7 +35,8 @@ MARGIN: Final = 5.0
 """Seconds before its end at which a lease that was not renewed is let go."""
 
 LOOK: Final = 0.5
-"""Seconds between looks at a lease that another holds."""
+LOOK_AT_LAST: Final = 2.0
+"""Seconds between looks at a lease that another holds, from the first to the last."""
 
 
 class Lease:
@@ -83,6 +85,7 @@ class Lease:
         """
         until = time.monotonic() + patience
         seen, since = "", _now()
+        pauses = Pauses(LOOK, LOOK_AT_LAST)
         while True:
             found = await self._read()
             told = found.get("spec", {})
@@ -100,7 +103,7 @@ class Lease:
                 seen = ""
             if time.monotonic() > until:
                 return False
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(pauses.failed())
 
     async def release(self) -> None:
         """Let it go, so that the next need not wait."""
@@ -117,7 +120,7 @@ class Lease:
 
     async def _read(self) -> dict[str, Any]:
         try:
-            return await self._connection.get(self._path)
+            return await self._connection.request("GET", self._path, urgent=True)
         except ApiError as error:
             if not error.not_found:
                 raise
@@ -139,10 +142,8 @@ class Lease:
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         written = {**body, "metadata": meta, "spec": told}
         try:
-            if before:
-                self._held = await self._connection.put(self._path, written)
-            else:
-                self._held = await self._connection.post(self._list, written)
+            method, path = ("PUT", self._path) if before else ("POST", self._list)
+            self._held = await self._connection.request(method, path, body=written, urgent=True)
         except ApiError as error:
             if error.conflict or error.exists or error.not_found:
                 return False

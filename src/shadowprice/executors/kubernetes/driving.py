@@ -24,13 +24,14 @@ from shadowprice.executors.kubernetes.judging import (
     end_of,
     refusal_of,
 )
-from shadowprice.executors.kubernetes.launching import AGAIN, Launch
+from shadowprice.executors.kubernetes.launching import AGAIN, AGAIN_AT_LAST, Launch
 from shadowprice.executors.kubernetes.objects import Objects
 from shadowprice.executors.kubernetes.pods import (
     seconds,
 )
 from shadowprice.executors.kubernetes.views import PodView, kept
 from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.pausing import Pauses
 
 if TYPE_CHECKING:
     from shadowprice.executors.kubernetes.executor import KubernetesExecutor
@@ -47,7 +48,10 @@ SILENT: Final = 0.7
 """The same for a log that is empty: nothing says when a node begins to tell it."""
 
 UNSEEN: Final = 2.0
-"""Seconds between looks for pods that were made, and that no event told of."""
+"""Seconds before pods that were made, and that no event told of, are looked for."""
+
+UNANSWERED: Final = 30.0
+"""Longest of the growing pauses between such looks that the server does not answer."""
 
 READING: Final = 60.0
 """Seconds that a log may take once its pod is over."""
@@ -70,17 +74,23 @@ class Drive:
         self._objects = Objects(executor, entry)
         self._following: set[asyncio.Task[None]] = set()
         self._launched = False
+        self._unseen = Pauses(UNSEEN, UNANSWERED)
 
     async def run(self) -> None:
         """Carry it on from wherever it is."""
+        pauses = Pauses(AGAIN, AGAIN_AT_LAST)
+        entry = self._entry
         try:
-            while not self._entry.over:
+            while not entry.over:
+                came = self._came
                 try:
                     await self._run()
                 except ApiError as error:
-                    entry = self._entry
                     log.warning("generation %d of %r: %s", entry.number, entry.job, error)
-                    await asyncio.sleep(AGAIN)
+                if not entry.over:  # or what seemed to be over was not
+                    if self._came > came:
+                        pauses.succeeded()
+                    await asyncio.sleep(pauses.failed())
         finally:
             following = tuple(self._following)
             for task in following:
@@ -111,6 +121,7 @@ class Drive:
         await self._finish()
         self._executor.look(entry)
 
+    _came = 0
     _closed = False
     _looked = 0.0
 
@@ -130,6 +141,7 @@ class Drive:
 
         state = await self._executor.records.change(self._entry.job, update)
         self._entry.take(state)
+        self._came += 1
 
     # ---------------------------------------------------------------- following
 
@@ -186,11 +198,15 @@ class Drive:
         now = time.monotonic()
         if not missing or not self._launched or now - self._looked < UNSEEN:
             return
-        self._looked = now
+        if not self._unseen.over:
+            return
         try:
             views = {view.process: view for view in await self._objects.pods()}
         except ApiError:
+            self._unseen.failed()
             return  # who does not answer says nothing of pods
+        self._looked = now
+        self._unseen.succeeded()
         for part in missing:
             if part.process in views:
                 part.view = views[part.process]
@@ -218,8 +234,7 @@ class Drive:
         entry = self._entry
         stop = entry.state.get("stop")
         if stop:
-            command = int(stop["command"])
-            grace = min(max(0.0, stop["until"] - time.time()), stop["grace"])
+            command, grace = int(stop["command"]), float(stop["grace"])
         elif entry.state.get("closing"):
             command, grace = FINISH, 0.0
         elif is_decided(entry.ends(), entry.workers, tolerant=entry.tolerant):
@@ -228,6 +243,9 @@ class Drive:
             return
         if entry.phase == ACCEPTED and stop and not entry.state.get("closing"):
             await self._close("it was told to stop before it was started")
+        for part in entry.parts.values():
+            if part.view is not None and part.view.deleting and part.ending is None:
+                part.ending = time.monotonic()  # an earlier service has told it, or anybody
         due = [p for p in entry.parts.values() if p.end is None and p.delivered != command]
         await asyncio.gather(*(self._deliver(part, command, grace) for part in due))
 
@@ -240,13 +258,25 @@ class Drive:
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **uid}
         lost = self._executor.is_lost(part.server)
         part.told = True
+        # A server counts a grace from when a pod was told first, and makes it only shorter.
+        now = time.monotonic()
+        since = now if part.ending is None else part.ending
+        allowed = min(part.allowed, now - since + grace)
         await self._objects.removed(
-            "pods", part.pod, {**body, "gracePeriodSeconds": 0 if lost else seconds(grace)}
+            "pods", part.pod, {**body, "gracePeriodSeconds": 0 if lost else seconds(allowed)}
         )
+        part.ending, part.allowed = since, allowed
         part.delivered = command
+        self._came += 1
 
     async def _listen(self, part: Part) -> None:
-        """Fetch what a pod has written, and follow what it will, before it is told to end."""
+        """Fetch what a pod has written, and follow what it will, before it is told to end.
+
+        Once: an order that the server did not take is given again, and is followed already.
+        """
+        if part.listened:
+            return
+        part.listened = True
         follower = self.follower(part)
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(OPENING):

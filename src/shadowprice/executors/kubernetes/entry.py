@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,15 @@ class Part:
     """Since when it is over on paper, while its container was not seen to end."""
     delivered: int = 0
     """The newest order to end that the server took."""
+    ending: float | None = None
+    """Since when it was told to end, as far as is known here, on the monotonic clock."""
+    allowed: float = math.inf
+    """Seconds from then on until it is killed."""
     told: bool = False
     """Whether it was told to end, or at least the server was asked to tell it."""
     end: PartEnd | None = None
+    listened: bool = False
+    """Whether its log is, or was, followed to its end."""
     unseen: bool = False
     """Whether nobody saw its exit status."""
     tail: tuple[str, ...] = ()

@@ -49,6 +49,7 @@ from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError, ConnectError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.lease import Lease
+from shadowprice.kubernetes.pausing import Pauses
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -56,7 +57,11 @@ PATROL: Final = 1.0
 """Seconds between looks at nodes, and at what no event told."""
 
 SWEEP: Final = 10.0
-"""Seconds between looks for pods that nobody knows of."""
+SELDOM: Final = 320.0
+"""Seconds between looks for pods that nobody knows of; and of one of them, in the end."""
+
+UNANSWERED: Final = 10.0
+"""Longest of the growing pauses between tries of what the server did not take."""
 
 AGAIN: Final = 2.0
 """Seconds of each try to hold the lease again."""
@@ -108,8 +113,9 @@ class KubernetesExecutor:
         self._lease: Lease | None = None
         self._identity = secrets.token_hex(8)
         self._patrolling: asyncio.Task[None] | None = None
-        self._strangers: dict[str, float] = {}
+        self._strangers: dict[str, Pauses] = {}
         self._swept = 0.0
+        self._asking = Pauses(PATROL, UNANSWERED)
         self._connection: Connection | None = None
         self._cluster: Cluster | None = None
         self._records: Records | None = None
@@ -256,10 +262,15 @@ class KubernetesExecutor:
         """Hold the lease again that ran out while nobody answered, and look what is other since.
 
         Where another holds it now, orders are refused until that one lets go.
+
+        Raises
+        ------
+        ApiError
+            If another holds it, or nobody answers.
         """
         lease = self._new_lease()
         if not await lease.take(AGAIN):
-            return
+            raise ApiError(409, "Conflict", f"another holds the lease of {self.service}")
         self._lease = lease
         for record in await self.records.load():
             for number, state in record.generations.items():
@@ -392,16 +403,18 @@ class KubernetesExecutor:
             await asyncio.sleep(PATROL)
             try:
                 self._look_at_nodes()
-                if not self._observing:
-                    if self._lease is not None and self._lease.lost.is_set():
+                if not self._observing and self._asking.over:
+                    if self._lease is None or self._lease.lost.is_set():
                         await self._take_again()
                     for key in tuple(self._forgetting):
                         await self._forget(*key)
                     if time.monotonic() - self._swept > SWEEP:
                         await self._sweep()
                         self._swept = time.monotonic()
+                    self._asking.succeeded()
             except ApiError as error:
-                log.warning("the API server cannot be reached: %s", error)
+                pause = self._asking.failed()
+                log.warning("the API server is asked again in %.0f s: %s", pause, error)
             except Exception:
                 log.exception("looking at the cluster failed")
 
@@ -416,14 +429,16 @@ class KubernetesExecutor:
         if self._lease is None or self._lease.lost.is_set():
             return
         live = {(one.key, one.number) for one in self._roster.live}
-        now = time.monotonic()
-        found: dict[str, float] = {}
+        found: dict[str, Pauses] = {}
         for key, view in self.pods.items.items():
             if view.service != self.service or (view.job, view.generation) in live:
                 continue
-            found[key] = self._strangers.get(key, now)
-            if now - found[key] < SWEEP or key_of(view.outer[0]) != view.job:
+            found[key] = self._strangers.get(key) or Pauses(SWEEP, SELDOM)
+            if key not in self._strangers:
+                found[key].failed()  # whose it is may be known in a moment
+            if not found[key].over or key_of(view.outer[0]) != view.job:
                 continue
+            found[key].failed()
             record = await self.records.read(view.outer[0])
             state = record.generations.get(view.generation)
             if state is not None and state["phase"] not in OVER:

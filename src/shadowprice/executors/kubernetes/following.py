@@ -18,9 +18,13 @@ from shadowprice.executors.generations.logs import LogWriter
 from shadowprice.executors.kubernetes import names
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.pausing import Pauses
 
 OFTEN: Final = 0.3
 """Seconds between two looks at a log that somebody reads."""
+
+SELDOM: Final = 10.0
+"""Longest of the growing pauses after looks at a log that its node does not tell."""
 
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:\d\d)")
 _LONG: Final = 3600.0
@@ -68,7 +72,9 @@ class Follower:
         self._last = b""
         self._same = 0
         self._looked = float("-inf")
+        self._pauses = Pauses(OFTEN, SELDOM)
         self._busy = asyncio.Lock()
+        self._followed = False
         self.complete = False
 
     @property
@@ -81,15 +87,22 @@ class Follower:
         return tuple(self._writer.tail()) if self._writer is not None else ()
 
     async def look(self) -> None:
-        """Fetch what is new, unless that was done a moment ago.
+        """Fetch what is new, unless that was done, or tried in vain, a moment ago.
 
         Raises
         ------
         ApiError
             If the server refuses, or does not answer.
         """
-        if not self.complete and time.monotonic() - self._looked > OFTEN:
+        recent = time.monotonic() - self._looked <= OFTEN
+        if self.complete or self._followed or recent or not self._pauses.over:
+            return
+        try:
             await self._fetch(follow=False)
+        except (ApiError, asyncio.CancelledError):  # who looks may not have waited any longer
+            self._pauses.failed()
+            raise
+        self._pauses.succeeded()
 
     async def finish(self) -> None:
         """Fetch what is left of a pod that is over."""
@@ -105,16 +118,21 @@ class Follower:
         begun : asyncio.Event
             Set once the node tells the log.
         """
+        self._followed = True
         try:
             while not self.complete:
+                since = time.monotonic()
                 try:
                     await self._fetch(follow=True, begun=begun)
                     self._end()
                 except ApiError as error:
                     if not error.passing:
                         return  # the pod is gone; what was fetched is what there is
-                    await asyncio.sleep(OFTEN)
+                    if time.monotonic() - since > SELDOM:
+                        self._pauses.succeeded()
+                    await asyncio.sleep(self._pauses.failed())
         finally:
+            self._followed = False
             begun.set()
 
     def _end(self) -> None:

@@ -18,12 +18,14 @@ from shadowprice.executors.kubernetes.objects import Objects
 from shadowprice.executors.kubernetes.pods import TOKEN, Place, pod_of, secret_of, service_of
 from shadowprice.executors.kubernetes.views import kept
 from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.pausing import Pauses
 
 if TYPE_CHECKING:
     from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 
 AGAIN: Final = 1.0
-"""Seconds before what the server did not answer is asked again."""
+AGAIN_AT_LAST: Final = 10.0
+"""Seconds before what the server did not answer is asked again, from the first time to the last."""
 
 _AT_ONCE: Final = 16
 
@@ -122,6 +124,7 @@ class Launch:
     async def _asked(self, kind: str, body: dict[str, Any]) -> None:
         """Ask for an object by its name, until the server has it or refuses it."""
         until = time.monotonic() + self._executor.settings.patience
+        pauses = Pauses(AGAIN, AGAIN_AT_LAST)
         while True:
             try:
                 await self._objects.connection.post(self._objects.path(kind), body)
@@ -133,7 +136,7 @@ class Launch:
                     raise _RefusedError(error.status, error.reason, str(error)) from error
                 if self._entry.stop_ordered:
                     return
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(pauses.failed())
 
     async def resume(self) -> str:
         """Go on with what another service began; return why that cannot be."""

@@ -88,12 +88,13 @@ class JobGenerations:
             self.fence = generation
             reason = "it was told to stop before it came"
             state = self.generations[generation] = _state(command, reason)
-        before, now = state.get("stop", {}), time.time()
+        before = state.get("stop", {})
         if before.get("command") == command:
             return Receipt.DUPLICATE
         given = float((state.get("plan") or {}).get("grace", 0.0)) if grace is None else grace
-        until = min(now + max(0.0, given), before.get("until", now + given))
-        state["stop"] = {"command": command, "grace": max(0.0, given), "until": until}
+        # No moment, but seconds: whoever goes on with it may have another clock.
+        given = min(max(0.0, given), before.get("grace", given))
+        state["stop"] = {"command": command, "grace": given}
         return Receipt.ACCEPTED
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -36,6 +37,7 @@ from shadowprice.service.trainingjobs.status import (
     differs,
     patch_of,
     status_of,
+    turns,
 )
 from shadowprice.service.trainingjobs.telling import Teller
 from shadowprice.service.trainingjobs.tenancy import Tenancy
@@ -48,6 +50,9 @@ WORKERS: Final = 16
 
 AGAIN: Final = 1.0
 """Seconds before a resource that goes is looked at again, whatever is told meanwhile."""
+
+FIGURES: Final = 10.0
+"""Seconds between two writes of a status in which only figures changed."""
 
 RETRY: Final = 5.0
 """Seconds before an API server without the definition is asked again."""
@@ -100,6 +105,7 @@ class Controller:
         self._resources = Informer(connection, f"{ROUTE}/{PLURAL}", Resource.of, self._changed)
         self._jobs: dict[str, dict[str, Owner]] = {}
         self._edits: dict[str, tuple[int, Verdict | None]] = {}
+        self._told: dict[str, float] = {}
         self._teller = Teller(connection, self._may_write)
         self._tenancy = Tenancy(
             connection,
@@ -239,6 +245,7 @@ class Controller:
                     await self._driver.do(Cancel(job))
             self._jobs[key].pop(job, None)
             self._edits.pop(owner.uid, None)
+            self._told.pop(owner.uid, None)
         if not self._jobs.get(key, True):
             del self._jobs[key]
 
@@ -278,6 +285,7 @@ class Controller:
             if not error.not_found:
                 raise
         self._edits.pop(resource.owner.uid, None)
+        self._told.pop(resource.owner.uid, None)
 
     def _quiet(self, job: str) -> bool:
         """Whether nothing of a job that is over runs, or is about to."""
@@ -404,8 +412,13 @@ class Controller:
             resource, found, tenant=tenant, epoch=self._epoch, now=now, edited=edited
         )
         if differs(resource, status):
+            since = time.monotonic() - self._told.get(resource.owner.uid, -FIGURES)
+            if since < FIGURES and not turns(resource, status):
+                self._queue.add(key, FIGURES - since)
+                return
             path = f"{resource.path}/status"
             await self._write(key, "status", path, patch_of(resource, status))
+            self._told[resource.owner.uid] = time.monotonic()
             if isinstance(found, Refused):
                 self._teller.refused(resource, found)
 

@@ -228,6 +228,24 @@ def differs(resource: Resource, status: Mapping[str, Any]) -> bool:
     return told != {key: value for key, value in status.items() if key not in apart}
 
 
+def turns(resource: Resource, status: Mapping[str, Any]) -> bool:
+    """Whether a status says of a job that it is in another state than its resource says.
+
+    What else differs are figures: progress, price, when it will be through. They change as often as
+    a job reports.
+    """
+    return _turn(resource.status) != _turn(status)
+
+
+def _turn(status: Mapping[str, Any]) -> tuple[Any, ...]:
+    told = [status.get(key) for key in ("state", "reason", "generation", "epoch", "tenant")]
+    conditions = [
+        tuple(one.get(key) for key in ("type", "status", "reason", "observedGeneration"))
+        for one in status.get("conditions") or ()
+    ]
+    return (*told, *conditions)
+
+
 def patch_of(resource: Resource, status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merge patch that brings a status about, based on what was last seen."""
     gone = dict.fromkeys(resource.status.keys() - status.keys())

@@ -1,0 +1,182 @@
+"""How often the API server is asked, by its own log: a bound a generation, a change, a minute."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tools.testbed import Testbed, missing
+from tools.testbed.audit import Audit, entries
+
+from shadowprice.executors.contract import (
+    Ended,
+    Executor,
+    ExecutorOptions,
+    Receipt,
+    Share,
+    Started,
+)
+from shadowprice.executors.generations.store import key_of
+from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from shadowprice.executors.kubernetes.following import OFTEN, SELDOM
+from shadowprice.kubernetes.pausing import Pauses
+from shadowprice.service.trainingjobs.controller import FIGURES
+from tests.contract.harness import POLITE, KubernetesHarness, Told, spec
+from tests.kubernetes.operators import installed, manifest, operated
+
+ADMIN = "admin"
+
+
+@pytest.fixture
+def harness(testbed: Testbed, tmp_path: Path) -> Iterator[KubernetesHarness]:
+    chosen = KubernetesHarness(tmp_path / "executor", testbed)
+    yield chosen
+    chosen.end()
+
+
+def most(generations: int, processes: int) -> dict[str, int]:
+    """How often each may be asked for one job: what docs/kubernetes.md says, where all is well."""
+    pods = generations * processes
+    return {
+        # An order to start, that it runs, an order to stop, its end, that the end was recorded.
+        "create configmaps": 1,
+        "update configmaps": 5 * generations + 1,
+        "get configmaps": generations + 1,
+        "create secrets": generations,
+        "delete secrets": 2 * generations,
+        "create services": generations if processes > 1 else 0,
+        "delete services": generations if processes > 1 else 0,
+        "create pods": pods,
+        "delete pods": 2 * pods,
+        # Before the order to end, from it on, and after the end.
+        "get pods/log": 3 * pods,
+    }
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
+    harness: KubernetesHarness, processes: int
+) -> None:
+    job, shares = f"counted-{processes}", [Share("one", 1), Share("two", 1), Share("one", 1)]
+    shares = [Share("one", processes - processes // 2), Share("two", processes // 2)]
+    placement = tuple(one for one in shares if one.workers)
+
+    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+        for number in (1, 2, 3):
+            last = number == 3
+            line = "true" if last else POLITE
+            order = spec(job, number, line, *placement, worker={"cpu": 10})
+            assert await executor.start(order) == Receipt.ACCEPTED
+            if not last:
+                await told.one(Started, job, number)
+                assert await executor.stop(100 + number, job, number) == Receipt.ACCEPTED
+            await told.one(Ended, job, number)
+            await executor.forget(job, number)
+        await executor.discard(job)
+        await asyncio.sleep(3.0)  # what were asked for again and again would be now
+        asked = Audit.read(own.bed.audit).counts(ADMIN)[key_of(job)[:16]]
+        allowed = most(3, processes)
+        over = {what: (count, allowed.get(what, 0)) for what, count in asked.items()}
+        assert all(count <= bound for count, bound in over.values()), over
+        assert asked["create pods"] == 3 * processes  # they are this job's calls that are counted
+        assert asked["get pods/log"] >= processes
+
+    harness.run(scenario)  # type: ignore[arg-type]  # its own kind of harness
+
+
+def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Path) -> None:
+    """Hollow nodes have none to tell; while the pods end, and for readers, it is tried again."""
+    reason = missing(nodes=False)
+    if reason:
+        pytest.skip(reason)
+    jobs = [f"untold-{number}" for number in range(4)]
+    with Testbed(hollow=2) as bed:
+
+        async def scenario() -> float:
+            own = {"image": "none:1"}
+            executor = KubernetesExecutor(
+                ExecutorOptions(str(tmp_path / "logs"), "untold", str(bed.kubeconfig), own)
+            )
+            await executor.open()
+            told = Told(executor)
+            for number, job in enumerate(jobs):
+                order = spec(job, 1, "sleep 600", Share(f"hollow-{number % 2}", 1), grace=8.0)
+                assert await executor.start(order) == Receipt.ACCEPTED
+            for job in jobs:
+                await told.one(Started, job)
+            began = time.monotonic()
+            while time.monotonic() - began < 10.0:  # somebody looks at one of them all the time
+                with pytest.raises(KeyError):
+                    await executor.logs(jobs[0], 1)
+                await asyncio.sleep(0.05)
+            for job in jobs:
+                await executor.stop(11, job, 1)
+            for job in jobs:
+                await told.one(Ended, job)
+            spent = time.monotonic() - began
+            await executor.close()
+            await told.end()
+            return spent
+
+        spent = asyncio.run(scenario())
+        counted = Counter(
+            line["objectRef"]["name"]
+            for line in entries(bed.audit)
+            if (line.get("objectRef") or {}).get("subresource") == "log"
+            and line["stage"] == "ResponseComplete"  # a stream has a line when it begins, too
+        )
+    assert len(counted) == len(jobs)
+    # One look before the order to end, one after the end, and what grows between.
+    bound = 2 + Pauses.most(OFTEN, SELDOM, spent)
+    assert max(counted.values()) <= bound, (counted, spent)
+    assert bound < spent / OFTEN / 3  # it says something: without growing, there would be so many
+
+
+def test_figures_are_written_at_most_every_ten_seconds(
+    control_plane: Testbed, tmp_path: Path
+) -> None:
+    """A job that reports five times a second is no load for the API server."""
+    user = installed(control_plane)
+    script = """
+import json, os, time, urllib.request
+for done in range(1, 2000):
+    headers = {"Authorization": "Bearer " + os.environ["SHADOWPRICE_PROGRESS_TOKEN"]}
+    headers["Content-Type"] = "application/json"
+    body = json.dumps({"minibatches": done / 1000}).encode()
+    url = os.environ["SHADOWPRICE_PROGRESS_URL"]
+    urllib.request.urlopen(urllib.request.Request(url, body, headers)).close()
+    time.sleep(0.2)
+"""
+    name = "reports"
+    run = {"command": [sys.executable, "-I", "-S", "-c", script], "grace": "1s"}
+    with operated(user.bed, tmp_path) as service:
+        user.apply(manifest(name, run=run, minibatches=500))
+        user.waits_for(name, "Running")
+
+        def progress() -> float:
+            return float(user.status(name).get("progress") or 0.0)
+
+        def written() -> list[float]:
+            return [
+                call.at
+                for call in Audit.read(user.bed.audit).calls
+                if call.resource == "trainingjobs/status" and call.status == 200
+            ]
+
+        until = time.monotonic() + 60.0
+        while not progress():
+            assert time.monotonic() < until, service.client.get("/v1/jobs").text
+            time.sleep(0.2)
+        before, since, told = len(written()), time.monotonic(), progress()
+        time.sleep(3.2 * FIGURES)
+        assert progress() > told  # it is told, only not each time
+        count, spent = len(written()) - before, time.monotonic() - since
+        # The promise may move with what is measured; its condition is another then.
+        assert 2 <= count <= spent / FIGURES + 1, (count, spent)
+        user.delete(name)
+        user.gone(name)

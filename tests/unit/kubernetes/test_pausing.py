@@ -1,0 +1,150 @@
+"""Pauses that grow up to a bound, what is followed with them, and how many tries that allows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("kubernetes_asyncio")
+
+from aiohttp import web
+
+from shadowprice.executors.kubernetes import following
+from shadowprice.executors.kubernetes.following import Follower
+from shadowprice.kubernetes import connection as connections
+from shadowprice.kubernetes import informer as informers
+from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.informer import Informer
+from shadowprice.kubernetes.pausing import SPREAD, Pauses
+from tests.unit.kubernetes.apiserver import Scripted, served
+
+
+@given(st.floats(0.01, 5.0), st.floats(1.0, 50.0), st.floats(0.0, 1000.0))
+def test_no_more_tries_fit_into_a_time_than_is_said(
+    first: float, factor: float, span: float
+) -> None:
+    longest = first * factor
+    pauses, at, count = Pauses(first, longest), 0.0, 0
+    while at <= span and count < 10_000:
+        count += 1
+        pause = pauses.failed()
+        assert (1 - SPREAD) * first <= pause <= longest
+        at += pause
+    if count < 10_000:
+        assert count <= Pauses.most(first, longest, span)
+
+
+def test_pauses_double_to_their_bound_and_begin_anew() -> None:
+    pauses = Pauses(1.0, 8.0)
+    assert pauses.over
+    for bound in (1.0, 2.0, 4.0, 8.0, 8.0):
+        assert (1 - SPREAD) * bound <= pauses.failed() <= bound
+    assert not pauses.over
+    pauses.succeeded()
+    assert pauses.over
+    assert pauses.failed() <= 1.0
+
+
+def follower(connection: object, folder: Path) -> Follower:
+    return Follower(connection, "/api/v1/things", folder, "worker-0", 1000, "")  # type: ignore[arg-type]  # a real one, by another fixture
+
+
+def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_path: Path) -> None:
+    async def whole() -> None:
+        server = Scripted()
+        async with served(server, tmp_path) as connection:
+            server.faults = [web.Response(status=500) for _ in range(1000)]
+            looked = follower(connection, tmp_path / "logs")
+            refused, began = 0, time.monotonic()
+            while time.monotonic() - began < 4.0:
+                try:
+                    await looked.look()
+                except ApiError:
+                    refused += 1
+                await asyncio.sleep(0.01)
+            spent = time.monotonic() - began
+        assert 3 <= refused == len(server.asked)
+        assert refused <= Pauses.most(following.OFTEN, following.SELDOM, spent) < spent / 0.3 / 2
+
+    asyncio.run(whole())
+
+
+def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path) -> None:
+    async def whole() -> None:
+        server = Scripted()
+        async with served(server, tmp_path) as connection:
+            server.faults = [web.Response(status=502) for _ in range(1000)]
+            began, streamed = time.monotonic(), follower(connection, tmp_path / "logs")
+            task = asyncio.create_task(streamed.follow(asyncio.Event()))
+            await asyncio.sleep(4.0)
+            assert not task.done()
+            await streamed.look()  # it is followed: no request of its own
+            spent = time.monotonic() - began
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert 3 <= len(server.asked) <= Pauses.most(following.OFTEN, following.SELDOM, spent)
+
+    asyncio.run(whole())
+
+
+def test_watches_that_end_as_they_begin_are_begun_ever_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands between may cut everything off at once, with nothing wrong in its answer."""
+    monkeypatch.setattr(informers, "SHORTEST", 0.1)
+
+    async def whole() -> None:
+        server = Scripted()
+        async with served(server, tmp_path) as connection:
+            informer = Informer[int](connection, "/api/v1/things", lambda item: item["value"])
+            await informer.start()
+            server.faults = [web.Response(text="") for _ in range(1000)]
+            began = time.monotonic()
+            server.cut.set()
+            await asyncio.sleep(3.0)
+            spent = time.monotonic() - began
+            watches = informer.watches
+            await informer.close()
+        assert 3 <= watches <= 2 + Pauses.most(0.1, informers.LONGEST, spent) < 12
+
+    asyncio.run(whole())
+
+
+class Busy(Scripted):
+    """Takes its time, and counts who waits for it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = self.most = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        await asyncio.sleep(0.2)
+        self.waiting -= 1
+        return await super().answer(request)
+
+
+def test_a_server_has_so_many_requests_at_a_time_and_urgent_ones_do_not_wait(
+    tmp_path: Path,
+) -> None:
+    async def whole() -> None:
+        server = Busy()
+        async with served(server, tmp_path) as connection:
+            crowd = [
+                asyncio.create_task(connection.get("/api/v1/things"))
+                for _ in range(4 * connections.IN_FLIGHT)
+            ]
+            await asyncio.sleep(0.05)
+            await connection.request("GET", "/api/v1/things", urgent=True)
+            assert sum(task.done() for task in crowd) <= 2 * connections.IN_FLIGHT
+            assert server.most == connections.IN_FLIGHT + 1
+            await asyncio.gather(*crowd)
+            assert server.most == connections.IN_FLIGHT + 1
+
+    asyncio.run(whole())
