@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,9 @@ ALLOCATIONS: Final[dict[Any, Any]] = {
 
 LONGEST_GAP: Final = 10_000
 """Idle slots between two that were simulated that all have a row of their own."""
+
+_BLOCK: Final = 200_000
+"""Rows looked at at once where that is all that is needed: millions take hundreds of bytes each."""
 
 Floats = NDArray[np.float64]
 
@@ -119,16 +123,22 @@ def slot_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFr
             else pl.Series([None] * count, dtype=pl.Float64())
         )
     for at, resource in enumerate(cluster.resources):
-        prices = [recorder.prices.get(slot) for slot in every.tolist()]
-        columns[f"price_{resource}"] = pl.Series(
-            [None if row is None else float(row[at]) for row in prices], dtype=pl.Float64()
-        )
+        columns[f"price_{resource}"] = _prices(recorder, every, at)
     earned = np.zeros(count)
     for name, utility in recorder.earned.items():
         completion = recorder.completions[name]
         earned[np.searchsorted(every, completion)] += utility
     columns["utility"] = earned
     return pl.DataFrame(columns)
+
+
+def _prices(recorder: Recorder, every: Integers, resource: int) -> pl.Series:
+    """Return the mean price of a resource in each slot, null where none was posted."""
+    if not recorder.prices:
+        return pl.Series([None], dtype=pl.Float64()).new_from_index(0, len(every))
+    rows = (recorder.prices.get(slot) for slot in every.tolist())
+    values = [None if row is None else float(row[resource]) for row in rows]
+    return pl.Series(values, dtype=pl.Float64())
 
 
 def _natural(values: Integers, dimension: Dimension) -> pl.Series:
@@ -205,8 +215,12 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFr
     bins = math.ceil(count / per_bin)
     share = np.zeros((bins, groups))
     if len(slots):
-        at_slots, at_servers, shares = _server_shares(recorder, segments, slots, rows)
-        np.add.at(share, ((at_slots - first) // per_bin, at_servers // group), shares)
+        amounts = amounts_held(recorder, segments)
+        for part in _blocks(slots):
+            at_slots, at_servers, shares = _server_shares(
+                recorder, segments, amounts, slots[part], rows[part]
+            )
+            np.add.at(share, ((at_slots - first) // per_bin, at_servers // group), shares)
         lengths = np.diff(np.minimum(np.arange(bins + 1) * per_bin, count))
         share /= lengths[:, None] * sizes
     while recorder.heat.slots_per_bin < per_bin:
@@ -225,15 +239,25 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFr
     )
 
 
+def _blocks(slots: Integers) -> Iterator[slice]:
+    """Cut ascending slots into pieces of bounded size, no slot in two of them."""
+    begin = 0
+    while begin < len(slots):
+        last = slots[min(begin + _BLOCK, len(slots)) - 1]
+        end = int(np.searchsorted(slots, last, side="right"))
+        yield slice(begin, end)
+        begin = end
+
+
 def _server_shares(
-    recorder: Recorder, segments: Segments, slots: Integers, rows: Integers
+    recorder: Recorder, segments: Segments, held: Integers, slots: Integers, rows: Integers
 ) -> tuple[Integers, Integers, Floats]:
     """Return slot, server and used share of every server in every slot in which it is used."""
     servers = segments.servers[rows]
     order = np.lexsort((servers, slots))
     at_slots, at_servers = slots[order], servers[order]
     begins = np.flatnonzero(np.r_[True, (np.diff(at_slots) != 0) | (np.diff(at_servers) != 0)])
-    amounts = amounts_held(recorder, segments)[rows[order]]
+    amounts = held[rows[order]]
     used = np.add.reduceat(amounts, begins, axis=0)
     capacity = recorder.cluster.capacity[at_servers[begins]]
     shares = np.where(capacity > 0, used / np.maximum(capacity, 1), 0.0).max(axis=1)

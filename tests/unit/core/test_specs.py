@@ -103,6 +103,15 @@ def test_json_lines_read_the_same(tmp_path: Path) -> None:
         (("jobs:", "job:"), "begin it with `jobs:`"),
         (("minibatch_time: 1.2s", "internal_bandwidth: 40Gbps"), "how fast it trains is missing"),
         (("gradient: 241MB", "internal_bandwidth: 40Mbps"), "below worker.bandwidth"),
+        (
+            ("epochs: 100", "tasks: [3]"),
+            r"tasks\[0\]: takes keys with values: count, duration; write",
+        ),
+        (("epochs: 100", "labels: 3"), r"labels: takes keys with values; write \{key: value\}"),
+        (
+            ("epochs: 100", "run: 3"),
+            r"run: takes keys with values: command, .*\.\.\.; write \{key: value",
+        ),
         (("epochs: 100", "epochs: 100\n        epochs: 3"), "'epochs' is given twice"),
     ],
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import polars as pl
+import pytest
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.files import Run
+from shadowprice.results.report import section_colocation
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_colocation import colocation, shares, slots_of_jobs
 from shadowprice.simulator.scenario import Scenario, record_run
@@ -61,3 +66,21 @@ def test_the_drawing_covers_every_slot_once() -> None:
 
 def test_separate_servers_leave_nothing_to_say() -> None:
     assert colocation(run_of()) is None
+
+
+def test_where_nothing_was_to_be_chosen_slots_are_not_gone_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(run: Run) -> pl.DataFrame:
+        raise AssertionError(f"{len(run.allocations)} rows were grouped by slot")
+
+    monkeypatch.setattr(section_colocation, "slots_of_jobs", refuse)
+    run = run_of()
+    alone = replace(run, allocations=run.allocations.with_columns(server=0, workers=1, ps=0))
+    assert colocation(alone) is None
+    # With parameter servers beside workers, or jobs on two servers, it takes the rows.
+    choices: tuple[dict[str, Any], ...] = ({"ps": 1}, {"server": pl.int_range(pl.len())})
+    for changed in choices:
+        other = replace(run, allocations=alone.allocations.with_columns(**changed))
+        with pytest.raises(AssertionError, match="rows were grouped"):
+            colocation(other)

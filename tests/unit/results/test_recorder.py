@@ -18,6 +18,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.events import Commit, Completed, Decided, DriverEvent, Reject, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.engine import Engine
+from shadowprice.results import slot_tables
 from shadowprice.results.files import Run
 from shadowprice.results.metrics import latency, summarise
 from shadowprice.results.observer import Observer
@@ -263,3 +264,12 @@ def test_summary_of_made_up_tables() -> None:
     assert summary["value"] == 12.0
     assert summary["late"]["a"]["median"] == 0.0  # type: ignore[index]
     assert (summary["late"]["b"]["jobs"], summary["late"]["b"]["met"]) == (1, 0)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("most", [1, 7, 20])
+def test_a_heat_map_made_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    whole = [recorded(seed, "reactive")[3] for seed in range(1, 6)]
+    assert any(run.allocations.height > 2 * most for run in whole)
+    monkeypatch.setattr(slot_tables, "_BLOCK", most)
+    for seed, run in enumerate(whole, 1):
+        assert recorded(seed, "reactive")[3].heat.equals(run.heat)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -23,6 +23,10 @@ _TAGS: Mapping[str, frozenset[str]] = {
     "duration": frozenset(LAW_KINDS),
 }
 """Kinds that pydantic adds to the place of a fault, by the key they follow: no keys of a file."""
+
+
+SOME: Final = 6
+"""Keys that are named to one who wrote none."""
 
 
 def validate(model: type[Model], value: object, place: str) -> tuple[Model | None, list[Fault]]:
@@ -71,7 +75,19 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
         return _kind_fault(where, issue)
     if issue["type"] == "string_unicode":
         return Fault(where, "holds half of a surrogate pair", "write whole characters")
+    if issue["type"] == "model_type":
+        return _keys_fault(model, where, issue)
+    if issue["type"] in {"model_attributes_type", "dict_type"}:
+        return Fault(where, "takes keys with values", "write {key: value}")
     return Fault(where, issue["msg"].removeprefix("Value error, "))
+
+
+def _keys_fault(model: type[BaseModel], where: str, issue: Any) -> Fault:
+    """Return the fault of something that should have keys: which ones, not what the class is."""
+    name = issue["ctx"]["class_name"]
+    keys = [key for part in _models(model) if part.__name__ == name for key in part.model_fields]
+    named = f": {', '.join(keys[:SOME])}{', ...' if len(keys) > SOME else ''}" if keys else ""
+    return Fault(where, f"takes keys with values{named}", "write {key: value}")
 
 
 def _kind_fault(where: str, issue: Any) -> Fault:
@@ -93,16 +109,19 @@ def _key(part: object) -> str:
 
 def _known_keys(model: type[BaseModel]) -> set[str]:
     """Return the keys of a model and of everything nested in it."""
-    keys: set[str] = set()
+    return {key for part in _models(model) for key in part.model_fields}
+
+
+def _models(model: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return a model and all that are nested in it."""
     pending: list[Any] = [model]
-    seen: set[Any] = set()
+    seen: dict[type[BaseModel], None] = {}
     while pending:
         part = pending.pop()
         if isinstance(part, type) and issubclass(part, BaseModel):
             if part not in seen:
-                seen.add(part)
-                keys |= part.model_fields.keys()
+                seen[part] = None
                 pending += [field.annotation for field in part.model_fields.values()]
         else:
             pending += getattr(part, "__args__", ())
-    return keys
+    return list(seen)

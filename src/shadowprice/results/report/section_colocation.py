@@ -50,7 +50,7 @@ def colocation(run: Run) -> str | None:
     Nothing is said where no job ever stood on one machine, or none ever on several: then there was
     no choice to look at.
     """
-    if not len(run.allocations):
+    if not _chosen(run.allocations):
         return None
     slots = slots_of_jobs(run)
     together = int(slots["together"].sum())
@@ -75,6 +75,17 @@ def colocation(run: Run) -> str | None:
         + _strips(run, slots)
         + _table(slots)
     )
+
+
+def _chosen(allocations: pl.DataFrame) -> bool:
+    """Whether a job had anything beside its workers, or more than one machine, ever.
+
+    Slots are not gone through one by one for it: a run may have millions.
+    """
+    if ((allocations["workers"] > 0) & (allocations["ps"] > 0)).any():
+        return True
+    machines = allocations.group_by("job").agg(pl.col("server").n_unique())["server"]
+    return bool((machines > 1).any())
 
 
 def _over_time(run: Run, slots: pl.DataFrame) -> str:
