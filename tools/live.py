@@ -2,7 +2,8 @@
 
 Starts the service on loopback with the local executor, submits the short jobs of two tenants in
 ``examples/live/jobs.yaml`` when each arrives, follows them until all are over, and stops.
-``--example training`` does so with ``examples/training``, which needs torch (``make live-train``).
+``--example training`` does so with ``examples/training``, which needs torch (``make live-train``),
+``--example families`` with the six families of the papers' testbed that are there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLES = ROOT / "examples"
+EXAMPLES = {
+    "live": ROOT / "examples" / "live" / "jobs.yaml",
+    "training": ROOT / "examples" / "training" / "jobs.yaml",
+    "families": ROOT / "examples" / "training" / "families.yaml",
+}
 _RUN = "from shadowprice.cli.main import run; run()"
 OVER = {"finished", "refused", "failed", "cancelled"}
 
@@ -46,13 +51,13 @@ class Api:
             raise SystemExit(f"{method} {path}: {error.read().decode(errors='replace')}") from error
 
 
-def jobs_by_arrival(example: Path) -> list[tuple[float, dict[str, Any]]]:
-    """Return an example's jobs as they are submitted, with the second in which each is."""
+def jobs_by_arrival(file: Path) -> list[tuple[float, dict[str, Any]]]:
+    """Return a file's jobs as they are submitted, with the second in which each is."""
     found = []
-    for job in yaml.safe_load((example / "jobs.yaml").read_text(encoding="utf-8"))["jobs"]:
+    for job in yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"]:
         arrival = float(str(job.pop("arrival", "0s")).removesuffix("s"))
         words = job["run"]["command"]
-        job["run"]["command"] = [sys.executable, str(example / words[1]), *words[2:]]
+        job["run"]["command"] = [sys.executable, str(file.with_name(words[1])), *words[2:]]
         # One core a worker is what the job asks for; numpy would take them all.
         job["run"]["env"] = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1)
         job["run"]["env"]["PYTHONPATH"] = str(ROOT / "src")
@@ -77,9 +82,9 @@ def line_of(job: dict[str, Any], began: float) -> str:
     return f"{job['name']:<15} {job['state']:<9} {share:>5.0%}  promised {promise:<6} {place}"
 
 
-def follow(api: Api, example: Path, limit: float) -> list[dict[str, Any]]:
+def follow(api: Api, file: Path, limit: float) -> list[dict[str, Any]]:
     """Submit what arrives and tell what changes, until every job is over; return the jobs."""
-    waiting = jobs_by_arrival(example)
+    waiting = jobs_by_arrival(file)
     began = time.time()
     names, told = [job["name"] for _, job in waiting], {}
     while time.time() - began < limit:
@@ -101,17 +106,17 @@ def follow(api: Api, example: Path, limit: float) -> list[dict[str, Any]]:
 def main() -> int:
     """Show it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--example", choices=["live", "training"], default="live")
+    parser.add_argument("--example", choices=EXAMPLES, default="live")
     parser.add_argument("--data", type=Path, default=ROOT / "runs" / "live")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds the jobs may take")
     chosen = parser.parse_args()
-    example = EXAMPLES / chosen.example
+    example = EXAMPLES[chosen.example]
     if chosen.data.exists():
         if any(chosen.data.iterdir()) and not (chosen.data / "operator.token").exists():
             raise SystemExit(f"{chosen.data} holds something else; give another --data")
         shutil.rmtree(chosen.data)
     command = [sys.executable, "-c", _RUN, "serve", "--listen", "127.0.0.1:0"]
-    command += ["--cluster", str(example / "cluster.yaml"), "--data", str(chosen.data)]
+    command += ["--cluster", str(example.with_name("cluster.yaml")), "--data", str(chosen.data)]
     chosen.data.parent.mkdir(parents=True, exist_ok=True)
     log = chosen.data.parent / f"{chosen.data.name}.log"
     print("Starting the service (its first start compiles kernels: a minute or two, once)")

@@ -1,16 +1,18 @@
 """The six families of the papers' testbed on 200 generated images, with parameter servers.
 
     python families.py --family resnet50          # train, here or under a scheduler
+    python families.py --family resnet50 --divide 8 --epochs 12   # thinner: seconds on a processor
     python families.py --measure                  # a few steps of each: gradient, seconds, memory
 
 Images are noise over a colour and stripes that tell their class, so that there is something to
-learn.
+learn; what was learnt is tried on images that nothing was learnt from.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import resource
 import subprocess
 import sys
@@ -33,7 +35,9 @@ FAMILIES = {
     "vgg11": "vgg11",
     "inception-bn": "googlenet",  # torchvision's has batch normalisation after every convolution
 }
-CLASSES = 10
+CLASSES, COLOURS = 10, 3
+HELD = 100
+"""Images to try what was learnt on."""
 
 
 def models() -> Any:
@@ -56,13 +60,37 @@ def models() -> Any:
     return importlib.import_module("torchvision.models")
 
 
-def family(name: str) -> torch.nn.Module:
-    """Return a model of a family."""
+def family(name: str, divide: int = 1) -> torch.nn.Module:
+    """Return a model of a family, every layer's width divided."""
     more = {"aux_logits": False, "init_weights": True} if name == "inception-bn" else {}
     found: torch.nn.Module = getattr(models(), FAMILIES[name])(
         weights=None, num_classes=CLASSES, **more
     )
-    return found
+    return thinned(found, divide) if divide > 1 else found
+
+
+def thinned(model: torch.nn.Module, divide: int) -> torch.nn.Module:
+    """Return a model of the same layers with fewer channels; images and classes stay."""
+
+    def narrow(wide: int) -> int:
+        return wide if wide in {COLOURS, CLASSES} else wide // divide
+
+    for name, one in list(model.named_modules()):
+        new: torch.nn.Module
+        if isinstance(one, torch.nn.Conv2d):
+            into, out = narrow(one.in_channels), narrow(one.out_channels)
+            new = torch.nn.Conv2d(
+                into, out, one.kernel_size, one.stride, one.padding, bias=one.bias is not None
+            )
+        elif isinstance(one, torch.nn.BatchNorm2d):
+            new = torch.nn.BatchNorm2d(narrow(one.num_features), one.eps)
+        elif isinstance(one, torch.nn.Linear):
+            new = torch.nn.Linear(narrow(one.in_features), narrow(one.out_features))
+        else:
+            continue
+        holder, _, own = name.rpartition(".")
+        setattr(model.get_submodule(holder), own, new)
+    return model
 
 
 def images(count: int, size: int, seed: int) -> dict[str, np.ndarray]:
@@ -71,14 +99,23 @@ def images(count: int, size: int, seed: int) -> dict[str, np.ndarray]:
     label = draw.integers(CLASSES, size=count)
     across = np.linspace(0.0, 2.0 * np.pi, size)
     stripes = np.sin((1 + label)[:, None] * across)[:, None, None, :]
-    colour = np.stack([np.cos(label + shift) for shift in range(3)], axis=1)[:, :, None, None]
-    noise = draw.normal(0.0, 0.5, (count, 3, size, size))
+    shifts = range(COLOURS)
+    colour = np.stack([np.cos(label + shift) for shift in shifts], axis=1)[:, :, None, None]
+    noise = draw.normal(0.0, 0.5, (count, COLOURS, size, size))
     return {"image": (noise + stripes + colour).astype(np.float32), "label": label}
 
 
 def loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the mean cross-entropy."""
     return torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+
+
+def right(model: torch.nn.Module, size: int) -> float:
+    """Return the share of new images whose class a model tells."""
+    held = {name: torch.from_numpy(array) for name, array in images(HELD, size, 1).items()}
+    with torch.no_grad():
+        found = model.eval()(held["image"]).argmax(dim=1)
+    return float((found == held["label"]).double().mean())
 
 
 def train(chosen: argparse.Namespace) -> None:
@@ -90,15 +127,27 @@ def train(chosen: argparse.Namespace) -> None:
     while not index.exists():
         time.sleep(0.1)
     losses: list[float] = []
+
+    def observe(minibatch: int, loss: float) -> None:
+        losses.append(loss)
+        if chosen.losses:
+            with Path(chosen.losses).open("a", encoding="utf-8") as written:
+                written.write(json.dumps([minibatch, loss]) + "\n")
+
     recipe = servers.Recipe(
-        model=lambda: family(chosen.family),
+        model=lambda: family(chosen.family, chosen.divide),
         loss=loss,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=chosen.rate, momentum=0.9),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=chosen.rate),
         data=servers.read(chosen.data),
         epochs=chosen.epochs,
         minibatch=chosen.minibatch,
+        seed=chosen.seed,
     )
-    settings = servers.Settings(observe=lambda _, loss: losses.append(loss))
+    # Of the ten images of a shared mini-batch a part has five, whose statistics batch
+    # normalisation takes: one image alone has none.
+    settings = servers.Settings(
+        synchronous=chosen.in_step, parts=2, keep=4, save_every=60.0, observe=observe
+    )
     outcome = servers.run(recipe, settings)
     if outcome is None or not outcome.leads:
         return
@@ -111,8 +160,13 @@ def train(chosen: argparse.Namespace) -> None:
             f"{memory:7.0f} MiB  loss {losses[0]:.2f} -> {losses[-1]:.2f} in {len(losses)} steps",
             flush=True,
         )
-    else:
-        print(f"done: {outcome.minibatches} mini-batches", flush=True)
+    if not chosen.brief:
+        print(
+            f"done: {outcome.minibatches} mini-batches of {chosen.family}, "
+            f"{right(outcome.model, chosen.size):.0%} of {HELD} new images right "
+            f"(guessing is {1 / CLASSES:.0%})",
+            flush=True,
+        )
 
 
 def measure(chosen: argparse.Namespace) -> None:
@@ -123,7 +177,8 @@ def measure(chosen: argparse.Namespace) -> None:
             count = str(chosen.steps * chosen.minibatch)
             words = [sys.executable, str(Path(__file__).resolve()), "--family", name]
             words += ["--images", count, "--size", str(chosen.size), "--epochs", "1"]
-            words += ["--minibatch", str(chosen.minibatch)]
+            words += ["--minibatch", str(chosen.minibatch), "--divide", str(chosen.divide)]
+            words += ["--brief"]
             subprocess.run(words, cwd=folder, check=True)
 
 
@@ -139,6 +194,13 @@ def main() -> None:
     parser.add_argument("--minibatch", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--rate", type=float, default=0.001)
+    parser.add_argument(
+        "--divide", type=int, choices=(1, 2, 4, 8), default=1, help="every layer's width by this"
+    )
+    parser.add_argument("--in-step", action="store_true", help="synchronously")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--losses", help="a file to which the loss of every mini-batch is added")
+    parser.add_argument("--brief", action="store_true", help="do not try what was learnt")
     chosen = parser.parse_args()
     if chosen.measure:
         measure(chosen)

@@ -1,4 +1,7 @@
-"""Scripts that are wrong in every way: each ends with a reason in its story, and others go on."""
+"""Scripts that are wrong in every way: each ends with a reason in its story, and others go on.
+
+Here and on a Ray cluster, by the same list.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.executors.registry import create
-from tests.contract.harness import LocalHarness
+from tests.contract.harness import LocalHarness, RayHarness
+from tests.rays import RayCluster
 from tests.services import Running, running
 
 pytestmark = [
@@ -23,7 +28,7 @@ pytestmark = [
     ),
 ]
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 OVER = {"finished", "refused", "failed", "cancelled"}
 CLUSTER = {
     "slot": "2s",
@@ -97,30 +102,54 @@ def small_disk() -> list[str]:
     return [*words, MOUNTED, "sh"] if tried.returncode == 0 else []
 
 
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("bad")
-    harness = LocalHarness(folder / "executor", {"cgroup": "off"})
-    executor = create("local", ExecutorOptions(str(harness.path), settings=harness.settings))
+@contextmanager
+def executing(name: str, folder: Path) -> Iterator[Executor]:
+    """Yield what runs jobs, and see that nothing is left of them."""
+    if name == "local":
+        harness = LocalHarness(folder, {"cgroup": "off"})
+        try:
+            yield create("local", ExecutorOptions(str(harness.path), settings=harness.settings))
+        finally:
+            harness.end()  # nothing of them is left, or this fails
+        return
+    pytest.importorskip("ray")
+    cluster = RayCluster({name: {"num_cpus": 8} for name in ("box-0", "box-1")})
     try:
-        with running(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found:
-            soon = {"kind": "deadline", "value": 50, "by": "24s"}
-            for one in (
-                job("import", "import torch_but_misspelt"),
-                job("backwards", BACKWARDS),
-                job("deaf", DEAF, run={"grace": "1s"}),
-                job("silent", SILENT, utility=soon, run={"grace": "1s"}),
-                job("half", HALF, run={"retries": 1}),
-                job("forks", FORKS),
-                job("full", FULL),
-                job("disk", DISK, before=small_disk()),
-                job("good", GOOD),
-            ):
-                answer = found.client.post("/v1/jobs", json=one)
-                assert answer.status_code == 200, answer.text
-            yield found
+        on_ray = RayHarness(folder, cluster)
+        try:
+            yield on_ray.make()
+        finally:
+            on_ray.end()
     finally:
-        harness.end()  # nothing of them is left, or this fails
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def live(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("bad")
+    with (
+        executing(request.param, folder / "executor") as executor,
+        running(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found,
+    ):
+        # It has to have begun before then; an actor, and then a process, takes longer than one.
+        by = {"local": "24s", "ray": "90s"}[request.param]
+        soon = {"kind": "deadline", "value": 50, "by": by}
+        for one in (
+            job("import", "import torch_but_misspelt"),
+            job("backwards", BACKWARDS),
+            job("deaf", DEAF, run={"grace": "1s"}),
+            job("silent", SILENT, utility=soon, run={"grace": "1s"}),
+            job("half", HALF, run={"retries": 1}),
+            job("forks", FORKS),
+            job("full", FULL),
+            job("disk", DISK, before=small_disk()),
+            job("good", GOOD),
+        ):
+            answer = found.client.post("/v1/jobs", json=one)
+            assert answer.status_code == 200, answer.text
+        yield found
 
 
 def story(live: Running, name: str) -> dict[str, Any]:

@@ -1,0 +1,153 @@
+"""The six families of the papers' testbed: what they learn, resized against fixed, over seeds.
+
+python -m benchmarks.bench_families                       # the table; ten minutes or more
+python -m benchmarks.bench_families --only resnet50 --seeds 1
+python -m benchmarks.bench_families --figure learnt.png   # the losses of the first seed, too
+
+Every run is the example, ``examples/training/families.py``, in real processes: workers and
+parameter servers. Resized runs are stopped by SIGTERM and go on with another number of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import re
+import runpy
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+if not all(importlib.util.find_spec(one) for one in ("torch", "fsspec", "torchvision")):
+    print("needs torch, fsspec and torchvision: pip install 'shadowprice[train,examples]'")
+    sys.exit(0)
+
+from tests.train.servers import generations
+
+from shadowprice.jobs import STOPPED
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "training" / "families.py"
+FAMILIES = ("alexnet", "vgg11", "inception-bn", "resnet50", "resnet101", "resnet152")
+STEPS = 20
+"""Mini-batches of an epoch."""
+
+FIXED = ((1, 1),)
+RESIZED = ((1, 1), (2, 2), (1, 2))
+"""Workers and servers of each generation; each does an equal part of the work."""
+
+WAYS = {
+    "fixed": (FIXED, ()),
+    "resized": (RESIZED, ()),
+    "fixed, in step": (FIXED, ("--in-step",)),
+    "resized, in step": (RESIZED, ("--in-step",)),
+}
+
+
+def learn(words: Sequence[str]) -> None:
+    """Be one process of a job."""
+    sys.argv = [str(EXAMPLE), *words]
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+
+def run(
+    folder: Path, family: str, way: str, seed: int, epochs: int, divide: int = 8
+) -> tuple[list[float], float]:
+    """Train through generations; return the loss of every mini-batch, and what is told right."""
+    folder.mkdir(parents=True)
+    plans, more = WAYS[way]
+    reported, losses = folder / "progress.json", folder / "losses"
+    words = ["--family", family, "--divide", str(divide), "--epochs", str(epochs)]
+    words += ["--seed", str(seed), "--data", str(folder / "images"), "--losses", str(losses), *more]
+    told = {"SHADOWPRICE_PROGRESS_EVERY": "0"}
+    for number, (workers, ps) in enumerate(plans, start=1):
+        begun = generations.Generation(folder, learn, workers, ps, number, told=told, words=words)
+        if number == len(plans):
+            assert set(begun.ended().values()) == {0}, begun.said()
+            break
+        until = epochs * STEPS * number / len(plans)
+        begun.until(
+            lambda until=until: (
+                reported.exists() and json.loads(reported.read_text())["minibatches"] >= until
+            )
+        )
+        ended = set(begun.stop().values())
+        assert ended == {STOPPED}, f"not resized: it was over, or failed: {ended} {begun.said()}"
+    curve = dict(json.loads(line) for line in losses.read_text().splitlines())
+    said = re.search(r"(\d+)% of \d+ new images right", (folder / "worker-0.log").read_text())
+    assert said, begun.said()
+    return [curve[number] for number in sorted(curve)], int(said[1]) / 100
+
+
+def draw(curves: dict[tuple[str, str], list[float]], path: str) -> None:
+    """Draw the losses of every family, resized beside fixed."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  # who wants the table needs no figures
+
+    from shadowprice.experiments.style import PALETTE  # noqa: PLC0415
+
+    families = [one for one in FAMILIES if (one, "fixed") in curves]
+    figure = Figure(figsize=(10.0, 6.4), layout="constrained")
+    for axes, family in zip(figure.subplots(2, 3, squeeze=False).ravel(), families, strict=False):
+        styles = ((PALETTE[0], "-"), (PALETTE[1], "-"), (PALETTE[2], "-"), (PALETTE[3], ":"))
+        for way, (colour, dash) in zip(WAYS, styles, strict=True):
+            curve = curves.get((family, way), [])
+            if not curve:
+                continue
+            means = [statistics.fmean(curve[at : at + STEPS]) for at in range(0, len(curve), STEPS)]
+            steps = range(STEPS, STEPS * len(means) + 1, STEPS)
+            axes.plot(steps, means, dash, color=colour, label=way, linewidth=1.8)
+        for part in range(1, len(RESIZED)):
+            axes.axvline(
+                len(curves[family, "fixed"]) * part / len(RESIZED),
+                color="0.8",
+                linewidth=0.9,
+                zorder=0,
+            )
+        axes.set(title=family, ylim=(0.0, None))
+    figure.axes[0].legend(fontsize=8)
+    figure.supxlabel("mini-batches (grey: resized)", fontsize=10)
+    figure.supylabel("loss, mean of an epoch", fontsize=10)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=FAMILIES, nargs="*", default=FAMILIES)
+    parser.add_argument("--ways", choices=WAYS, nargs="*", default=list(WAYS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--figure", help="where the losses of the first seed are drawn")
+    parser.add_argument("--keep", type=Path, help="a file of what was found, added to and read")
+    chosen = parser.parse_args()
+    kept = chosen.keep and chosen.keep.exists() and json.loads(chosen.keep.read_text())
+    found: dict[str, tuple[list[float], float]] = dict(kept or {})
+    for family in chosen.only:
+        for way in chosen.ways:
+            for seed in range(chosen.seeds if "in step" not in way else 1):
+                key = f"{family} | {way} | {seed}"
+                if key not in found:
+                    with tempfile.TemporaryDirectory() as name:
+                        found[key] = run(Path(name) / "job", family, way, seed, chosen.epochs)
+                    if chosen.keep:
+                        chosen.keep.write_text(json.dumps(found))
+                losses, accuracy = found[key]
+                first, last = statistics.fmean(losses[:STEPS]), statistics.fmean(losses[-STEPS:])
+                print(f"{key:42} loss {first:.2f} -> {last:.2f}  {accuracy:.0%} right", flush=True)
+    for family in chosen.only:
+        both = [f"{family} | {one}, in step | 0" for one in ("fixed", "resized")]
+        if not found.keys() >= set(both):
+            continue
+        curves = [found[one][0] for one in both]
+        apart = max(abs(a - b) / a for a, b in zip(*curves, strict=True))
+        print(f"{family:13} in step, resized differs from fixed by {apart:.1e} at most")
+    if chosen.figure:
+        draw({tuple(key.split(" | ")[:2]): value[0] for key, value in found.items()
+              if key.endswith(" 0")}, chosen.figure)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

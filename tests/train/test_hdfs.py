@@ -1,0 +1,94 @@
+"""Data sets on a real HDFS, where there is one: `SHADOWPRICE_TEST_HDFS` says where.
+
+It holds one or more folders that fsspec reaches, with blanks between them, such as
+``webhdfs://namenode:9870/tmp/tests hdfs://namenode:8020/tmp/tests``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fsspec")
+
+from shadowprice import jobs
+from shadowprice.training import TrainingError
+from shadowprice.training.servers import chunks
+from tests.train.servers import scripts
+from tests.train.servers.generations import Generation
+
+pytestmark = pytest.mark.train
+
+KILLED = -signal.SIGKILL
+FOLDERS = os.environ.get("SHADOWPRICE_TEST_HDFS", "").split()
+ARRAYS = {"x": np.arange(14.0).reshape(7, 2), "y": np.arange(7)}
+
+
+@pytest.fixture(params=FOLDERS or [""])
+def folder(request: pytest.FixtureRequest) -> str:
+    """A folder that no other test has."""
+    if not request.param:
+        pytest.skip("SHADOWPRICE_TEST_HDFS names no HDFS")
+    return f"{request.param.rstrip('/')}/{uuid.uuid4().hex}"
+
+
+def test_chunks_come_back_as_they_were(folder: str) -> None:
+    written = chunks.write(folder, ARRAYS, 3)
+    data = chunks.read(folder)
+    assert data == written
+    parts = [data.fetch(number) for number in range(3)]
+    for name, array in ARRAYS.items():
+        assert np.array_equal(np.concatenate([part[name] for part in parts]), array)
+
+
+def test_what_others_put_there_is_not_trained_on(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "_DELAYS", (0.0,))
+    data = chunks.write(folder, ARRAYS, 3)
+    there, path = importlib.import_module("fsspec.core").url_to_fs(folder)
+    whole = there.cat_file(f"{path}/chunk-000001.npz")
+    there.pipe_file(f"{path}/chunk-000001.npz", whole[:-1] + bytes([whole[-1] ^ 1]))
+    there.rm(f"{path}/chunk-000002.npz")
+    assert np.array_equal(data.fetch(0)["y"], [0, 1, 2])
+    with pytest.raises(TrainingError, match=r"chunk-000001\.npz cannot be read: it is not what"):
+        data.fetch(1)
+    with pytest.raises(TrainingError, match=r"chunk-000002\.npz cannot be read"):
+        data.fetch(2)
+    with pytest.raises(TrainingError, match=r"none: its index\.json cannot be read"):
+        chunks.read(f"{folder}/none")
+
+
+def test_every_sample_counts_once_an_epoch_though_workers_die(folder: str, tmp_path: Path) -> None:
+    """As from a directory and S3; who runs is forked, and asks HDFS from there."""
+    data = scripts.written(folder)
+
+    def progress() -> int:
+        told = tmp_path / "progress.json"
+        return int(json.loads(told.read_text())["minibatches"]) if told.exists() else 0
+
+    given: dict[str, Any] = {
+        "data": data,
+        "epochs": 3,
+        "pace": 0.01,
+        "result": str(tmp_path / "counts.npy"),
+        "settings": {"save_every": 0.3, "report_every": 0.1},
+    }
+    first = Generation(tmp_path, scripts.count, 2, 1, 1, **given)
+    first.until(lambda: progress() > 10)
+    assert set(first.stop().values()) == {jobs.STOPPED}
+    second = Generation(tmp_path, scripts.count, 3, 2, 2, **given)
+    second.until(lambda: json.loads((tmp_path / "progress.json").read_text())["generation"] == 2)
+    second.kill("worker-0")
+    ended = second.ended()
+    assert ended == {"worker-0": KILLED, "worker-1": 0, "worker-2": 0, "ps-0": 0, "ps-1": 0}
+    assert np.load(tmp_path / "counts.npy").tolist() == [3.0] * scripts.SAMPLES
