@@ -61,9 +61,8 @@ def run(
     reported, losses = folder / "progress.json", folder / "losses"
     words = ["--family", family, "--divide", str(divide), "--epochs", str(epochs)]
     words += ["--seed", str(seed), "--data", str(folder / "images"), "--losses", str(losses), *more]
-    told = {"SHADOWPRICE_PROGRESS_EVERY": "0"}
     for number, (workers, ps) in enumerate(plans, start=1):
-        begun = generations.Generation(folder, learn, workers, ps, number, told=told, words=words)
+        begun = generations.Generation(folder, learn, workers, ps, number, words=words)
         if number == len(plans):
             assert set(begun.ended().values()) == {0}, begun.said()
             break
