@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import yaml
 from tools.testbed import Testbed
+from tools.testbed.audit import Audit
 
 from tests.contract.harness import BASE
 
@@ -124,6 +125,69 @@ def test_jobs_come_are_resized_and_finish(testbed: Testbed, tmp_path: Path) -> N
             told = file.read_text().split()
             assert len(told) == int(told[0])
     assert pods(testbed) == []
+
+
+AWAY = 180.0
+"""Seconds that the API server is away; twelve times what a lease lasts."""
+
+
+def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
+    testbed: Testbed, tmp_path: Path
+) -> None:
+    """Of three jobs one ends meanwhile, one runs through it, and one comes; slots go on."""
+    settings = ["--executor-set", "allow=host_path", "--executor-set", "lost_after=60"]
+    with serving(tmp_path, testbed.kubeconfig, *settings) as client:
+
+        def said() -> Any:
+            return jobs(client), (tmp_path / "log").read_text()[-3000:]
+
+        def gated(name: str) -> dict[str, Any]:
+            """A job of one worker that ends with a file of its name; it says when it did."""
+            line = f"cd {tmp_path}; echo x >> {name}.began; until [ -e {name}.go ]; do sleep 0.2;"
+            line += f" done; echo x >> {name}.ended"
+            run: dict[str, Any] = {
+                "command": f"trap 'exit 143' TERM; {line}",
+                "image": BASE,
+                "grace": "10s",
+            }
+            volume = {"path": str(tmp_path), "host_path": str(tmp_path)}
+            run["pod"] = {"pull": "Never", "volumes": [volume]}
+            return {**job(name, 0), "workers": {"max": 1}, "run": run}
+
+        def told(name: str) -> int:
+            file = tmp_path / name
+            return len(file.read_text().split()) if file.exists() else 0
+
+        for name in ("ends", "stays"):
+            assert client.post("/v1/jobs", json=gated(name)).is_success
+        until(lambda: told("ends.began") and told("stays.began"), said)
+        until(lambda: {one["state"] for one in jobs(client).values()} == {"running"}, said)
+        began = time.monotonic()
+        testbed.kill("kube-apiserver")
+        try:
+            (tmp_path / "ends.go").touch()
+            until(lambda: told("ends.ended"), said)
+            (tmp_path / "comes.go").touch()
+            assert client.post("/v1/jobs", json=gated("comes")).is_success
+            while time.monotonic() - began < AWAY:  # it answers all the time
+                states = {name: one["state"] for name, one in jobs(client).items()}
+                assert states["ends"] == states["stays"] == "running", said()
+                assert told("comes.began") == 0
+                time.sleep(1.0)
+        finally:
+            testbed.restart("kube-apiserver")
+            testbed.component("kube-apiserver").wait()
+        until(lambda: jobs(client)["ends"]["state"] == "finished", said)
+        until(lambda: jobs(client)["comes"]["state"] == "finished", said)
+        assert jobs(client)["stays"]["state"] == "running"
+        (tmp_path / "stays.go").touch()
+        until(lambda: jobs(client)["stays"]["state"] == "finished", said)
+        for name in ("ends", "stays", "comes"):  # no job began twice, none was asked to
+            assert (told(f"{name}.began"), told(f"{name}.ended")) == (1, 1)
+        found = jobs(client)  # an order of which nobody knows what became of it is given anew
+        assert found["ends"]["generation"] == found["stays"]["generation"] == 1, said()
+        until(lambda: pods(testbed) == [], said)
+    assert Audit.read(testbed.audit).of_service("shadowprice").faults() == []
 
 
 def _runs(pod: dict[str, Any]) -> bool:
