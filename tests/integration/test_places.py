@@ -93,6 +93,21 @@ def lay_traps() -> None:
         (("trace", "convert", "philly:t.csv", "new.yaml", "--cluster", "new.yaml"), "job file"),
         (("trace", "convert", "philly:t.csv", "no/new.yaml"), "does not exist; make it first"),
         (("generate", "--out", "mine.jsonl"), "is a file"),
+        (("generate", "--out", "loose"), "loose is a link to nothing"),
+        (("generate", "--out", "loose/x"), "loose is a link to nothing"),
+        (("generate", "--out", "mine.jsonl/x"), "cannot be made a directory"),
+        (("generate", "--out", "new/" + "x" * 300), "cannot be made a directory"),
+        ((*SIMULATE, "--out", "loose/x"), "loose is a link to nothing"),
+        (
+            ("simulate", "--trace", "philly:t.csv", "--out", "mine"),
+            "holds files that no earlier run",
+        ),
+        (
+            ("compare", "-p", "fifo", "--trace", "philly:t.csv", "--out", "loose/x"),
+            "a link to nothing",
+        ),
+        (("report", "mine", "--to", "bent.html"), "is a link"),
+        (("experiment", "all", "--out", "loose"), "loose is a link to nothing"),
         (("experiment", "oasis-fig3", "--out", "mine"), "holds files that no earlier run wrote"),
     ],
 )
@@ -110,7 +125,14 @@ def test_what_is_not_ours_is_refused_before_anything_runs(
         raise AssertionError("it ran before it looked")
 
     monkeypatch.setattr("shadowprice.simulator.scenario.record_run", ran)
-    monkeypatch.setattr("shadowprice.traces.synthesis.synthesize", ran)
+    for name in (
+        "experiments.framework.run_experiment",
+        "results.files.read_run",
+        "traces.generator.generate",
+        "traces.locate.read_trace",
+        "traces.synthesis.synthesize",
+    ):
+        monkeypatch.setattr(f"shadowprice.{name}", ran)
     assert main(words) == 2
     assert said in capsys.readouterr().err
     assert snapshot() == before

@@ -326,6 +326,16 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
     restored.close()
 
 
+def test_places_that_are_no_text_are_used_as_any_other(cluster: Path, tmp_path: Path) -> None:
+    service = Process(tmp_path / "half\udcff", cluster)
+    try:
+        tokens = service.client.get("/v1/tokens").json()["tokens"]
+    finally:
+        assert service.kill(signal.SIGTERM) == 143
+    [note] = [one["note"] for one in tokens]
+    assert note.endswith(r"half\udcff/operator.token")
+
+
 def test_a_backup_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
     assert "is no data directory of a service" in capsys.readouterr().err

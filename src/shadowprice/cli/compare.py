@@ -117,14 +117,12 @@ def compare(
     """
     from shadowprice.cli.bound import duration
     from shadowprice.cli.simulate import leave_if_partial
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.trials import Variant, trials_of
 
-    if advice and out is None:
-        raise InputError(Fault("--advice", "needs a directory to write to", "give --out DIR"))
+    _check_out(out, advice)
     named = o.variants(policy)
     proving = duration("--bound-time", bound_time)
     advising = duration("--advice-time", advice_time)
@@ -186,6 +184,17 @@ def compare(
         elif not quiet:
             stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)
+
+
+def _check_out(out: Path | None, advice: bool) -> None:
+    """Refuse a place for results before a trace of a million rows is read for them."""
+    from shadowprice.core.errors import Fault, InputError
+    from shadowprice.results.directory import check_directory
+
+    if out is not None:
+        check_directory(out, _is_comparison)
+    elif advice:
+        raise InputError(Fault("--advice", "needs a directory to write to", "give --out DIR"))
 
 
 @contextmanager

@@ -89,8 +89,14 @@ def experiment(
     from rich.table import Table
 
     from shadowprice.experiments.elastic.live import Where
-    from shadowprice.experiments.framework import Settings, experiments, find_experiment
+    from shadowprice.experiments.framework import (
+        Settings,
+        experiments,
+        find_experiment,
+        is_experiment,
+    )
     from shadowprice.experiments.spreading import InTurn, OnRay
+    from shadowprice.results.directory import check_directory
 
     if name == "list":
         table = Table("name", "shows", "source", title="Experiments", title_justify="left")
@@ -106,9 +112,12 @@ def experiment(
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = Console(stderr=True)
     made: list[tuple[Experiment, float, Times]] = []
+    places = {one.name: folder / one.name if name == ALL else folder for one in chosen}
+    for place in places.values():  # of all, before the first: the last may be days away
+        check_directory(place, is_experiment)
     with OnRay(on) if on else nullcontext(InTurn()) as spread:
         for one in chosen:
-            target = folder / one.name if name == ALL else folder
+            target = places[one.name]
             settings = partial(Settings, quick, seed, spread=spread, where=where)
             made.append((one, *_make(one, target, settings, errors)))
             figure = target / f"{one.name}.png"

@@ -28,10 +28,14 @@ def report(
     from shadowprice.results.target import check_file, is_page, own_page
 
     path = to or run / REPORT
-    read = read_run(run)
     # The page of a run, whatever version wrote it, is the run's own.
     own = path.parent.resolve() == run.resolve() and path.name == REPORT
-    check_file(path, own_page if own else is_page)
+    if own:
+        read = read_run(run)  # first: a folder that holds no run is to be told as such
+        check_file(path, own_page)
+    else:
+        check_file(path, is_page)
+        read = read_run(run)
     try:
         write_report(read, path)
     except OSError as error:

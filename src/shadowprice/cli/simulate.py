@@ -75,7 +75,7 @@ def simulate(
     from shadowprice.cli.tables import summary_table
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.policies.registry import policy_parameters
-    from shadowprice.results.directory import PendingDirectory
+    from shadowprice.results.directory import PendingDirectory, check_directory
     from shadowprice.results.files import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.journaling import JournalObserver
@@ -86,6 +86,8 @@ def simulate(
             raise InputError(Fault(flag, "needs a directory to write to", "give --out DIR"))
     advising = duration("--advice-time", advice_time)
     settings = o.policy_settings(params, set_, [policy])[policy]
+    if out is not None:
+        check_directory(out, is_run)  # not after a trace of a million rows was read
     scenario = workload.scenario(seed, params, quiet=quiet)
     policy_parameters(policy, settings)  # a wrong one is not to wait for the compiler
     prepare_kernels([policy], quiet)

@@ -169,20 +169,13 @@ def generate(
 ) -> None:
     """Generate a workload and its cluster, from the ranges of a paper's evaluation."""
     from shadowprice.core.errors import InputError
-    from shadowprice.results.target import check_file, check_writable, is_marked_yaml
+    from shadowprice.results.target import check_file, is_marked_yaml, made_folder
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
     from shadowprice.traces.testbed import oasis_testbed_cluster
     from shadowprice.traces.workload import check_job_file
 
     seconds = _slot_seconds(slot)
-    existed = out.exists()
-    if existed:
-        if not out.is_dir():
-            raise InputError(f"{out}: is a file; give --out a directory")
-        check_file(out / "cluster.yaml", is_marked_yaml)
-        check_job_file(out / "jobs.jsonl")
-    check_writable(out, str(out))
     options = GeneratorOptions(
         preset=preset,  # type: ignore[arg-type]  # checked by the options
         jobs=jobs,
@@ -190,27 +183,29 @@ def generate(
         slot_seconds=seconds,
         arrivals=arrivals,  # type: ignore[arg-type]  # checked where they are drawn
     )
-    workload = generate(options, seed=seed)
-    if preset == "pdors":
-        document = colocated_cluster(
-            machines=workers, slot_seconds=seconds, horizon=slots, seed=seed
-        )
-    elif preset == "testbed":
-        document = oasis_testbed_cluster(slot_seconds=seconds, horizon=slots)
-    else:
-        document = paper_cluster(
-            workers=workers,
-            parameter_servers=parameter_servers,
-            slot_seconds=seconds,
-            horizon=slots,
-            seed=seed,
-        )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be made a directory ({error.strerror})") from error
-    _write_yaml(out / "cluster.yaml", document)
-    workload.write(out / "jobs.jsonl")
+    with made_folder(out):
+        if not out.is_dir():
+            raise InputError(f"{out}: is a file; give --out a directory")
+        check_file(out / "cluster.yaml", is_marked_yaml)
+        check_job_file(out / "jobs.jsonl")
+        workload = generate(options, seed=seed)
+        if preset == "pdors":
+            document = colocated_cluster(
+                machines=workers, slot_seconds=seconds, horizon=slots, seed=seed
+            )
+        elif preset == "testbed":
+            document = oasis_testbed_cluster(slot_seconds=seconds, horizon=slots)
+        else:
+            document = paper_cluster(
+                workers=workers,
+                parameter_servers=parameter_servers,
+                slot_seconds=seconds,
+                horizon=slots,
+                seed=seed,
+            )
+        # The jobs, which take longest, come first: what is cut off leaves no other's cluster.
+        workload.write(out / "jobs.jsonl")
+        _write_yaml(out / "cluster.yaml", document)
     servers = sum(server.get("count", 1) for server in document["servers"])
     typer.echo(f"{jobs} jobs and {servers} servers in {out}")
 

@@ -5,14 +5,32 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.results.target import umask
+from shadowprice.results.target import make_missing, remove_made, umask
 
 _NEW = "give --out a new directory"
+
+
+def check_directory(out: Path, ours: Callable[[Path], bool]) -> None:
+    """Refuse a place that no `PendingDirectory` could fill, before anything is read or computed.
+
+    Parameters
+    ----------
+    out : Path
+        Where it would be.
+    ours : callable
+        Whether an existing directory is an earlier result that may be replaced.
+
+    Raises
+    ------
+    InputError
+        If the place is taken by something else or cannot be written.
+    """
+    with PendingDirectory(out, ours):
+        pass
 
 
 class PendingDirectory:
@@ -46,12 +64,12 @@ class PendingDirectory:
         try:
             self.out = out.absolute()
             self._check()
-            self._make_parents()
+            make_missing(self.out.parent, self._made)
             self.path = Path(
                 tempfile.mkdtemp(prefix=".shadowprice.", suffix=".unfinished", dir=self.out.parent)
             )
         except OSError as error:
-            self._remove_parents()
+            remove_made(self._made)
             reason = error.strerror or str(error)
             raise InputError(Fault(str(out), f"cannot be written: {reason}")) from error
         self.path.chmod(0o777 & ~umask())
@@ -67,7 +85,7 @@ class PendingDirectory:
     ) -> None:
         if self.path.exists():
             shutil.rmtree(self.path, ignore_errors=True)
-            self._remove_parents()
+            remove_made(self._made)
 
     def commit(self) -> None:
         """Move the directory to its place.
@@ -110,21 +128,6 @@ class PendingDirectory:
         if any(out.iterdir()) and not self._ours(out):
             message = "holds files that no earlier run wrote"
             raise InputError(Fault(str(self._shown), message, _NEW))
-
-    def _make_parents(self) -> None:
-        missing = []
-        parent = self.out.parent
-        while not parent.exists():
-            missing.append(parent)
-            parent = parent.parent
-        for folder in reversed(missing):
-            folder.mkdir()
-            self._made.append(folder)
-
-    def _remove_parents(self) -> None:
-        for folder in reversed(self._made):
-            with suppress(OSError):  # something else may have moved in
-                folder.rmdir()
 
     def _beside(self) -> Path:
         number = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -81,6 +82,52 @@ def check_writable(folder: Path, place: str) -> None:
     except OSError as error:
         message = f"the folder {folder} cannot be written to: {error.strerror}"
         raise InputError(Fault(place, message)) from error
+
+
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; what was made goes again if the body fails.
+
+    Made at once, rather than when there is something to put there: no check beforehand knows all
+    that may be in the way.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made.
+    """
+    made: list[Path] = []
+    try:
+        make_missing(folder, made)
+    except OSError as error:
+        remove_made(made)
+        message = f"cannot be made a directory: {error.strerror}"
+        raise InputError(Fault(str(folder), message)) from error
+    try:
+        yield
+    except BaseException:
+        remove_made(made)
+        raise
+
+
+def make_missing(folder: Path, made: list[Path]) -> None:
+    """Make a folder and those above it that are missing, noting each in ``made`` as it is there."""
+    missing = []
+    while not folder.exists():
+        if folder.is_symlink():
+            raise FileNotFoundError(errno.ENOENT, f"{folder} is a link to nothing")
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir()
+        made.append(one)
+
+
+def remove_made(made: list[Path]) -> None:
+    """Remove folders that `make_missing` made, but for those that something else moved into."""
+    for folder in reversed(made):
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.specs import JobSpec
+from shadowprice.core.wording import escaped
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.records import cluster_of, cluster_record
 from shadowprice.executors.contract import Executor, ExecutorOptions, Reaching
@@ -311,7 +312,7 @@ class Service:
                 select(table.c.id).where(table.c.hash == hashed(token))
             ).first()
         if known is None:
-            note = f"first start, {self.token_file}"
+            note = f"first start, {escaped(str(self.token_file))}"
             _only(truth, CreateToken(token, Role.OPERATOR, None, note, None))
 
     # ---------------------------------------------------------------- answering
