@@ -115,7 +115,7 @@ def make_missing(folder: Path, made: list[Path]) -> None:
     missing = []
     while not folder.exists():
         if folder.is_symlink():
-            raise FileNotFoundError(errno.ENOENT, f"{folder} is a link to nothing")
+            raise FileNotFoundError(errno.ENOENT, f"{folder.name} is a link to nothing")
         missing.append(folder)
         folder = folder.parent
     for one in reversed(missing):
