@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import socket
-import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -35,11 +36,17 @@ def _begin(
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    status = 0
     try:
         script(**given)
     except SystemExit as error:
-        sys.stdout.flush()
-        sys.exit(error.code)
+        status = error.code if isinstance(error.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    # As a script ends that was begun by itself: the interpreter is taken down. A process that
+    # multiprocessing ends takes nothing down, and threads that still hang then do no harm.
+    ctypes.pythonapi.Py_Exit(status)
 
 
 class Generation:
@@ -59,6 +66,8 @@ class Generation:
         Where they meet.
     told : mapping
         What else they are told, by their environment.
+    absent : tuple of str
+        Processes that never come.
     **given
         What the script is called with.
     """
@@ -72,6 +81,7 @@ class Generation:
         number: int = 1,
         address: str = "127.0.0.1",
         told: Mapping[str, str] = MappingProxyType({}),
+        absent: tuple[str, ...] = (),
         **given: Any,
     ) -> None:
         self.folder = folder
@@ -80,6 +90,8 @@ class Generation:
         self.processes: dict[str, Any] = {}
         for rank in range(world):
             role, own = ("worker", rank) if rank < workers else ("ps", rank - workers)
+            if f"{role}-{own}" in absent:
+                continue
             environment = {
                 "SHADOWPRICE_JOB": "job",
                 "SHADOWPRICE_GENERATION": str(number),

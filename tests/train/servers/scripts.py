@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -13,9 +14,11 @@ import numpy as np
 import torch
 
 from shadowprice.training.servers import chunks
+from shadowprice.training.servers.messages import Link
 from shadowprice.training.servers.pairs import pair, take_offer
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run
+from shadowprice.training.servers.server import Server
 
 SAMPLES, FEATURES, CLASSES = 150, 5, 3
 
@@ -134,6 +137,27 @@ def count(data: str, epochs: int, pace: float, result: str, settings: Mapping[st
     outcome = run(counted(data, epochs, pace), Settings(**settings))
     if outcome is not None:
         np.save(result, outcome.model.weight.detach().numpy()[0])
+
+
+def count_lingering(**given: Any) -> None:
+    """Count, where the thread that follows the leader is slower to end than the main thread.
+
+    That is so on a busy machine at times. An interpreter that goes while such a thread takes its
+    line to another process down is aborted, which is a matter of a millisecond: what is tried is
+    that no thread is left.
+    """
+    returned = threading.Event()
+    follow = Server.follow
+
+    def late(self: Server, link: Link) -> None:
+        follow(self, link)
+        returned.wait(1.0)
+
+    Server.follow = late  # type: ignore[method-assign]
+    count(**given)
+    left = threading.enumerate()
+    returned.set()
+    assert left == [threading.main_thread()], left
 
 
 def peer(port: int) -> None:

@@ -65,6 +65,46 @@ def test_who_waits_for_its_pace_leaves_as_soon_as_it_is_told(tmp_path: Path) -> 
     assert saved.step == 1
 
 
+def test_a_server_ends_whole_though_its_threads_are_slow(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "data": scripts.written(tmp_path),
+        "epochs": 1,
+        "pace": 0.0,
+        "result": str(tmp_path / "counts.npy"),
+        "settings": {},
+    }
+    generation = Generation(tmp_path, scripts.count_lingering, 1, 2, **given)
+    assert set(generation.ended().values()) == {0}, generation.said()
+
+
+def test_servers_that_wait_for_a_worker_end_when_told_and_when_the_leader_is_lost(
+    tmp_path: Path,
+) -> None:
+    given: dict[str, Any] = {
+        "data": scripts.written(tmp_path),
+        "epochs": 1,
+        "pace": 0.2,
+        "result": "",
+        "settings": {"report_every": 0.05},
+    }
+    # Nobody comes to them.
+    first = Generation(tmp_path, scripts.count, 1, 3, 1, absent=("worker-0",), **given)
+    first.until((tmp_path / "progress.json").exists)
+    assert set(first.stop().values()) == {jobs.STOPPED}, first.said()
+    # Somebody came, and says no more: they hang in gloo.
+    second = Generation(tmp_path, scripts.count, 1, 3, 2, **given)
+    second.until(lambda: progress(tmp_path) > 1)
+    second.signal(signal.SIGSTOP, "worker-0")
+    second.kill("ps-0")
+    second.until(lambda: not second.processes["ps-1"].is_alive())
+    second.until(lambda: not second.processes["ps-2"].is_alive())
+    second.kill("worker-0")
+    assert second.ended() == {"worker-0": KILLED, "ps-0": KILLED, "ps-1": 1, "ps-2": 1}
+    assert "TrainingError: another process of the job is gone" in (
+        (tmp_path / "ps-1.log").read_text()
+    )
+
+
 @pytest.mark.parametrize("storage", ["directory", "s3"])
 def test_every_sample_counts_once_an_epoch_through_kills_and_resizes(
     tmp_path: Path, storage: str, request: pytest.FixtureRequest

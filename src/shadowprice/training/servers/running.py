@@ -72,11 +72,29 @@ def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
     Raises
     ------
     TrainingError
-        If the recipe asks for what cannot be, data cannot be read, or another process is gone.
+        If the recipe asks for what cannot be, data cannot be read, or another process is gone. A
+        server that still talks to others then writes why, and ends with status 1.
     SystemExit
         Status 143, once everything is saved, if the job is told to stop.
     """
-    settings = settings or Settings()
+    talking: list[threading.Thread] = []
+    try:
+        outcome = _run(recipe, settings or Settings(), talking)
+    except SystemExit as leaving:
+        _end(talking, leaving.code if isinstance(leaving.code, int) else 0)
+        raise
+    except BaseException as error:
+        if any(thread.is_alive() for thread in talking):
+            # They wait for others, who go on only once this process is gone.
+            sys.excepthook(type(error), error, error.__traceback__)
+            _exit(1)
+        raise
+    _end(talking, 0)
+    return outcome
+
+
+def _run(recipe: Recipe, settings: Settings, talking: list[threading.Thread]) -> Outcome | None:
+    """Do what `run` does; threads that talk to other processes are added to those given."""
     generation = current()
     job = generation.job
     stop = jobs.StopSignal()
@@ -90,7 +108,9 @@ def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
         if not generation.address:
             raise TrainingError("MASTER_ADDR and MASTER_PORT are not set: nobody can be met")
         if job.role == "ps":
-            _serve(recipe, settings, generation, stop)
+            ended = _serve(recipe, settings, generation, stop, talking)
+            if ended == "stop":
+                jobs.leave()
             return None
         return _work(recipe, settings, generation, stop)
     except GoneError as error:
@@ -141,7 +161,14 @@ def _alone(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
 # ------------------------------------------------------------------ among others
 
 
-def _serve(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> None:
+def _serve(
+    recipe: Recipe,
+    settings: Settings,
+    generation: Generation,
+    stop: Any,
+    talking: list[threading.Thread],
+) -> str:
+    """Be a server until it is over; return ``done`` or ``stop``."""
     job = generation.job
     state = _restored(recipe, settings)
     server: Server
@@ -176,29 +203,28 @@ def _serve(recipe: Recipe, settings: Settings, generation: Generation, stop: Any
     else:
         name = f"leader-server-{job.rank}"
         leader: PairLink = _in_time(_met(store, name, 0, settings), stop)
-        threading.Thread(target=server.follow, args=(leader,), daemon=True).start()
-    serving = [
+        talking.append(threading.Thread(target=server.follow, args=(leader,), daemon=True))
+    talking.extend(
         threading.Thread(target=meet, args=(worker,), daemon=True) for worker in range(job.workers)
-    ]
-    for thread in serving:
+    )
+    for thread in talking:
         thread.start()
-    ended = server.lead(stop) if isinstance(server, Leader) else _followed(server)
-    _end(serving, jobs.STOPPED if ended == "stop" else 0)
+    return server.lead(stop) if isinstance(server, Leader) else _followed(server)
 
 
-def _end(serving: Sequence[threading.Thread], status: int) -> None:
-    """End a server: with all its threads, or, where a worker still hangs, at once.
+def _end(talking: Sequence[threading.Thread], status: int) -> None:
+    """Wait for a server's threads, and where one still hangs, end the process at once.
 
-    A thread that waits for a message inside of gloo cannot be ended, and an interpreter that shuts
-    down around it is aborted.
+    A thread that waits for a message inside of gloo, or takes a line to another process down,
+    cannot be ended: an interpreter that shuts down around it is aborted. The thread that follows
+    the leader is waited for like those that serve workers, though it has nothing more to do: it may
+    be the last to hold its line.
     """
     until = time.monotonic() + _SOON
-    for thread in serving:
+    for thread in talking:
         thread.join(max(0.0, until - time.monotonic()))
-    if any(thread.is_alive() for thread in serving):
+    if any(thread.is_alive() for thread in talking):
         _exit(status)
-    if status:
-        sys.exit(status)
 
 
 def _exit(status: int) -> NoReturn:
