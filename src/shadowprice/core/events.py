@@ -184,7 +184,8 @@ class ProgressMeasured:
         First slot that can still be decided.
     progress : mapping of str to (int, int)
         By job, the generation that reports, and its progress since the job's very beginning in
-        millionths of a mini-batch. A report of an old generation, or that goes back, is ignored.
+        millionths of a mini-batch. A report of an old generation, or that goes back, is ignored;
+        until one says more than nothing, each takes the place of what was counted by time.
     """
 
     slot: int

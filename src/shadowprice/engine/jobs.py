@@ -150,11 +150,13 @@ class JobEvents(ServerEvents):
     def _measure(self, event: ProgressMeasured) -> list[Command]:
         for name, (generation, measured) in event.progress.items():
             record = self._newest(name, generation)
-            if record is None or measured <= record.measured:
+            if record is None or measured < record.measured:
                 continue
-            self._touch(record).measured = measured
+            before = self._touch(record).measured
+            record.measured = measured
             progress = min(record.job.required, record.units(measured))
-            record.progress = max(record.progress, progress)
+            # What was counted by time until the first report was a guess, and is no more.
+            record.progress = max(record.progress, progress) if before else progress
         return []
 
     def _complete(self, name: str, slot: int) -> list[Command]:

@@ -233,7 +233,11 @@ class TakeProgress:
             # Only a process that exits 0 is done: what is counted stops one short.
             most = record.job.work * MICRO - 1
             micro = min(report.progress, most)
-            if micro > record.measured:
+            # That nothing was done is measured, too: from then on nothing is counted by time.
+            first = not batch.truth.views[name].reports
+            if first:
+                batch.change(name, reports=True)
+            if micro > record.measured or first:
                 progress[name] = (report.generation, micro)
         if progress:
             batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))

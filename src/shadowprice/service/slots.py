@@ -107,8 +107,8 @@ class Edge:
         progress: dict[str, int] = {}
         for name in engine.running:
             record = engine.jobs[name]
-            if record.measured and not self.virtual:
-                continue  # it reports
+            if not self.virtual and (record.measured or batch.truth.views[name].reports):
+                continue  # as far as it says, be it nowhere
             progress[name] = self._gain(batch, record, slot)
         batch.take(SlotEnded(slot, progress), counted=list(engine.running))
         if not self.virtual:

@@ -101,6 +101,8 @@ class JobView:
         Whose curve it was given, where its own is not known.
     measured : tuple of int
         Numbers of workers that its speed was measured with while it ran.
+    reports : bool
+        Whether it ever said how far it is, even if that was nowhere.
     done : bool
         Whether a generation exited 0 while it was being stopped: it is not started again.
     price : int or None
@@ -153,6 +155,7 @@ class JobView:
     lost: int = 0
     family: str | None = None
     measured: tuple[int, ...] = ()
+    reports: bool = False
     done: bool = False
     price: int | None = None
     paid_at: int | None = None

@@ -213,6 +213,22 @@ def test_measured_progress_never_goes_back() -> None:
     assert Completed(1, "one", 10.0) in made.handle(SlotEnded(1, {}))
 
 
+def test_what_was_counted_by_time_ends_with_the_first_report() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"),)))  # 80 mini-batches, 8 worker-slots
+    made.handle(SlotBegan(0))
+    made.handle(SlotEnded(0, {"one": 4}))
+    made.handle(SlotBegan(1))
+    record = made.jobs["one"]
+    assert record.progress == 4
+    for measured, progress in ((0, 0), (0, 0), (25 * MICRO, 2), (0, 2), (25 * MICRO, 2)):
+        made.handle(ProgressMeasured(2, {"one": (record.generation, measured)}))
+        assert record.progress == progress
+    # The plan that counted on more is seen to fall short.
+    commands = made.handle(SlotEnded(1, {}))
+    assert [command.job for command in commands if isinstance(command, Displaced)] == ["one"]
+
+
 def test_a_revised_job_keeps_its_share_of_the_work() -> None:
     made = engine()
     made.handle(JobsArrived(0, (alone("one", utility=Deadline(5.0, 9.0)),)))

@@ -153,6 +153,29 @@ def test_a_job_that_runs_at_half_its_speed_is_planned_anew(bench: Bench) -> None
     assert bench.kinds("slow").count("moved") >= 1
 
 
+def test_a_report_of_nothing_is_a_measurement(bench: Bench) -> None:
+    bench.submit("silent")
+    bench.submit("stuck")
+    bench.slot()
+    for name in ("silent", "stuck"):
+        bench.started(name)
+    bench.slot()  # neither has said anything: both are counted by time
+    assert bench.truth.views["stuck"].progress > 0
+    bench.report("stuck", 0)
+    for _ in range(3):
+        bench.slot()
+        assert bench.truth.views["stuck"].progress == 0
+        bench.report("stuck", 0)
+    assert bench.truth.views["silent"].progress > 20
+    bench.read()  # and after a restart of the service
+    bench.slot()
+    assert bench.truth.views["stuck"].progress == 0
+    bench.report("stuck", 10.0)
+    bench.slot()
+    assert bench.truth.views["stuck"].progress == 10.0
+    assert "moved" in bench.kinds("stuck")  # its tenant is told
+
+
 def test_a_job_that_keeps_its_speed_is_left_alone(bench: Bench) -> None:
     bench.submit("right")
     bench.slot()
