@@ -103,9 +103,13 @@ def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
         (made,) = decide(on, [one], evidence=evidence)
         assert isinstance(made, Promise if known else Queue)
         assert known or "what others want was watched for 10.3" in made.message
-        # What earns more than a little of what it would be at once may be promised.
-        (made,) = decide(on, [replace(one, utility=Constant(1e-3))], evidence=evidence)
+        # What earns more than a little of what it would be at once may take six times as much.
+        flat = replace(one, utility=Constant(1e-3))
+        (made,) = decide(on, [flat], evidence=evidence)
         assert isinstance(made, Promise)
+        (made,) = decide(on, [flat], evidence=evidence / 6.0)
+        assert isinstance(made, Promise if known else Queue)
+        assert known or "slot 9, but it takes" in made.message or one.name == "half"
         # Who cannot wait is not kept waiting, and known prices need no watching.
         for settings in ({"standby": False}, {"prices": "given"}):
             (made,) = decide(on, [one], evidence=evidence, **settings)

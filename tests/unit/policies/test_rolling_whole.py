@@ -206,7 +206,7 @@ def test_a_whole_job_grows_where_it_stands_and_is_moved_no_more_than_it_gains() 
         )
         for name, epochs in (("a", 4), ("b", 16))
     ]  # fmt: skip
-    slots = placed(on, jobs, 12)
+    slots = placed(on, jobs, 12, evidence=1e6)
     for running in slots:
         assert sum(sum(placement.workers) for placement in running.values()) in (0, 4)
     alone = [running["b"].workers for running in slots if set(running) == {"b"}]

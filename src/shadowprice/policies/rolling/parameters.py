@@ -41,8 +41,8 @@ class RollingParameters(Parameters):
         gt=0.0,
         le=1e6,
         description="part of the time that demand was watched for which a promise that earns "
-        "little of what the job is worth may take the whole cluster, or as much work: larger jobs "
-        "wait for theirs; not without `standby`",
+        "little of what the job is worth may take the whole cluster, or as much work, and six "
+        "times as much one that earns more: larger jobs wait for theirs; not without `standby`",
     )
     revision: bool = Field(
         default=True,

@@ -53,6 +53,9 @@ better keep their slack, and which costs most to lay out."""
 _LITTLE: Final = 0.3
 """Share of what a job would be worth at once below which what it earns is little."""
 
+_MUCH: Final = 6.0
+"""How many times as much of the cluster a promise may take that earns more than a little."""
+
 _BLANK: Final = 0.25
 """Horizons without demand that are taken to lie before the first arrival."""
 
@@ -507,16 +510,20 @@ class Rolling(Reactive[RollingParameters]):
         """Return which jobs may be promised what they would earn, for all that is known of others.
 
         Prices are learnt from who has come, and the first meet none. Who has no promise runs as
-        well while nobody comes, so that one which takes more than is known of others' demand, for
-        a little of what the job is worth, only keeps them out. Where prices are given, or jobs
-        cannot wait, all may.
+        well while nobody comes, so that one which takes more than is known of others' demand only
+        keeps them out: soon so where it is for a little of what the job is worth. Where prices
+        are given, or jobs cannot wait, all may.
         """
         parameters = self._parameters
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
         takes, watched = self._evidence(slot, rows)
-        plenty = value >= _LITTLE * self._book.at_once[rows]
-        return (takes <= parameters.evidence * watched) | plenty
+        times = np.where(self._little(rows, value), 1.0, _MUCH)
+        return np.asarray(takes <= parameters.evidence * times * watched, np.bool_)
+
+    def _little(self, rows: Integers, value: Floats) -> Flags:
+        """Return which jobs would earn little of what they would be worth at once."""
+        return np.asarray(value < _LITTLE * self._book.at_once[rows], np.bool_)
 
     def _known(self, slot: int, row: int, found: Offer) -> bool:
         """Return the same of one job."""
@@ -524,8 +531,10 @@ class Rolling(Reactive[RollingParameters]):
 
     def _early(self, slot: int, row: int, found: Offer) -> Refusal:
         """Return that too little is known to promise a job what it could have."""
-        takes, watched = self._evidence(slot, np.array([row]))
-        return early(found, float(takes[0]), float(watched[0]))
+        rows = np.array([row])
+        takes, watched = self._evidence(slot, rows)
+        little = self._little(rows, np.array([found.utility]))
+        return early(found, float(takes[0]), float(watched[0]), little=bool(little[0]))
 
     def _evidence(self, slot: int, rows: Integers) -> tuple[Floats, Floats]:
         """Return what rows take at least, and for how long demand was watched: slots of all."""

@@ -41,7 +41,7 @@ def dear(found: Offer) -> Refusal:
     )
 
 
-def early(found: Offer, takes: float, watched: float) -> Refusal:
+def early(found: Offer, takes: float, watched: float, *, little: bool) -> Refusal:
     """Return the reason of a job that takes more than is known of what others will want.
 
     Parameters
@@ -52,12 +52,15 @@ def early(found: Offer, takes: float, watched: float) -> Refusal:
         Slots of the whole cluster that it takes at least.
     watched : float
         Slots for which demand has been watched.
+    little : bool
+        Whether that is little of what the job would be worth at once.
     """
+    of_it = ", little of what it would be at once" if little else ""
     return Refusal(
         Reason.POLICY,
-        f"worth {found.utility:.4g} by slot {found.done}, little of what it would be at once, but "
-        f"it takes at least {takes:.3g} slots of the whole cluster, and what others want was "
-        f"watched for {watched:.3g}: it is promised when more is known, or less is left",
+        f"worth {found.utility:.4g} by slot {found.done}{of_it}, but it takes "
+        f"at least {takes:.3g} slots of the whole cluster, and what others want was watched for "
+        f"{watched:.3g}: it is promised when more is known, or less is left",
         value=found.utility,
         cost=found.cost,
         completion=found.done,
