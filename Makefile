@@ -8,7 +8,7 @@ KUBERNETES_STAMP := $(VENV)/.installed-kubernetes
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
 
-.PHONY: help demo live live-train test test-debian test-train testbed test-kubernetes test-nojit smoke lint docs charts fuzz fuzz-api bench clean
+.PHONY: help demo live live-train test test-debian test-train testbed test-kubernetes image test-image test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -62,6 +62,12 @@ test-kubernetes: $(KUBERNETES_STAMP) ## Run the tests on a real Kubernetes on th
 	@$(BIN)/python -m tools.testbed.build --check || true
 	@# Two clusters at once: most of the time passes in waiting for what old kubelets do once a minute.
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -rfEsR --tb=short --durations=15 -m kubernetes
+
+image: $(STAMP) ## Build the service's image by its recipe into the cache of make testbed (root on Debian 12; minutes)
+	@$(BIN)/python -m tools.testbed.service_image
+
+test-image: $(KUBERNETES_STAMP) image ## Run two replicas of the image, by the chart, on a real Kubernetes (after make testbed; root)
+	@$(BIN)/python -m pytest -rfEsR --tb=short -m kubernetes tests/kubernetes/test_image.py
 
 test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compiler, as `make test` does too
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py

@@ -116,10 +116,10 @@ def check() -> None:
         raise TestbedError(f"{cache()} has {free >> 30} GB free, building takes {SPACE >> 30}")
 
 
-def install(log: Path) -> None:
+def install(log: Path, packages: Sequence[str] = PACKAGES) -> None:
     """Install Debian's packages that are not there."""
     asked = subprocess.run(
-        ["dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n", *PACKAGES],
+        ["dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n", *packages],
         capture_output=True,
         text=True,
         check=False,
@@ -129,7 +129,7 @@ def install(log: Path) -> None:
         for line in asked.splitlines()
         if line.endswith(" installed")
     }
-    absent = [name for name in PACKAGES if name not in there]
+    absent = [name for name in packages if name not in there]
     if not absent:
         return
     say(f"installing {', '.join(absent)}")

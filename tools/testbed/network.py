@@ -113,14 +113,16 @@ class Forward:
     Parameters
     ----------
     host : str
-        Where to listen, port 443.
+        Where to listen.
     port : int
         Where they lead.
+    listen : int
+        The port to listen at.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, listen: int = 443) -> None:
         self._port = port
-        self._listener = socket.create_server((host, 443), backlog=128)
+        self._listener = socket.create_server((host, listen), backlog=128)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:

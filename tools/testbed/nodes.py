@@ -317,6 +317,14 @@ ShimCgroup = '{self._shims.name}'
     def _ctr(self, *words: str) -> str:
         return run("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *words)
 
+    def load(self, archive: Path) -> None:
+        """Have one more image."""
+        self._ctr("images", "import", str(archive))
+
+    def kill_container(self, number: str) -> None:
+        """Kill a container's first process, without a warning; its kubelet begins it anew."""
+        self._ctr("tasks", "kill", "--signal", "SIGKILL", number)
+
     def _containerd_ready(self) -> bool:
         try:
             lines = self._ctr("plugins", "list").splitlines()
@@ -347,7 +355,7 @@ ShimCgroup = '{self._shims.name}'
         self.containerd.start()
         self.containerd.wait()
         for image in self._images:
-            self._ctr("images", "import", str(image))
+            self.load(image)
         self.kubelet.start()
 
     def wait(self) -> None:

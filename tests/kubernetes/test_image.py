@@ -1,0 +1,191 @@
+"""The service as operators install it: its image, its chart, two replicas that are pods.
+
+``make test-image`` builds the image by its recipe, and runs this. Nothing of the chart is changed
+but its values: the account that it makes, and no other, asks the API server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tools.testbed import Testbed, missing
+from tools.testbed.audit import Audit
+from tools.testbed.network import Forward
+from tools.testbed.service_image import NAME, archive
+
+from tests.contract.harness import BASE
+from tests.kubernetes.operators import User, eventually, manifest
+from tests.postgres import binaries, postgres
+
+helm = pytest.importorskip("helm_python")
+
+pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL")
+
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "shadowprice"
+SPACE, RELEASE = "prod", "shadowprice"
+ACCOUNT = f"system:serviceaccount:{SPACE}:{RELEASE}"
+TOKEN = "sp_" + "b" * 60
+DATABASE = 5432
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    reason = missing()
+    if not reason and not archive().is_file():
+        reason = "the image of these files is not built: make image"
+    if reason:
+        pytest.skip(reason)
+    with Testbed({"one": {}, "two": {}}) as made:
+        for node in made.nodes.values():
+            node.load(archive())
+        yield made
+
+
+class Deployed:
+    """The replicas of the Deployment, looked at from outside."""
+
+    def __init__(self, bed: Testbed) -> None:
+        self._bed = bed
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        chosen = f"labelSelector=app.kubernetes.io/instance%3D{RELEASE}"
+        found = self._bed.ask("GET", f"/api/v1/namespaces/{SPACE}/pods?{chosen}")["items"]
+        return {one["metadata"]["name"]: one for one in found}
+
+    def ready(self) -> list[str]:
+        def holds(pod: dict[str, Any]) -> bool:
+            told = pod["status"].get("conditions") or ()
+            return any(one["type"] == "Ready" and one["status"] == "True" for one in told)
+
+        return [name for name, pod in self.pods().items() if holds(pod)]
+
+    def active(self) -> list[str]:
+        """Return who says that it leads; the Service leads there."""
+        return [
+            name
+            for name, pod in self.pods().items()
+            if pod["metadata"]["labels"].get("shadowprice.io/active") == "true"
+        ]
+
+    def lease(self) -> dict[str, Any]:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{SPACE}/leases/{RELEASE}"
+        return dict(self._bed.ask("GET", path)["spec"])
+
+    def ask(self, name: str, path: str) -> httpx.Response:
+        address = self.pods()[name]["status"]["podIP"]
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        return httpx.get(f"http://{address}:8642{path}", headers=headers, timeout=20)
+
+    def kill(self, name: str) -> None:
+        """Kill a replica's process, as the kernel does that has no memory left."""
+        pod = self.pods()[name]
+        [container] = pod["status"]["containerStatuses"]
+        number = container["containerID"].partition("://")[2]
+        self._bed.nodes[pod["spec"]["nodeName"]].kill_container(number)
+
+    def restarts(self, name: str) -> int:
+        [container] = self.pods()[name]["status"]["containerStatuses"]
+        return int(container["restartCount"])
+
+    def said(self) -> str:
+        """Return what its pods, and they of themselves, say."""
+        told = [self._bed.kubectl("describe", "pods", "-n", SPACE)]
+        told += [self._bed.kubectl("logs", "-n", SPACE, name, "--tail=30") for name in self.pods()]
+        return "\n".join(told)
+
+
+def values() -> dict[str, Any]:
+    return {
+        "image": NAME,
+        "imagePullPolicy": "Never",
+        "policy": "fifo",
+        "jobNamespaces": ["default"],
+        "arguments": [f"--executor-set=image={BASE}"],
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "cluster": {
+            "slot": "2s",
+            "horizon": 3000,
+            "servers": [{"name": "one", "capacity": {"cpu": 1}}],
+        },
+    }
+
+
+def job(name: str, line: str) -> dict[str, Any]:
+    run = {"command": line, "grace": "1s", "pod": {"pull": "Never"}}
+    return manifest(name, worker={"cpu": "0.2"}, minibatches=3600, run=run)
+
+
+def pod_of(user: User, name: str) -> tuple[str, int]:
+    """Return uid and generation of the one pod of a job."""
+    found = user.bed.ask("GET", "/api/v1/namespaces/default/pods")["items"]
+    [one] = [pod for pod in found if _job(pod).endswith(f".{name}") or f".{name}." in _job(pod)]
+    return one["metadata"]["uid"], int(one["metadata"]["labels"]["shadowprice.io/generation"])
+
+
+def _job(pod: dict[str, Any]) -> str:
+    return str(json.loads(pod["metadata"]["annotations"]["shadowprice.io/job-name"]))
+
+
+def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
+    bed: Testbed,
+) -> None:
+    user, deployed = User(bed), Deployed(bed)
+    with (
+        postgres() as database,
+        closing(Forward(bed.gateway, database.port, DATABASE)),
+        helm.Chart.load(str(CHART)) as chart,
+        helm.Config(kubeconfig_path=str(bed.kubeconfig), namespace=SPACE) as cluster,
+    ):
+        url = database.url.replace(f"127.0.0.1:{database.port}", f"{bed.gateway}:{DATABASE}")
+        bed.kubectl("create", "namespace", SPACE)
+        for name, key, text in (("database", "url", url), ("token", "token", TOKEN)):
+            words = (f"{RELEASE}-{name}", f"--from-literal={key}={text}")
+            bed.kubectl("create", "secret", "generic", "-n", SPACE, *words)
+        cluster.install(chart, RELEASE, values(), namespace=SPACE)
+        try:
+            eventually(lambda: len(deployed.ready()) == 2, "two replicas that are ready")
+            eventually(lambda: len(deployed.active()) == 1, "a leader")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{deployed.said()}") from error
+        [leader] = deployed.active()
+        [standby] = set(deployed.pods()) - {leader}
+        assert deployed.lease()["holderIdentity"].startswith(leader)
+        assert deployed.ask(leader, "/readyz").status_code == 200
+        assert deployed.ask(standby, "/v1/jobs").status_code == 503
+
+        user.apply(job("stays", "sleep 600"), job("ends", "sleep 3"))
+        user.waits_for("stays", "Running")
+        user.waits_for("ends", "Finished")
+        before = pod_of(user, "stays")
+        terms = deployed.lease()["leaseTransitions"]
+
+        deployed.kill(leader)
+        user.apply(job("comes", "sleep 3"))
+        eventually(lambda: deployed.lease()["leaseTransitions"] > terms, "another term")
+        user.waits_for("comes", "Finished")
+        eventually(lambda: deployed.restarts(leader) == 1, "the old leader's new beginning")
+        eventually(lambda: len(deployed.ready()) == 2, "two replicas that are ready")
+        eventually(lambda: len(deployed.active()) == 1, "one leader")
+        assert user.condition("stays", "Running")["status"] == "True"
+        assert pod_of(user, "stays") == before  # it ran on, and nobody began it anew
+        [new] = deployed.active()
+        found = deployed.ask(new, "/v1/jobs").json()["jobs"]
+        assert Counter(one["state"] for one in found) == {"running": 1, "finished": 2}
+
+        user.delete("stays", "ends", "comes")
+        for name in ("stays", "ends", "comes"):
+            user.gone(name)
+        cluster.uninstall(RELEASE)
+    audit = Audit.read(bed.audit)
+    assert audit.of_service("shadowprice").faults() == []
+    own = [call for call in audit.calls if call.user == ACCOUNT]
+    assert {call.resource for call in own} >= {"trainingjobs/status", "pods", "configmaps"}
+    # Its rights are enough, and nothing of it asked for more.
+    assert [call for call in own if call.status in {401, 403}] == []

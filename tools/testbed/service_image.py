@@ -1,0 +1,136 @@
+"""The service's own image, built from its recipe: ``make image``.
+
+`buildah` runs every step of ``deploy/container/Containerfile``. There is no registry: the base is
+Debian's own Python in a small root made by `mmdebstrap`, and the packages are wheels that this
+machine's pip fetched, so nothing is fetched from within. What is built is kept, until a file that
+goes into it is another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.testbed.build import SUITE, check, install, say
+from tools.testbed.places import TestbedError, cache
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "deploy" / "container" / "Containerfile"
+NAME = "shadowprice.test/shadowprice:built"
+PACKAGES = ("buildah", "mmdebstrap")
+INCLUDED = ("ca-certificates", "python-is-python3", "python3", "python3-venv")
+"""What the base has of Debian beside what every system has."""
+
+_COPIED = ("pyproject.toml", "constraints.txt", "LICENSE", "README.md")
+_BASE = "localhost/python:base"
+
+
+def archive() -> Path:
+    """Return where the image of the files as they are now is, or would be, kept."""
+    known = hashlib.sha256("\n".join((NAME, *INCLUDED)).encode())
+    files = [RECIPE, *(ROOT / name for name in _COPIED)]
+    files += sorted(one for one in (ROOT / "src").rglob("*") if one.is_file())
+    for file in files:
+        if "__pycache__" not in file.parts:
+            known.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    return cache() / f"service-{known.hexdigest()[:16]}.tar"
+
+
+def _call(*words: str) -> str:
+    done = subprocess.run(
+        list(words),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-15:])
+        raise TestbedError(f"{' '.join(words)} failed:\n{tail}")
+    return done.stdout.strip()
+
+
+class _Store:
+    """Images of `buildah` in a folder of their own, beside whatever this machine has."""
+
+    def __init__(self, folder: Path) -> None:
+        self._words = ["buildah", "--storage-driver", "vfs"]
+        self._words += ["--root", str(folder / "store"), "--runroot", str(folder / "run")]
+
+    def __call__(self, *words: str) -> str:
+        return _call(*self._words, *words)
+
+    def base(self, root: Path) -> None:
+        """Make the image that the recipe begins with."""
+        container = self("from", "scratch")
+        self("add", container, str(root), "/")
+        self("commit", "--rm", container, _BASE)
+
+    def build(self, volumes: Sequence[tuple[Path, str]], to: Path) -> None:
+        """Run the recipe, and write what it makes."""
+        words = ["build", "--isolation", "chroot", "--layers=false", "--pull-never"]
+        words += ["--build-arg", f"PYTHON={_BASE}", "-f", str(RECIPE), "-t", NAME]
+        for source, target in volumes:
+            words += ["--volume", f"{source}:{target}:ro"]
+        self(*words, str(ROOT))
+        self("push", "--quiet", NAME, f"docker-archive:{to}:{NAME}")
+
+
+def build() -> Path:
+    """Build the image unless it is there, and return where.
+
+    Raises
+    ------
+    TestbedError
+        If it cannot be built here.
+    """
+    wanted = archive()
+    if wanted.is_file():
+        say(f"the image is built: {wanted}")
+        return wanted
+    check()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="image-", dir=cache()) as made:
+        folder = Path(made)
+        install(cache() / "image.log", PACKAGES)
+        root, wheels = cache() / "base.tar", folder / "wheels"
+        if not root.is_file():
+            say(f"making a root of Debian's {SUITE} with its Python")
+            part = folder / root.name
+            included = f"--include={','.join(INCLUDED)}"
+            _call("mmdebstrap", "--quiet", "--variant=minbase", included, SUITE, str(part))
+            part.rename(root)
+        say("fetching packages")
+        asked = [f"{ROOT}[service,kubernetes]", "hatchling>=1.27"]
+        constraint = str(ROOT / "constraints.txt")
+        pip = [sys.executable, "-m", "pip", "wheel", "--constraint", constraint]
+        _call(*pip, "--wheel-dir", str(wheels), *asked)
+        config = folder / "pip.conf"
+        config.write_text("[global]\nno-index = true\nfind-links = /wheels\n", encoding="utf-8")
+        store = _Store(folder)
+        store.base(root)
+        say(
+            f"building by {RECIPE.relative_to(ROOT)}; its kernels are compiled, which takes minutes"
+        )
+        part = folder / wanted.name
+        store.build([(wheels, "/wheels"), (config, "/etc/pip.conf")], part)
+        for old in cache().glob("service-*.tar"):
+            old.unlink()
+        shutil.move(part, wanted)
+    say(f"built in {time.monotonic() - began:.0f} s, {wanted.stat().st_size >> 20} MB: {wanted}")
+    return wanted
+
+
+if __name__ == "__main__":
+    try:
+        build()
+    except (TestbedError, OSError) as error:
+        print(f"image: {error}", file=sys.stderr)
+        sys.exit(2)
