@@ -89,9 +89,12 @@ def number(text: str) -> int | float | str:
 
 
 def took_in(engine: Engine, name: str) -> bool:
-    """Whether a job was not refused: planned, placed or, by those who promise nothing, queued."""
+    """Whether a job was taken in: planned, placed or, by those who promise nothing, queued.
+
+    One that ran for a while and was given up, with no server lost, was not.
+    """
     record = engine.jobs[name]
-    if record.status is Status.REFUSED:
+    if record.status in (Status.REFUSED, Status.DROPPED):
         return False
     final = engine.capabilities.answers_at_once
     return final or record.plans > 0 or record.started is not None
@@ -103,10 +106,13 @@ def resolved(on: Cluster, entries: Entries) -> list[Job]:
 
 def refused(engine: Engine, entries: Entries) -> list[int]:
     """Return the positions of refused jobs."""
+    return ended(engine, entries, Status.REFUSED)
+
+
+def ended(engine: Engine, entries: Entries, status: Status) -> list[int]:
+    """Return the positions of jobs that ended so."""
     return [
-        at
-        for at, entry in enumerate(entries)
-        if engine.jobs[str(entry["name"])].status is Status.REFUSED
+        at for at, entry in enumerate(entries) if engine.jobs[str(entry["name"])].status is status
     ]
 
 

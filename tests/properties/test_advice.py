@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.policy import Status
 from shadowprice.engine.validation import never_fits
 from shadowprice.policies.registry import policies
 from shadowprice.results.advice import Advice
@@ -20,6 +21,7 @@ from shadowprice.simulator.advice import advise, advise_together
 from tests.advice_cases import (
     Case,
     check,
+    ended,
     entry,
     refused,
     resolved,
@@ -39,6 +41,7 @@ SETTINGS: list[tuple[str, Mapping[str, Any]]] = [
     ("rrh", {}),
     ("rrh", {"threshold": "3"}),
     ("elasticflow", {}),
+    ("rolling", {}),
 ]
 TENANTS = {"a": {"worker": 4, "ps": 2}, "b": {"worker": 2, "ps": 1}}
 
@@ -52,10 +55,12 @@ def case_of(policy: str, settings: Mapping[str, Any], seed: int) -> Case:
     return Case(policy, settings, on, entries, seed=seed)
 
 
-def hold(case: Case, most: int = 2) -> list[Advice]:
-    """Check all advice on the first refused jobs of a case; return it."""
+def hold(case: Case, most: int = 2, positions: Sequence[int] | None = None) -> list[Advice]:
+    """Check all advice on the first refused jobs of a case, or on those named; return it."""
     given: list[Advice] = []
-    for position in refused(case.run(), case.entries)[:most]:
+    if positions is None:
+        positions = refused(case.run(), case.entries)[:most]
+    for position in positions:
         counsel = case.counsel(position)
         for advice, admitted, minimal in check(case, position, counsel):
             assert admitted, (position, advice)
@@ -182,6 +187,21 @@ def test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would(poli
         if told >= 2 and given_:
             return
     pytest.fail(f"{told} refused, {given_} changes advised: the jobs are too easy, or too hard")
+
+
+def test_a_job_that_runs_in_what_is_left_and_is_given_up_was_not_admitted() -> None:
+    """``rolling`` places jobs that it promises nothing, and may let go of them later."""
+    given_up = held = 0
+    for seed in range(8):
+        case = case_of("rolling", {}, seed)
+        engine = case.run()
+        dropped = ended(engine, case.entries, Status.DROPPED)[:1]
+        given_up += len(dropped)
+        # Advice is for whom it gave up as well; and what it advises others ends in no such way.
+        held += len(hold(case, positions=[*dropped, *refused(engine, case.entries)[:1]]))
+        if given_up and held >= 6:
+            return
+    pytest.fail(f"{given_up} given up, {held} changes advised: the jobs are too easy, or too hard")
 
 
 @pytest.mark.parametrize("prices", ["online", "offline"])

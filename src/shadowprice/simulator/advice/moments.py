@@ -10,6 +10,7 @@ from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import (
     Command,
     Commit,
+    Completed,
     Decided,
     Decision,
     DriverEvent,
@@ -18,6 +19,7 @@ from shadowprice.core.events import (
     JobsArrived,
     Place,
     PolicyEvent,
+    Promise,
     Queue,
     Reject,
     SlotBegan,
@@ -318,7 +320,7 @@ class Rerun:
         scenario = self._with(job)
         if not scenario.incidents and isinstance(policy, PricedAdmission) and can_retrace(scenario):
             return self._retraced(scenario, policy)
-        fate = _Fate(job.name, policy.capabilities)
+        fate = _Fate(job.name, policy.capabilities, faults=bool(scenario.incidents))
         try:
             _simulation(scenario, policy, scenario.jobs).run([fate])
         except _Enough:
@@ -355,11 +357,17 @@ class Rerun:
 
 
 class _Fate(Observer):
-    """Ends a run as soon as the last word on a job's admission is spoken."""
+    """Ends a run as soon as the last word on a job's admission is spoken.
 
-    def __init__(self, name: str, capabilities: Capabilities) -> None:
+    A policy whose first word need not be its last may let a job run in what is left over, promise
+    nothing, and give it up later: a place alone is no admission there, a promise is, and so is to
+    complete.
+    """
+
+    def __init__(self, name: str, capabilities: Capabilities, *, faults: bool) -> None:
         self._name = name
         self._final = capabilities.answers_at_once
+        self._faults = faults
         self.admission: Admission | None = None
         self.short: tuple[float, float] | None = None
         self.arrivals = 0
@@ -368,22 +376,33 @@ class _Fate(Observer):
         if isinstance(event, JobsArrived):
             self.arrivals += len(event.jobs)
         for command in commands:
-            if not isinstance(command, Decided) or command.decision.job != self._name:
-                continue
-            match command.decision:
-                case Commit(_, schedule, _, utility, cost):
-                    self.admission = Admission(schedule.completion, utility, cost)
+            if isinstance(command, Completed) and command.job == self._name:
+                self.admission = self.admission or Admission()
+                raise _Enough
+            if isinstance(command, Decided) and command.decision.job == self._name:
+                self._hear(command.decision)
+
+    def _hear(self, decision: Decision) -> None:
+        match decision:
+            case Commit(_, schedule, _, utility, cost):
+                self.admission = Admission(schedule.completion, utility, cost)
+                raise _Enough
+            case Promise(_, int() as completion):
+                self.admission = Admission(completion, decision.utility, decision.cost)
+                if not self._faults:  # nothing else takes a promise back
                     raise _Enough
-                case Place():
-                    self.admission = Admission()
-                    raise _Enough
-                case Queue() if self._final:
-                    self.admission = Admission()
-                    raise _Enough
-                case Reject(_, refusal) | Drop(_, refusal):
-                    if refusal.value is not None and refusal.cost is not None:
-                        self.short = refusal.value, refusal.cost
-                    raise _Enough
+            case Promise():
+                self.admission = None
+            case Place() | Queue() if self._final:
+                self.admission = Admission()
+                raise _Enough
+            case Place() if self.admission is None:
+                self.admission = Admission()  # unless it is given up
+            case Reject(_, refusal) | Drop(_, refusal):
+                self.admission = None
+                if refusal.value is not None and refusal.cost is not None:
+                    self.short = refusal.value, refusal.cost
+                raise _Enough
 
 
 def _simulation(scenario: Scenario, policy: Policy, jobs: Sequence[Job]) -> Simulation:
