@@ -57,6 +57,9 @@ def _latency(percentile: str) -> Read:
     return read
 
 
+RESTRICTED: Final = "restricted_mean_jct"
+"""Key of the measure that runs share only up to one and the same end; see `up_to`."""
+
 MEASURES: Final = (
     Measure("total_utility", "total utility", _summary("total_utility"), 1),
     Measure("value_share", "of the value on offer", _value_share, 1, share=True),
@@ -64,9 +67,7 @@ MEASURES: Final = (
     Measure("refused", "refused", _summary("refused")),
     Measure("in_time", "in time, of all with a target", _summary("met_target", "share"), 1, True),
     Measure("mean_jct", "mean JCT of finished, slots", _summary("jct", "mean")),
-    Measure(
-        "restricted_mean_jct", "restricted mean JCT, slots", _summary("jct", "restricted_mean"), -1
-    ),
+    Measure(RESTRICTED, "restricted mean JCT, slots", _summary("jct", "restricted_mean"), -1),
     Measure("makespan", "makespan, slots", _summary("makespan")),
     Measure("resizes", "resizes", _summary("resizes"), -1),
     Measure("cost_used", "cost of what jobs used", _summary("money", "used")),
@@ -81,3 +82,28 @@ MEASURES: Final = (
 def measured(info: Mapping[str, Any]) -> dict[str, float | None]:
     """Return every measure of a run, by key."""
     return {measure.key: measure.read(info) for measure in MEASURES}
+
+
+def up_to(info: Mapping[str, Any], end: int) -> float | None:
+    """Return the restricted mean completion time of a run up to a later end than its own.
+
+    Each job that it left unfinished, refused ones included, has waited so much longer by then.
+
+    Parameters
+    ----------
+    info : mapping
+        ``run.json`` of the run.
+    end : int
+        First slot that does not count; none before the run's own.
+
+    Returns
+    -------
+    float or None
+        Slots; None where no job arrived.
+    """
+    summary = info["summary"]
+    mean = summary["jct"]["restricted_mean"]
+    if mean is None:
+        return None
+    left = (summary["arrived"] - summary["finished"]) / summary["arrived"]
+    return float(mean + left * (end - summary["end"]))

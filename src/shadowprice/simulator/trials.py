@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from shadowprice.results.files import Fields, Run
-from shadowprice.results.measures import MEASURES, Measure, measured
+from shadowprice.results.measures import MEASURES, RESTRICTED, Measure, measured, up_to
 from shadowprice.results.significance import Interval, Paired, against, interval
 from shadowprice.simulator.driver import RunProgress
 from shadowprice.simulator.interrupt import StopSign
@@ -118,8 +118,18 @@ class Trials:
 
 
 def trials_of(runs: Sequence[Measured]) -> Trials:
-    """Return the measures of runs, given as (label, seed, ``run.json``)."""
-    rows = [{"policy": label, "seed": seed} | measured(info) for label, seed, info in runs]
+    """Return the measures of runs, given as (label, seed, ``run.json``).
+
+    Times of all jobs are counted up to the latest end of a seed's runs: up to its own, a policy
+    that refuses much, and so ends early, would look fast.
+    """
+    latest: dict[int, int] = {}
+    for _, seed, info in runs:
+        latest[seed] = max(latest.get(seed, 0), info["summary"]["end"])
+    rows = [
+        {"policy": label, "seed": seed, **measured(info), RESTRICTED: up_to(info, latest[seed])}
+        for label, seed, info in runs
+    ]
     schema: dict[str, Any] = {"policy": pl.String(), "seed": pl.Int64()}
     schema |= {one.key: pl.Float64() for one in MEASURES}
     return Trials(pl.DataFrame(rows, schema=schema, orient="row"))

@@ -11,7 +11,7 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.files import Fields
-from shadowprice.results.measures import MEASURES, measured
+from shadowprice.results.measures import MEASURES, RESTRICTED, measured, up_to
 from shadowprice.results.significance import Interval, interval
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import build_policy, record_run
@@ -146,6 +146,7 @@ def whatif(
         source.scenario(seeds[0], dict(change.added))
     rows: list[dict[str, Any]] = []
     for seed in seeds:
+        infos: list[Fields] = []
         for change in every:
             scenario, _ = source.scenario(seed, dict(change.added))
             for variant in variants:
@@ -164,6 +165,10 @@ def whatif(
                         **measured(run.info),
                     }
                 )
+                infos.append(run.info)
+        latest = max(info["summary"]["end"] for info in infos)
+        for row, info in zip(rows[-len(infos) :], infos, strict=True):
+            row[RESTRICTED] = up_to(info, latest)
     schema: dict[str, Any] = {
         "change": pl.String(),
         "servers": pl.Int64(),

@@ -22,6 +22,7 @@ from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.results.files import Run, read_run, write_run
 from shadowprice.results.metrics import common_completion, restricted_mean
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.trials import trials_of
 
 SLOT = 600
 SEEDS = st.integers(0, 10_000)
@@ -179,6 +180,28 @@ def test_completion_times_are_compared_on_the_same_jobs() -> None:
     assert rows[f"mean JCT of {shared} all finished"] == means
     end = max(run.summary["end"] for run in runs)
     assert rows["restricted mean JCT, slots"] == [restricted_mean(run.jobs, end) for run in runs]
+
+
+def test_over_seeds_times_of_all_jobs_go_up_to_the_latest_end_of_each() -> None:
+    """A policy that refuses much ends early: up to its own end it would look fast."""
+    flattered, runs = 0, []
+    for seed in range(6):
+        on, _, jobs = clocked(seed)
+        both = [ran(on, jobs, policy) for policy in ("fifo", "rrh")]
+        end = max(run.summary["end"] for run in both)
+        for run in both:
+            short = run.summary["jct"]["restricted_mean"] < restricted_mean(run.jobs, end)
+            flattered += short
+        runs += [(run.policy, seed, run) for run in both]
+    assert flattered, "none ended early with jobs left"
+    trials = trials_of([(label, seed, run.info) for label, seed, run in runs])
+    for policy in ("fifo", "rrh"):
+        wanted = []
+        for seed in range(6):
+            end = max(run.summary["end"] for _, of, run in runs if of == seed)
+            [mine] = [run for label, of, run in runs if (label, of) == (policy, seed)]
+            wanted.append(restricted_mean(mine.jobs, end))
+        assert trials.values(policy, "restricted_mean_jct") == pytest.approx(wanted)
 
 
 def test_a_run_of_format_1_is_read(tmp_path: Path) -> None:
