@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, Share
 from shadowprice.executors.environment import environment_of, processes_of
@@ -47,6 +49,9 @@ def _run(environment: dict[str, str], script: str, words: Sequence[str], log: st
     os.dup2(descriptor, 2)
     warnings.simplefilter("default")
     faulthandler.enable()
+    # As many processes as a test begins share few processors: threads of each would only wait for
+    # those of others, whole minutes of a test.
+    torch.set_num_threads(1)
     sys.argv = [script, *words]
     runpy.run_path(script, run_name="__main__")
 
