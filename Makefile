@@ -53,7 +53,9 @@ test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which 
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'browser or postgres'
 
 test-train: $(TRAIN_STAMP) ## Run the tests that need torch and Ray, which are large
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -rfEsR --tb=short --timeout 600 -m 'train or ray'
+	@# Several processes of a test share few processors: torch's threads would wait for each other, minutes of a
+	@# test that takes seconds. Three at once: much of the time passes in waiting for slots and nodes.
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile -rfEsR --tb=short --timeout 600 -m 'train or ray'
 
 testbed: $(STAMP) ## Build Kubernetes from Debian's packages into the cache, once (root on Debian 12; ten minutes or more)
 	@$(BIN)/python -m tools.testbed.build

@@ -69,13 +69,21 @@ def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "family", ["alexnet", "resnet50", "resnet101", "resnet152", "vgg11", "inception-bn"]
+    ("family", "divide"),
+    [
+        ("inception-bn", 1),  # the smallest, whole; the others differ from it in size only
+        ("alexnet", 8),
+        ("resnet50", 8),
+        ("resnet101", 8),
+        ("resnet152", 8),
+        ("vgg11", 8),
+    ],
 )
-def test_every_family_of_the_testbed_takes_a_step(tmp_path: Path, family: str) -> None:
+def test_every_family_of_the_testbed_takes_a_step(tmp_path: Path, family: str, divide: int) -> None:
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     words = [sys.executable, str(EXAMPLES / "families.py"), "--family", family]
-    words += ["--images", "4", "--minibatch", "4"]
+    words += ["--images", "4", "--minibatch", "4", "--divide", str(divide)]
     environment = {**os.environ, "SHADOWPRICE_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     said = subprocess.run(
         words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

@@ -206,8 +206,9 @@ def test_real_jobs_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    small = measure.Size(seconds=30, slots=2, jobs=2, policies=(Decides("fifo"),))
+    small = measure.Size(seconds=20, slots=2, jobs=2, policies=(Decides("fifo"),))
     monkeypatch.setattr(measure, "QUICK", small)
+    monkeypatch.setattr(measure, "PROBED", 2)  # of three the third would tell no more here
     settings = Settings(quick=True, where=Where())
     figure = run_experiment(find_experiment("testbed"), tmp_path, settings)
     assert figure.stat().st_size > 10_000
