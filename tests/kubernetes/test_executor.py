@@ -8,6 +8,7 @@ import functools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,58 @@ def test_a_stop_keeps_its_grace_whatever_the_clock_of_who_goes_on_with_it(
     assert saved.read_text() == "saved\n"
     told = [pod.told for pod in Audit.read(testbed.audit).of_service(own._service).of_jobs()]
     assert "grace 30" in told[0][0], told
+
+
+@pytest.mark.parametrize("ahead", [-600.0, 600.0], ids=["behind", "ahead"])
+def test_a_shorter_grace_after_a_new_start_counts_from_its_own_order(
+    testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """An API server counts from the first order; who comes after it knows when that was.
+
+    The server's own times are the judge, for kubelets before 1.22 shorten no grace.
+    """
+    wall = time.time
+    own = KubernetesHarness(tmp_path / "executor", testbed)
+
+    def pod() -> dict[str, Any]:
+        name = pod_name("shorter", 1, "worker-0")
+        found: dict[str, Any] = testbed.ask("GET", f"/api/v1/namespaces/default/pods/{name}")
+        return found["metadata"]
+
+    def until(meta: dict[str, Any]) -> float:
+        return datetime.fromisoformat(meta["deletionTimestamp"]).timestamp()
+
+    async def scenario() -> None:
+        executor = await own.open()
+        told = Told(executor)
+        line = f"trap : TERM; echo ready; until [ -e {tmp_path}/go ]; do sleep 0.05; done; exit 143"
+        await executor.start(spec("shorter", 1, line, grace=60.0))
+        await ready(executor, "shorter")
+        await executor.stop(7, "shorter", 1)
+        await eventually(lambda: "deletionTimestamp" in pod())
+        first = until(pod())
+        await executor.close()
+        await told.end()
+        await asyncio.sleep(10.0)
+        monkeypatch.setattr(time, "time", lambda: wall() + ahead)
+        again = await own.open()
+        heard = Told(again)
+        await asyncio.sleep(2.0)  # it gives the first order again, which changes nothing
+        assert until(pod()) == first
+        ordered = wall()
+        await again.stop(8, "shorter", 1, 15.0)
+        await eventually(lambda: until(pod()) < first)
+        assert -1.0 <= until(pod()) - ordered - 15.0 <= 4.0  # it counts in whole seconds
+        (tmp_path / "go").touch()
+        assert (await heard.one(Ended, "shorter")).ending is Ending.STOPPED
+        await again.close()
+        await heard.end()
+
+    asyncio.run(scenario())
+    monkeypatch.undo()
+    own._opened.clear()
+    own.end()
+    assert Audit.read(testbed.audit).of_service(own._service).faults() == []
 
 
 def test_a_pod_that_is_asked_for_late_never_runs_and_is_removed(

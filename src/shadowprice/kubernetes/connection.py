@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import nullcontext
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,6 +80,7 @@ class Connection:
         self._client = client
         self.namespace = namespace
         self.requests = 0
+        self._dated: tuple[str, float] = ("", 0.0)
         self._room = asyncio.Semaphore(IN_FLIGHT)
 
     @classmethod
@@ -131,6 +133,18 @@ class Connection:
     def host(self) -> str:
         """Address of the server."""
         return str(self._client.configuration.host)
+
+    def time(self) -> float | None:
+        """Return the time by the server's clock, seconds since 1970; None before its first answer.
+
+        Answers are dated in whole seconds: it is up to one behind.
+        """
+        said, at = self._dated
+        try:
+            told = parsedate_to_datetime(said).timestamp()
+        except (ValueError, OverflowError):
+            return None
+        return told + time.monotonic() - at
 
     async def close(self) -> None:
         """Let go."""
@@ -230,6 +244,7 @@ class Connection:
                 raise UnreachableError(f"{self.host} did not answer in {ANSWER:g} s") from error
             except (OSError, ValueError, _client_error()) as error:
                 raise UnreachableError(f"{self.host}: {_said(error)}") from error
+            self._dated = (answer.headers.get("Date", ""), time.monotonic())
             if answer.status < 400:
                 return text
             pause = max(pauses.failed(), _pause(answer.headers.get("Retry-After")))

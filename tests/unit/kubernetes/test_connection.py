@@ -70,6 +70,30 @@ def test_what_a_server_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_the_time_is_that_of_the_server_whatever_it_is_here(tmp_path: Path) -> None:
+    async def scenario(server: Scripted, connection: Connection) -> None:
+        assert connection.time() is None
+        server.faults = [
+            web.json_response({}, headers={"Date": "Tue, 24 Nov 2026 05:30:00 GMT"}),
+            web.json_response({}, status=404, headers={"Date": "Tue, 24 Nov 2026 05:31:00 GMT"}),
+            web.json_response({}, headers={"Date": "soon"}),
+        ]
+        await connection.get(LIST)
+        began, told = time.monotonic(), connection.time()
+        assert told == pytest.approx(1795498200.0, abs=1.0)
+        await asyncio.sleep(0.2)
+        later = connection.time()
+        assert told is not None
+        assert later == pytest.approx(told + time.monotonic() - began, abs=0.1)
+        with pytest.raises(ApiError):  # a refusal is dated, too
+            await connection.get(LIST)
+        assert connection.time() == pytest.approx(1795498260.0, abs=1.0)
+        await connection.get(LIST)
+        assert connection.time() is None
+
+    run(tmp_path, scenario)
+
+
 def test_nobody_there_is_not_known_to_be_done_or_not(tmp_path: Path) -> None:
     async def scenario(_: Scripted, connection: Connection) -> None:
         text = (tmp_path / "kubeconfig").read_text().replace(connection.host, "http://127.0.0.1:9")

@@ -245,9 +245,21 @@ class Drive:
             await self._close("it was told to stop before it was started")
         for part in entry.parts.values():
             if part.view is not None and part.view.deleting and part.ending is None:
-                part.ending = time.monotonic()  # an earlier service has told it, or anybody
+                # An earlier service has told it, or anybody.
+                part.ending = time.monotonic() - self._since(part.view)
         due = [p for p in entry.parts.values() if p.end is None and p.delivered != command]
         await asyncio.gather(*(self._deliver(part, command, grace) for part in due))
+
+    def _since(self, view: PodView) -> float:
+        """Return the seconds since a pod was told to end, as the server counts them.
+
+        By its clock alone: that of the machine here may be another. Both times are cut off to
+        seconds; a second more leaves no process less than its grace.
+        """
+        now = self._objects.connection.time()
+        if now is None or view.told is None:
+            return 0.0
+        return float(max(0.0, now + 1.0 - view.told))
 
     async def _deliver(self, part: Part, command: int, grace: float) -> None:
         if part.view is None:

@@ -44,6 +44,8 @@ class PodView:
         Why it is in its phase.
     deleting : bool
         Whether its deletion was asked for.
+    told : float or None
+        When that was asked for first, by the server's clock, seconds since 1970.
     began : float or None
         When its container began, seconds since 1970.
     running : bool
@@ -74,6 +76,7 @@ class PodView:
     reason: str = ""
     message: str = ""
     deleting: bool = False
+    told: float | None = None
     began: float | None = None
     running: bool = False
     exit: Exit | None = None
@@ -139,6 +142,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         reason=str(status.get("reason") or "")[:_MOST_TEXT],
         message=str(status.get("message") or "")[:_MOST_TEXT],
         deleting="deletionTimestamp" in meta,
+        told=_told(meta),
         began=_began(ended, runs),
         running=any(
             "running" in (one.get("state") or {}) for one in status.get("containerStatuses") or ()
@@ -155,6 +159,12 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         outer=_outer(meta, labels, notes),
         created=moment(meta.get("creationTimestamp")),
     )
+
+
+def _told(meta: Mapping[str, Any]) -> float | None:
+    """Return when an object's deletion was asked for first: a shorter grace counts from then."""
+    until = moment(meta.get("deletionTimestamp"))
+    return until - float(meta.get("deletionGracePeriodSeconds") or 0) if until else None
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -77,6 +77,19 @@ def test_what_an_old_kubelet_says_of_a_deleted_pod_is_no_exit(
     assert (told.code, told.lost) == (143 if code is None else 9, "")
 
 
+def test_when_a_pod_was_told_first_is_known_whatever_its_grace_became() -> None:
+    def told(**meta: object) -> float | None:
+        item = {"metadata": {"name": "p", "namespace": "n", **meta}}
+        return pod_view(item).told
+
+    first = "2026-11-22T12:01:00Z"
+    assert told() is None
+    assert told(deletionTimestamp=first, deletionGracePeriodSeconds=60) == 1795348800.0
+    shorter = "2026-11-22T12:00:25Z"
+    assert told(deletionTimestamp=shorter, deletionGracePeriodSeconds=25) == 1795348800.0
+    assert told(deletionTimestamp="2026-11-22T12:00:00Z") == 1795348800.0
+
+
 def test_what_nobody_ordered_is_lost_and_not_failed() -> None:
     for view in (
         replace(exited(143), deleting=True),
