@@ -28,7 +28,6 @@ from shadowprice.kernels.revision.coming import (
     due,
     dues,
     fill,
-    least_use,
     plan_waiting,
 )
 from shadowprice.kernels.revision.timeline import Timeline
@@ -36,25 +35,19 @@ from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.book import Book
 from shadowprice.policies.rolling.copies import Copies
+from shadowprice.policies.rolling.evidence import Evidence
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Offer, Planner
 from shadowprice.policies.rolling.prices import Pools, PriceLearner, costs, weights
 from shadowprice.policies.rolling.quotas import check_shares, quotas_of
-from shadowprice.policies.rolling.reasons import crowded, dear, early, too_late, worthless
+from shadowprice.policies.rolling.reasons import crowded, dear, too_late, worthless
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 _FEW: Final = 16
 """Waiting jobs, at most, that are laid out together: more are a rush, for which promised jobs had
 better keep their slack, and which costs most to lay out."""
-
-_LITTLE: Final = 0.3
-"""Share of what a job would be worth at once below which what it earns is little."""
-
-_MUCH: Final = 6.0
-"""How many times as much of the cluster a promise may take that earns more than a little."""
 
 _BLANK: Final = 0.25
 """Horizons without demand that are taken to lie before the first arrival."""
@@ -235,7 +228,7 @@ class Rolling(Reactive[RollingParameters]):
         found = self._planner.offer(row, price)
         lightly = False  # it is worth its price, but that says little
         if found is not None and found.utility > found.cost:
-            lightly = not self._known(slot, row, found)
+            lightly = not self._evidence.suffices_for(slot, row, found)
             if not lightly and self._planner.take(row, found):
                 return self._promise(slot, row, found)
         best = self._planner.alone(slot, row, price)
@@ -243,15 +236,15 @@ class Rolling(Reactive[RollingParameters]):
             return too_late(self._book.name(row), slot, shares=self._quotas.given)
         if best.utility <= best.cost:
             return dear(best)
-        if not self._known(slot, row, best):
-            return self._early(slot, row, best)
+        if not self._evidence.suffices_for(slot, row, best):
+            return self._evidence.refusal(slot, row, best)
         obstacle: int | None = None
         if self._parameters.revision:
             obstacle = self._planner.admits(slot, row, self._promise_slot(slot, row, best))
             if obstacle is None:
                 return self._promise(slot, row, best)
         if found is not None:
-            return self._early(slot, row, found) if lightly else dear(found)
+            return self._evidence.refusal(slot, row, found) if lightly else dear(found)
         holder = None if obstacle is None or obstacle == row else self._book.name(obstacle)
         return crowded(best, holder, self._planner.earliest(row))
 
@@ -387,7 +380,7 @@ class Rolling(Reactive[RollingParameters]):
         layout = self._planner.layout
         result = self._plan(slot, rows, layout.line)
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3])
-        promised[promised] = self._enough_known(slot, rows[promised], result[promised, 2])
+        promised[promised] = self._evidence.suffices(slot, rows[promised], result[promised, 2])
         for at in np.flatnonzero(promised).tolist():
             end, done, value, cost = result[at].tolist()
             yield self._promise(slot, int(rows[at]), Offer(int(end), 0, int(done), value, cost))
@@ -506,47 +499,10 @@ class Rolling(Reactive[RollingParameters]):
             price[at] = self._price(slot, self._learners[at])
         return costs(price[owner], self._pools.shares(worker, ps))
 
-    def _enough_known(self, slot: int, rows: Integers, value: Floats) -> Flags:
-        """Return which jobs may be promised what they would earn, for all that is known of others.
-
-        Prices are learnt from who has come, and the first meet none. Who has no promise runs as
-        well while nobody comes, so that one which takes more than is known of others' demand only
-        keeps them out: soon so where it is for a little of what the job is worth. Where prices
-        are given, or jobs cannot wait, all may.
-        """
-        parameters = self._parameters
-        if parameters.prices == "given" or not parameters.standby or not len(rows):
-            return np.ones(len(rows), np.bool_)
-        takes, watched = self._evidence(slot, rows)
-        times = np.where(self._little(rows, value), 1.0, _MUCH)
-        return np.asarray(takes <= parameters.evidence * times * watched, np.bool_)
-
-    def _little(self, rows: Integers, value: Floats) -> Flags:
-        """Return which jobs would earn little of what they would be worth at once."""
-        return np.asarray(value < _LITTLE * self._book.at_once[rows], np.bool_)
-
-    def _known(self, slot: int, row: int, found: Offer) -> bool:
-        """Return the same of one job."""
-        return bool(self._enough_known(slot, np.array([row]), np.array([found.utility]))[0])
-
-    def _early(self, slot: int, row: int, found: Offer) -> Refusal:
-        """Return that too little is known to promise a job what it could have."""
-        rows = np.array([row])
-        takes, watched = self._evidence(slot, rows)
-        little = self._little(rows, np.array([found.utility]))
-        return early(found, float(takes[0]), float(watched[0]), little=bool(little[0]))
-
-    def _evidence(self, slot: int, rows: Integers) -> tuple[Floats, Floats]:
-        """Return what rows take at least, and for how long demand was watched: slots of all."""
-        jobs = self._book.jobs
-        shares = self._pools.shares(jobs.worker[rows], jobs.ps[rows])
-        watched = np.array([learner.watched(slot) for learner in self._learners])
-        owner = jobs.tenant[rows] if self._quotas.given else np.zeros(len(rows), np.int64)
-        if self._quotas.given:  # of what the tenant may have
-            part = np.maximum(self._quotas.part[owner], 1e-12)
-            part = np.tile(part, self._pools.columns // part.shape[1])
-            shares = (shares[0] / part, shares[1] / part)
-        return least_use(jobs, rows, *shares), watched[owner]
+    @property
+    def _evidence(self) -> Evidence:
+        """What is known of others' demand; it remembers nothing itself."""
+        return Evidence(self._book, self._pools, self._quotas, self._learners, self._parameters)
 
     def _weights(self, slot: int) -> Floats:
         """Return the same for ranking: never 0."""
