@@ -52,8 +52,8 @@ def experiment(
     executor: Annotated[
         str,
         typer.Option(
-            help="What runs the jobs of experiments whose jobs really run: of `testbed` local or "
-            "kubernetes, of `elastic-training` local or ray.",
+            help="What runs the jobs of experiments whose jobs really run: of `testbed` local, "
+            "kubernetes or ray, of `elastic-training` local or ray.",
             show_default="local",
         ),
     ] = "",

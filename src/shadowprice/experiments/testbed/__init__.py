@@ -12,6 +12,6 @@ EXPERIMENTS = (
         measure=measure.measure_testbed,
         draw=drawing.draw_testbed,
         size=(13.0, 8.4),
-        executors=("local", "kubernetes"),
+        executors=("local", "kubernetes", "ray"),
     ),
 )
