@@ -84,7 +84,7 @@ def end_of(jobs: pl.DataFrame, slots: pl.DataFrame) -> int:
     int
         First slot after the run; 0 where nothing arrived.
     """
-    ran = slots.filter(pl.col("running") > 0)["slot"].max()
+    ran = slots["slot"].filter(slots["running"] > 0).max()
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)["arrival"].max()
     last = [int(slot) for slot in (ran, arrived) if slot is not None]  # type: ignore[arg-type]  # integers
     return max(last, default=-1) + 1
@@ -202,14 +202,17 @@ def _utilisation(jobs: pl.DataFrame, slots: pl.DataFrame, end: int) -> dict[str,
     first = jobs["arrival"].min()
     # A row stands for the slots up to the next: one, or a long stretch in which nothing ran.
     following = pl.col("slot").shift(-1).fill_null(end).clip(upper_bound=end)
-    slots = slots.with_columns(lasts=following - pl.col("slot"))
-    within = slots.filter(pl.col("slot").is_between(0 if first is None else first, end - 1))
+    lasts = slots.select(following - pl.col("slot")).to_series()
+    within = pl.col("slot").is_between(0 if first is None else first, end - 1)
+    inside = slots.select(within).to_series()
+    lasts = lasts.filter(inside)
     shares: dict[str, float | None] = {}
     for resource in resources(slots):
-        total = within[f"total_{resource}"].cast(pl.Float64)
+        # A column at a time: a copy of the whole table is as much again as a long run takes.
+        total = slots[f"total_{resource}"].filter(inside).cast(pl.Float64)
         some = total.null_count() < len(total)
-        available = float((total * within["lasts"]).sum()) if some else 0.0
-        used = float((within[f"used_{resource}"].cast(pl.Float64) * within["lasts"]).sum())
+        available = float((total * lasts).sum()) if some else 0.0
+        used = float((slots[f"used_{resource}"].filter(inside).cast(pl.Float64) * lasts).sum())
         shares[resource] = used / available if available else None
     return shares
 

@@ -37,9 +37,11 @@ Floats = NDArray[np.float64]
 def expand(segments: Segments) -> tuple[Integers, Integers]:
     """Return (slot, segment row) of everything that ran, by slot, then job, then server."""
     spans = segments.ends - segments.starts
-    rows = np.repeat(np.arange(len(spans)), spans)
-    offsets = np.arange(len(rows)) - np.repeat(np.cumsum(spans) - spans, spans)
-    slots = segments.starts[rows] + offsets
+    rows = np.repeat(np.arange(len(spans), dtype=np.int32), spans)  # `bounds.ROWS` of them at most
+    slots = np.arange(len(rows))
+    slots += np.repeat(segments.starts - np.cumsum(spans) + spans, spans)
+    if len(spans) == 1:  # in order already; what sorts takes as much again, twice
+        return slots, rows
     order = np.lexsort((segments.servers[rows], segments.jobs[rows], slots))
     return slots[order], rows[order]
 
@@ -51,12 +53,13 @@ def allocation_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.
     return pl.DataFrame(
         {
             "slot": slots,
-            "job": names.gather(segments.jobs[rows]),
-            "server": segments.servers[rows],
-            "workers": segments.workers[rows],
-            "ps": segments.ps[rows],
-        }
-    ).cast(ALLOCATIONS)
+            "job": names.gather(segments.jobs.astype(np.uint32)[rows]),
+            "server": segments.servers.astype(np.int32)[rows],
+            "workers": segments.workers.astype(np.int32)[rows],
+            "ps": segments.ps.astype(np.int32)[rows],
+        },
+        schema=ALLOCATIONS,
+    )
 
 
 def table_slots(recorder: Recorder) -> Integers:

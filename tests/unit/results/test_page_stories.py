@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from shadowprice.core.events import ServerBack, ServerLost
@@ -16,7 +19,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.results.files import Run, write_run
 from shadowprice.results.report import embed
 from shadowprice.results.report.page import render_report
-from shadowprice.results.report.section_stories import BUDGET, stories_block
+from shadowprice.results.report.section_stories import BUDGET, _ran, stories_block
 from shadowprice.results.story import read_story
 from shadowprice.results.telling import story_lines
 from shadowprice.simulator.driver import Incident
@@ -114,11 +117,34 @@ def test_where_jobs_stood_is_what_ran_and_what_was_planned(run: Run) -> None:
         assert how[2] > 0  # the lost server kept some from running as planned
 
 
-def test_rows_are_ordered_by_job_and_joined() -> None:
+@pytest.mark.parametrize("piece", [1, 7, 200_000])
+def test_rows_are_ordered_by_job_and_joined(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = stories_of(planned_run())["ran"]
+    monkeypatch.setattr("shadowprice.results.report.section_stories._PIECE", piece)
     ran = stories_of(planned_run())["ran"]
     assert ran["job"] == sorted(ran["job"])
     ends = {(j, s, w, p, slot + n) for j, s, w, p, slot, n in rows_of(ran)}
     assert not any((j, s, w, p, slot) in ends for j, s, w, p, slot, _ in rows_of(ran))
+    assert ran == whole
+
+
+def test_a_job_of_a_million_slots_takes_the_page_no_more_memory_than_a_piece() -> None:
+    """It took 115 bytes a slot; numpy's own are counted here."""
+    run = planned_run()
+    count = 1_000_000
+    name = run.jobs.item(0, "job")
+    one = {"job": [name], "server": [0], "workers": [1], "ps": [0]}
+    schema = {key: run.allocations.schema[key] for key in one}
+    rows = pl.DataFrame(one, schema=schema).sample(count, with_replacement=True)
+    slots = pl.Series("slot", np.arange(count), dtype=run.allocations.schema["slot"])
+    tracemalloc.start()
+    ran = _ran(replace(run, allocations=rows.with_columns(slots)), [name])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert {key: column.tolist() for key, column in ran.items()} == {
+        "job": [0], "server": [0], "workers": [1], "ps": [0], "slot": [0], "slots": [count]
+    }  # fmt: skip
+    assert peak < 30 * count
 
 
 def test_the_page_tells_what_explain_tells(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ MOST_STORIES: Final = 6000
 """Most stories of a page, whatever their size: a list that nobody reads to its end."""
 
 PLACES: Final = ("job", "server", "workers", "ps", "slot", "slots")
+_KEYS: Final = ("at", "server", "workers", "ps")
+_PIECE: Final = 200_000
+"""Rows of what ran that are joined at once."""
 """Columns of placements: position of the job, then what stood where, from when, for how long."""
 
 Places = dict[str, NDArray[np.int64]]
@@ -162,9 +165,16 @@ def _facts(run: Run, row: Fields, decided: Sequence[Fields]) -> list[list[str]]:
 
 def _ran(run: Run, names: Sequence[str]) -> Places:
     order = pl.DataFrame({"job": names, "at": np.arange(len(names))})
-    rows = run.allocations.join(order, on="job", how="inner")
-    columns = [rows[name].to_numpy().astype(np.int64) for name in ("at", "server", "workers", "ps")]
-    return _joined(columns, rows["slot"].to_numpy().astype(np.int64))
+    parts = []
+    # Piece by piece: a run of millions of slots is mostly rows that differ in the slot alone.
+    for piece in run.allocations.iter_slices(_PIECE):
+        rows = piece.join(order, on="job", how="inner")
+        keys = [rows[name].to_numpy().astype(np.int64) for name in _KEYS]
+        parts.append(_joined(keys, rows["slot"].to_numpy().astype(np.int64)))
+    if not parts:
+        return _joined([np.zeros(0, dtype=np.int64)] * len(_KEYS), np.zeros(0, dtype=np.int64))
+    *columns, slot, lasts = (np.concatenate([part[name] for part in parts]) for name in PLACES)
+    return _joined(columns, slot, lasts)
 
 
 def _planned(names: Sequence[str], decisions: Mapping[str, Sequence[Fields]]) -> Places:
@@ -200,22 +210,27 @@ def _promises(
     )
 
 
-def _joined(keys: Sequence[NDArray[np.int64]], slot: NDArray[np.int64]) -> Places:
-    """Join rows of single slots into placements that held over consecutive ones.
+def _joined(
+    keys: Sequence[NDArray[np.int64]],
+    slot: NDArray[np.int64],
+    lasts: NDArray[np.int64] | None = None,
+) -> Places:
+    """Join rows of single slots, or of ``lasts`` slots, into placements that held over all of them.
 
     ``keys`` are the job, the server, the workers and the parameter servers of each row.
     """
     order = np.lexsort((slot, keys[1], keys[0]))
     columns = [column[order] for column in keys]
     slots = slot[order]
+    last = np.ones_like(slots) if lasts is None else lasts[order]
     if len(slots):
-        new = np.r_[True, np.diff(slots) != 1]
+        new = np.r_[True, slots[1:] != slots[:-1] + last[:-1]]
         for column in columns:
             new[1:] |= np.diff(column) != 0
         begins = np.flatnonzero(new)
+        lengths = np.add.reduceat(last, begins)
     else:
-        begins = np.zeros(0, dtype=np.int64)
-    lengths = np.diff(np.r_[begins, len(slots)])
+        begins = lengths = np.zeros(0, dtype=np.int64)
     joined = [*(column[begins] for column in columns), slots[begins], lengths]
     # By job, then time: what follows each other then differs little, and packs well.
     again = np.lexsort((joined[1], joined[4], joined[0]))
