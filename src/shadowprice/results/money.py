@@ -10,7 +10,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.events import ServerBack, ServerLost
 from shadowprice.results.metrics import NOT_ARRIVED, Summary
 from shadowprice.results.recorder import Integers, Recorder
-from shadowprice.results.slot_tables import amounts_held
+from shadowprice.results.slot_tables import Rows, amounts_held
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ def job_costs(recorder: Recorder) -> Floats:
     return costs
 
 
-def spending(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: Integers) -> Summary:
+def spending(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: Rows) -> Summary:
     """Return what a run cost, and earned for it.
 
     Parameters
@@ -52,7 +52,7 @@ def spending(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: Inte
         Of a cluster whose servers have prices.
     jobs : polars.DataFrame
         Its job table, with ``cost``.
-    slots, rows : ndarray of int64
+    slots, rows : ndarray of int64, ndarray of int32
         What ran, as `slot_tables.expand` gives it.
 
     Returns

@@ -32,13 +32,14 @@ _BLOCK: Final = 200_000
 """Rows looked at at once where that is all that is needed: millions take hundreds of bytes each."""
 
 Floats = NDArray[np.float64]
+Rows = NDArray[np.int32]
 
 
-def expand(segments: Segments) -> tuple[Integers, Integers]:
+def expand(segments: Segments) -> tuple[Integers, Rows]:
     """Return (slot, segment row) of everything that ran, by slot, then job, then server."""
     spans = segments.ends - segments.starts
     rows = np.repeat(np.arange(len(spans), dtype=np.int32), spans)  # `bounds.ROWS` of them at most
-    slots = np.arange(len(rows))
+    slots = np.arange(len(rows), dtype=np.int64)
     slots += np.repeat(segments.starts - np.cumsum(spans) + spans, spans)
     if len(spans) == 1:  # in order already; what sorts takes as much again, twice
         return slots, rows
@@ -46,7 +47,7 @@ def expand(segments: Segments) -> tuple[Integers, Integers]:
     return slots[order], rows[order]
 
 
-def allocation_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFrame:
+def allocation_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     """Return what ran: one row a (slot, job, server); servers by their position in the cluster."""
     segments = recorder.segments()
     names = pl.Series("job", [job.name for job in recorder.jobs], dtype=pl.String())
@@ -87,7 +88,7 @@ def simulated_slots(recorder: Recorder) -> tuple[int, int]:
     return first, max(recorder.next_slot - first, 0)
 
 
-def slot_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFrame:
+def slot_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     """Return one row a slot, from the first that was simulated to the last that is over.
 
     Of more than `LONGEST_GAP` slots in which nothing was there to do, the first alone has a row.
@@ -151,7 +152,7 @@ def _natural(values: Integers, dimension: Dimension) -> pl.Series:
 
 
 def _usage(
-    recorder: Recorder, slots: Integers, rows: Integers, every: Integers
+    recorder: Recorder, slots: Integers, rows: Rows, every: Integers
 ) -> tuple[Integers, Integers]:
     """Return used and total amounts, shape (slots, resources), of servers that limit them."""
     cluster, segments = recorder.cluster, recorder.segments()
@@ -194,7 +195,7 @@ def amounts_held(recorder: Recorder, segments: Segments) -> Integers:
     )
 
 
-def heat_table(recorder: Recorder, slots: Integers, rows: Integers) -> pl.DataFrame:
+def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     """Return load and price over servers and time, at a bounded size.
 
     Columns
@@ -253,7 +254,7 @@ def _blocks(slots: Integers) -> Iterator[slice]:
 
 
 def _server_shares(
-    recorder: Recorder, segments: Segments, held: Integers, slots: Integers, rows: Integers
+    recorder: Recorder, segments: Segments, held: Integers, slots: Integers, rows: Rows
 ) -> tuple[Integers, Integers, Floats]:
     """Return slot, server and used share of every server in every slot in which it is used."""
     servers = segments.servers[rows]
