@@ -40,16 +40,12 @@ def at(
 
     shadowprice at run 2h --servers
     """
-    from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.files import read_info
-    from shadowprice.results.listing import Range
+    from shadowprice.results.listing import parse_slot
     from shadowprice.results.moment import read_moment
 
     seconds = read_info(run)["cluster"]["slot_seconds"]
-    wanted = Range.parse(slot, seconds, "SLOT").first if ".." not in slot else None
-    if wanted is None:
-        raise InputError(Fault("SLOT", f"{slot!r} is no slot", "write a number, or a time like 2h"))
-    moment = read_moment(run, wanted)
+    moment = read_moment(run, parse_slot(slot, seconds, "SLOT"))
     if output is Output.JSON:
         print_json(moment.record())
     else:

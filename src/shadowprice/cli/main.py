@@ -228,6 +228,9 @@ def _report(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         path = "shadowprice" if context is None else context.command_path
         words = " ".join(error.format_message().split()).rstrip(".")
+        option = getattr(error, "option_name", None) or ""
+        if option[:1] == "-" and option[1:2].isdecimal():  # a slot, say, in place of an argument
+            words = f"{shown(option)} is no option, and no number here is below 0"
         if words:  # a group called without a command has printed its help already
             _say(f"error: {words}{'' if words.endswith('?') else ';'} see {path} --help")
         return 2

@@ -71,6 +71,24 @@ class Range:
         return inside
 
 
+def parse_slot(text: str, slot_seconds: float, place: str) -> int:
+    """Read one slot, as its number or as a time from the start.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    try:
+        slot = _slot(text, slot_seconds)
+    except (InputError, ValueError):
+        slot = None
+    if slot is None:
+        mend = "write a number from 0 on, or a time from the start such as 2h"
+        raise InputError(Fault(place, f"{shown(text)} is no slot", mend))
+    return slot
+
+
 def _slot(text: str, slot_seconds: float) -> int | None:
     text = text.strip()
     if not text:
