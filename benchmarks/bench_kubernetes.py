@@ -17,9 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from tools.testbed.audit import entries
 from tools.testbed.places import missing
 
 from shadowprice.kubernetes.connection import Connection
-from shadowprice.kubernetes.errors import UnreachableError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import API_VERSION, KIND, PLURAL
 
@@ -98,8 +96,10 @@ def told(what: str, seconds: Sequence[float], of: int) -> None:
     print(f"{what:<36}{len(seconds):>6} of {of}{p50:>9.2f}{p99:>9.2f}{worst:>9.2f}", flush=True)
 
 
-async def measure(bed: Testbed, jobs: int, rate: float) -> None:
-    """Apply, wait, delete."""
+async def measure(
+    bed: Testbed, jobs: int, rate: float, patience: float, between: Callable[[str], None]
+) -> None:
+    """Apply, wait, delete; ``between`` tells what that took, after either half."""
     connection = await Connection.open(str(bed.kubeconfig))
     followed = Followed(connection)
     await followed.informer.start()
@@ -111,7 +111,7 @@ async def measure(bed: Testbed, jobs: int, rate: float) -> None:
         applied[name] = time.monotonic()
         await connection.post(RESOURCES, resource(name))
     print(f"applied {jobs} at {jobs / (time.monotonic() - began):.1f} a second", flush=True)
-    await followed.until("running", jobs, 300.0)
+    await followed.until("running", jobs, patience)
     print(f"{'seconds':<36}{'jobs':>14}{'median':>9}{'p99':>9}{'most':>9}")
     first = [
         min(at for state, at in seen.items() if state) - applied[name]
@@ -123,45 +123,119 @@ async def measure(bed: Testbed, jobs: int, rate: float) -> None:
         seen["running"] - applied[one] for one, seen in followed.seen.items() if "running" in seen
     ]
     told("applied until its pod runs", ran, jobs)
+    between("until all run")
     began = time.monotonic()
-    with suppress(UnreachableError):  # deleting many takes the server longer than it has to answer
-        await connection.delete(RESOURCES)
-    await followed.until("gone", jobs, 300.0)
+    # One by one, as kubectl does: a request for all of them at once the server cuts off midway.
+    await asyncio.gather(*(connection.delete(f"{RESOURCES}/{name}") for name in applied))
+    await followed.until("gone", jobs, patience)
     gone = [seen["gone"] - began for seen in followed.seen.values() if "gone" in seen]
     told("all deleted at once, until gone", gone, jobs)
+    between("until all are gone")
     await followed.informer.close()
     await connection.close()
 
 
-def reconciled(address: str, token: Path) -> None:
-    """Print how long the service took for a look at a resource, by its own histogram."""
-    headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
-    text = httpx.get(f"{address}/metrics", headers=headers, timeout=60.0).text
-    counts = {}
-    for line in text.splitlines():
-        found = re.fullmatch(r'\w+_trainingjob_seconds_bucket\{le="([^"]+)"\} (\S+)', line)
-        if found:
-            counts[float(found[1])] = float(found[2])
-    total = counts[math.inf]
-    for share in (0.5, 0.99):
-        most = next(at for at, count in sorted(counts.items()) if count >= share * total)
-        print(f"{share:.0%} of {total:.0f} looks at a resource took at most {most:g} s", flush=True)
+class Spent:
+    """What was asked, and what it took, since the last time that it was told.
 
+    Parameters
+    ----------
+    bed : Testbed
+        The cluster.
+    service : int
+        The service's process.
+    address : str
+        Where it answers.
+    token : Path
+        Its operator's token.
+    jobs : int
+        How many jobs it is divided by.
+    """
 
-def asked(bed: Testbed, jobs: int) -> None:
-    """Print what the service asked the API server for."""
-    calls: Counter[str] = Counter()
-    for line in entries(bed.audit):
-        if line["stage"] != "ResponseComplete":  # a stream has a line when it begins, too
-            continue
-        if line["user"]["username"] == USER and line["verb"] not in {"list", "watch"}:
-            about = line.get("objectRef", {})
-            what = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
-            calls[f"{line['verb']} {what}"] += 1
-    print(f"{'calls':<36}{'a job':>9}")
-    for what, count in calls.most_common(14):
-        print(f"{what:<36}{count / jobs:>9.2f}")
-    print(f"{'all':<36}{calls.total() / jobs:>9.2f}")
+    def __init__(self, bed: Testbed, service: int, address: str, token: Path, jobs: int) -> None:
+        self._bed = bed
+        self._jobs = jobs
+        self._address = address
+        self._headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+        named = {**bed.plane.components, "hollow nodes": bed.hollow.component}
+        self._pids = {name: one.pid for name, one in named.items()}
+        self._pids["service"] = service
+        self._read = 0
+        self._counted: dict[str, Mapping[float, float]] = {}
+        self._since = time.monotonic()
+        self._ticks = self._processors()
+
+    def tell(self, what: str) -> None:
+        """Print it."""
+        now, ticks = time.monotonic(), self._processors()
+        spent = now - self._since
+        used = {name: ticks[name] - self._ticks[name] for name in ticks}
+        load = " ".join(f"{one:.1f}" for one in os.getloadavg())
+        print(f"-- {what}: {spent:.0f} s, load {load}")
+        for name, seconds in sorted(used.items(), key=lambda one: -one[1]):
+            each = 1000 * seconds / self._jobs
+            print(f"{name:<36}{seconds / spent:>9.2f} cores{each:>9.0f} ms a job")
+        self._quantiles("a look at a resource", "shadowprice_trainingjob_seconds", self._own())
+        etcd = self._metrics("etcd")
+        self._quantiles("etcd writes to disk", "etcd_disk_wal_fsync_duration_seconds", etcd)
+        server = self._bed.access.ask("GET", "/metrics")
+        for verb in ("POST", "PUT", "PATCH", "DELETE"):
+            name = "apiserver_request_duration_seconds"
+            self._quantiles(f"API server, {verb}", name, server, f'verb="{verb}"')
+        self._quantiles("API server, of these in etcd", "etcd_request_duration_seconds", server)
+        self._calls()
+        self._since, self._ticks = time.monotonic(), self._processors()
+
+    def _processors(self) -> dict[str, float]:
+        """Return the processor time of every program, in seconds."""
+        found = {}
+        for name, pid in self._pids.items():
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return found
+
+    def _own(self) -> str:
+        return httpx.get(f"{self._address}/metrics", headers=self._headers, timeout=60.0).text
+
+    def _metrics(self, name: str) -> str:
+        words = self._bed.component(name).words
+        address = words[words.index("--listen-client-urls") + 1]
+        return httpx.get(f"{address}/metrics", timeout=60.0).text
+
+    def _quantiles(self, what: str, name: str, text: str, verb: str = "") -> None:
+        """Print median and 99th percentile of a histogram, as its buckets tell them."""
+        counts: defaultdict[float, float] = defaultdict(float)
+        for line in text.splitlines():
+            if line.startswith(f"{name}_bucket{{") and verb in line:
+                at = re.search(r'le="([^"]+)"', line)
+                assert at is not None
+                counts[float(at[1])] += float(line.rpartition(" ")[2])
+        before = self._counted.get(what, {})
+        self._counted[what] = counts
+        new = {at: count - before.get(at, 0.0) for at, count in counts.items()}
+        total = new.get(math.inf, 0.0)
+        if not total:
+            return
+        told = [
+            next(at for at, count in sorted(new.items()) if count >= share * total)
+            for share in (0.5, 0.99)
+        ]
+        print(f"{what:<36}{total:>9.0f} times; 50% at most {told[0]:g} s, 99% {told[1]:g} s")
+
+    def _calls(self) -> None:
+        """Print what the service asked the API server for, a job."""
+        calls: Counter[str] = Counter()
+        for number, line in enumerate(entries(self._bed.audit)):
+            if number < self._read or line["stage"] != "ResponseComplete":
+                continue  # a stream has a line when it begins, too
+            if line["user"]["username"] == USER and line["verb"] not in {"list", "watch"}:
+                about = line.get("objectRef", {})
+                what = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
+                calls[f"{line['verb']} {what}"] += 1
+        self._read = number + 1
+        for what, count in calls.most_common(14):
+            print(f"{what:<36}{count / self._jobs:>9.2f} a job")
+        print(f"{'all':<36}{calls.total() / self._jobs:>9.2f} a job", flush=True)
 
 
 def main() -> None:
@@ -172,6 +246,7 @@ def main() -> None:
     options.add_argument("--rate", type=float, default=10.0, help="resources applied a second")
     options.add_argument("--policy", default="rolling")
     options.add_argument("--slot", default="30s")
+    options.add_argument("--patience", type=float, default=300.0, help="seconds for either half")
     given = options.parse_args()
     if why := missing():
         print(why)
@@ -203,17 +278,14 @@ def main() -> None:
                 if service.poll() is not None or time.monotonic() > until:
                     sys.exit(Path(folder, "log").read_text())
                 time.sleep(0.2)
-            ticks = sum(os.times()[2:4])
-            asyncio.run(measure(bed, given.jobs, given.rate))
             address = re.search(r"http://[\w.:]+", Path(folder, "log").read_text())
             assert address is not None
-            reconciled(address[0], Path(folder, "data", "operator.token"))
+            token = Path(folder, "data", "operator.token")
+            spent = Spent(bed, service.pid, address[0], token, given.jobs)
+            asyncio.run(measure(bed, given.jobs, given.rate, given.patience, spent.tell))
         finally:
             service.send_signal(signal.SIGTERM)
             service.wait(60)
-        spent = sum(os.times()[2:4]) - ticks
-        print(f"the service's processor time: {1000 * spent / given.jobs:.0f} ms a job")
-        asked(bed, given.jobs)
 
 
 if __name__ == "__main__":

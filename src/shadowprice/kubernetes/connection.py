@@ -38,9 +38,10 @@ PATIENCE: Final = 60.0
 LATER: Final = 5.0
 """Longest of the growing pauses between these tries, where the server asks for none longer."""
 
-IN_FLIGHT: Final = 16
+IN_FLIGHT: Final = 8
 """Requests of one connection that are with the server at a time, streams beside. What a slot asks
-for at once would keep it busy for seconds, and every status and lease waiting with it."""
+for at once would keep it busy for seconds, and every status and lease waiting with it; a server
+that has time answers hundreds a second so."""
 
 _PATCHES: Final = {
     "json": "application/json-patch+json",

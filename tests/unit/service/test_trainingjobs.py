@@ -20,6 +20,12 @@ from shadowprice.kubernetes.conditions import Condition, Reason
 from shadowprice.kubernetes.definition import ABSENT, definition
 from shadowprice.kubernetes.names import FINALIZER
 from shadowprice.service.submission import REVISABLE, revised_record
+from shadowprice.service.trainingjobs.controller import (
+    FIGURES,
+    FIGURES_A_SECOND,
+    UNTOLD,
+    between_figures,
+)
 from shadowprice.service.trainingjobs.queue import WorkQueue
 from shadowprice.service.trainingjobs.resource import Resource, edits
 from shadowprice.service.trainingjobs.status import Refused, differs, patch_of, status_of
@@ -212,6 +218,29 @@ def test_the_queue_forgets_nothing_and_gives_nothing_to_two(steps: list[tuple[st
     while (found := queue.take()) is not None:
         left.add(found)
     assert left == owed
+
+
+def test_what_is_new_goes_before_what_waits_but_keeps_nothing_from_its_turn_for_ever() -> None:
+    clock = Clock()
+    queue = WorkQueue(0.5, clock)
+    for number in range(100):
+        queue.add(f"old-{number}")
+    clock.now += UNTOLD - 1.0
+    queue.add("new", -UNTOLD)
+    assert queue.take() == "new"
+    clock.now += 2.0  # what waits for longer than that has its turn, however many are new
+    for number in range(1000):
+        queue.add(f"newer-{number}", -UNTOLD)
+    assert {queue.take() for _ in range(100)} == {f"old-{number}" for number in range(100)}
+    assert queue.take() in {f"newer-{number}" for number in range(1000)}
+
+
+@pytest.mark.parametrize("jobs", [0, 1, 100, 1_000, 10_000])
+def test_figures_of_however_many_jobs_are_so_many_writes_a_second_at_most(jobs: int) -> None:
+    pause = between_figures(jobs)
+    assert pause >= FIGURES
+    assert jobs / pause <= FIGURES_A_SECOND
+    assert pause == FIGURES or jobs > FIGURES * FIGURES_A_SECOND
 
 
 def test_what_fails_waits_longer_each_time() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.owner import Owner
 from shadowprice.inputs.families import with_family
 from shadowprice.kubernetes.conditions import Reason
-from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.connection import IN_FLIGHT, Connection
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import DEFINITION, FINALIZER, PLURAL
@@ -45,14 +46,21 @@ from shadowprice.service.views import JobView
 
 log = logging.getLogger("shadowprice.service")
 
-WORKERS: Final = 16
-"""Resources looked at at the same time."""
+WORKERS: Final = IN_FLIGHT
+"""Resources looked at at the same time: more would only wait for each other's requests."""
 
 AGAIN: Final = 1.0
 """Seconds before a resource that goes is looked at again, whatever is told meanwhile."""
 
 FIGURES: Final = 10.0
-"""Seconds between two writes of a status in which only figures changed."""
+"""Seconds between two writes of a status in which only figures changed, at least."""
+
+FIGURES_A_SECOND: Final = 10.0
+"""Such writes a second, of all resources together: a slot may change the figures of thousands."""
+
+UNTOLD: Final = 30.0
+"""Seconds that a resource whose status tells nothing yet goes before others: as if it had been due
+that long. What begins with a slot would have it wait for longer than people do."""
 
 RETRY: Final = 5.0
 """Seconds before an API server without the definition is asked again."""
@@ -161,8 +169,9 @@ class Controller:
     # ---------------------------------------------------------------- what is named
 
     def _changed(self, key: str, old: Resource | None, new: Resource | None) -> None:
-        del old, new
-        self._queue.add(key)
+        del old
+        untold = new is not None and not new.status
+        self._queue.add(key, -UNTOLD if untold else None)
 
     def _namespace_changed(self, name: str) -> None:
         for key in self._resources.items:
@@ -412,10 +421,13 @@ class Controller:
             resource, found, tenant=tenant, epoch=self._epoch, now=now, edited=edited
         )
         if differs(resource, status):
-            since = time.monotonic() - self._told.get(resource.owner.uid, -FIGURES)
-            if since < FIGURES and not turns(resource, status):
-                self._queue.add(key, FIGURES - since)
-                return
+            if not turns(resource, status):
+                pause = between_figures(len(self._driver.published.jobs))
+                last = self._told.get(resource.owner.uid)
+                since = math.inf if last is None else time.monotonic() - last
+                if since < pause:
+                    self._queue.add(key, pause - since)
+                    return
             path = f"{resource.path}/status"
             await self._write(key, "status", path, patch_of(resource, status))
             self._told[resource.owner.uid] = time.monotonic()
@@ -442,6 +454,17 @@ class Controller:
             self._resources.items[key] = found
         self.fault(f"{step} done", key)
         return found
+
+
+def between_figures(jobs: int) -> float:
+    """Return the seconds between two writes of a status in which only figures changed.
+
+    Parameters
+    ----------
+    jobs : int
+        How many are open: each may have figures that change.
+    """
+    return max(FIGURES, jobs / FIGURES_A_SECOND)
 
 
 def _key(owner: Owner) -> str:
