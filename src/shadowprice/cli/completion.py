@@ -28,12 +28,19 @@ def complete_policy(incomplete: str) -> list[str]:
 
 
 def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return parameters, or the values of one, of the policies that the line names so far."""
+    """Return parameters, or the values of one, of the policies that the line names so far.
+
+    ``oasis.`` in front asks for those of one policy, as `compare` takes them.
+    """
     from shadowprice.policies.registry import policies, policy_info
 
     named = str(ctx.params.get("policy") or "").split(",")
     chosen = [name.split("?")[0] for name in named]
     chosen = [name for name in chosen if name in policies()] or list(policies())
+    owner, dot, rest = incomplete.partition(".")
+    prefix = ""
+    if dot and owner in policies():
+        chosen, prefix, incomplete = [owner], f"{owner}.", rest
     key, equals, _ = incomplete.partition("=")
     offered: dict[str, None] = {}
     for name in chosen:
@@ -44,7 +51,7 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
             elif label == key:
                 values = _choices(info.annotation)
                 offered |= dict.fromkeys(f"{key}={value}" for value in values)
-    return _starting(offered, incomplete)
+    return [prefix + found for found in _starting(offered, incomplete)]
 
 
 def _choices(annotation: object) -> list[str]:

@@ -58,6 +58,11 @@ def test_a_shell_is_offered_what_tests_see(tmp_path: Path) -> None:
     [
         ("shadowprice simulate -p oa", ["oasis"]),
         ("shadowprice compare -p fifo,ro", ["fifo,rolling"]),
+        (
+            "shadowprice compare -p oasis,fifo -s oasis.price",
+            ["oasis.prices=", "oasis.price_scale="],
+        ),
+        ("shadowprice compare -p oasis,fifo -s oasis.prices=of", ["oasis.prices=offline"]),
         ("shadowprice simulate -p oasis --set low", ["lower="]),
         (
             "shadowprice simulate -p oasis --set lower=",
