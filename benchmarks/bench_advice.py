@@ -5,7 +5,7 @@ takes beyond visiting the same moments without asking anything. "Together" is al
 many takes, the runs included, as `simulate --advice` works it out: one repeated run for all where
 refused jobs leave no trace, else one each that knows of those before it.
 
-    python benchmarks/bench_advice.py [JOBS]
+    python benchmarks/bench_advice.py [JOBS [ONE_BY_ONE [TOGETHER]]]
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("elasticflow", {}),
 )
 MOST = 12
-"""Refused jobs looked at one by one, spread evenly."""
+"""Refused jobs looked at one by one, spread evenly, unless other counts are given."""
 TOGETHER = 100
 """And at once."""
 
 
-def measure(name: str, settings: Mapping[str, Any], jobs: int) -> None:
+def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_once: int) -> None:
     """Print the median and the worst of what advice on a job costs."""
     slots = 100
     options = GeneratorOptions(preset="calibrated", jobs=jobs, slots=slots)
@@ -54,7 +54,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int) -> None:
         at for at, job in enumerate(scenario.jobs) if engine.jobs[job.name].refusal is not None
     ]
     asked, repeated = [], []
-    for position in refused[:: max(1, len(refused) // MOST)][:MOST]:
+    for position in refused[:: max(1, len(refused) // most)][:most]:
         entry = workload.to_record(position)
         job = scenario.jobs[position]
         arrivals = [int(value.split()[0]) for value in later(job, slots - 1).values]
@@ -77,7 +77,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int) -> None:
     if not asked:
         print(f"{label:22} refused none of {jobs}")
         return
-    chosen = refused[:: max(1, len(refused) // TOGETHER)][:TOGETHER]
+    chosen = refused[:: max(1, len(refused) // at_once)][:at_once]
     parts = [chosen] if repeats_once(policy) else [[position] for position in chosen]
     known = Known(scenario)
     took = []
@@ -100,9 +100,11 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int) -> None:
 
 
 def main() -> None:
-    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    given = [int(word) for word in sys.argv[1:4]]
+    jobs, most, at_once = given + [300, MOST, TOGETHER][len(given) :]
+    print(f"{most} of the refused jobs one by one, {at_once} together")
     for name, settings in SETTINGS:
-        measure(name, settings, jobs)
+        measure(name, settings, jobs, most, at_once)
 
 
 if __name__ == "__main__":
