@@ -182,6 +182,16 @@ def _worth_its_price(way: Way, step: int, found: Admission) -> int:
     return bisect_right(way.values, enough) + 1
 
 
+def _as_much_work(way: Way, work: float) -> int:
+    """Return the step that leaves a job about a part of its work; 0 for no guess.
+
+    Fewer minibatches are the same work as fewer epochs, with which it was admitted.
+    """
+    if way.key != ("minibatches",) or not work:
+        return 0
+    return 1 + sum(bool(value > work * int(way.before)) for value in way.values)
+
+
 def _where_it_pays(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
     """Return the step at which a job would be worth what it pays; 0 where nothing tells.
 
@@ -301,9 +311,7 @@ class _Advisor:
             if in_vain and way.name == "size" and way.key[-1] != BANDWIDTH:
                 self._outcomes.append(_Outcome(way, Nothing(1), "asked"))
                 continue
-            start = 0
-            if way.key == ("minibatches",) and work:
-                start = sum(value > work * int(way.before) for value in way.values) + 1
+            start = _as_much_work(way, work)
             asked = self._ask_about(way, moment, self._in_force, start)
             if way.key == ("epochs",) and isinstance(asked, Found):
                 work = way.values[asked.step - 1] / int(way.before)
@@ -405,6 +413,7 @@ class _Advisor:
         end = self._scenario.until
         if end is None:
             end = self._job.arrival + self._scenario.cluster.horizon
+        work = 0.0
         for way in (*self._ways(end), self._later):
 
             def fate(step: int, way: Way = way) -> Admission | None:
@@ -415,11 +424,14 @@ class _Advisor:
                 return self._rerun.ask(job)
 
             try:
-                found = smallest(fate, len(way.values), evenly=EVENLY // 4)
+                start = _as_much_work(way, work)
+                found = smallest(fate, len(way.values), start, evenly=EVENLY // 4)
             except _TooDearError:
                 self._left_out.append(way.label)
-            else:
-                self._outcomes.append(_Outcome(way, found, "run"))
+                continue
+            self._outcomes.append(_Outcome(way, found, "run"))
+            if way.key == ("epochs",) and isinstance(found, Found):
+                work = way.values[found.step - 1] / int(way.before)
         self._held = (
             "the rest of its entry and all other jobs; everything was run again with each change"
         )
