@@ -91,10 +91,13 @@ def number(text: str) -> int | float | str:
 def took_in(engine: Engine, name: str) -> bool:
     """Whether a job was taken in: planned, placed or, by those who promise nothing, queued.
 
-    One that ran for a while and was given up, with no server lost, was not.
+    One that ran for a while and was given up, with no server lost, was not; but a bag of tasks that
+    was, and misses its deadline as it may, was taken in with that risk.
     """
     record = engine.jobs[name]
-    if record.status in (Status.REFUSED, Status.DROPPED):
+    if record.status is Status.REFUSED:
+        return False
+    if record.status is Status.DROPPED and record.job.bag is None:
         return False
     final = engine.capabilities.answers_at_once
     return final or record.plans > 0 or record.started is not None
