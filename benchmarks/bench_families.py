@@ -1,6 +1,6 @@
 """The six families of the papers' testbed: what they learn, resized against fixed, over seeds.
 
-python -m benchmarks.bench_families                       # the table; ten minutes or more
+python -m benchmarks.bench_families                       # the table; half an hour
 python -m benchmarks.bench_families --only resnet50 --seeds 1
 python -m benchmarks.bench_families --figure learnt.png   # the losses of the first seed, too
 
@@ -13,71 +13,16 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import re
-import runpy
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 if not all(importlib.util.find_spec(one) for one in ("torch", "fsspec", "torchvision")):
     print("needs torch, fsspec and torchvision: pip install 'shadowprice[train,examples]'")
     sys.exit(0)
 
-from tests.train.servers import generations
-
-from shadowprice.jobs import STOPPED
-
-EXAMPLE = Path(__file__).parents[1] / "examples" / "training" / "families.py"
-FAMILIES = ("alexnet", "vgg11", "inception-bn", "resnet50", "resnet101", "resnet152")
-STEPS = 20
-"""Mini-batches of an epoch."""
-
-FIXED = ((1, 1),)
-RESIZED = ((1, 1), (2, 2), (1, 2))
-"""Workers and servers of each generation; each does an equal part of the work."""
-
-WAYS = {
-    "fixed": (FIXED, ()),
-    "resized": (RESIZED, ()),
-    "fixed, in step": (FIXED, ("--in-step",)),
-    "resized, in step": (RESIZED, ("--in-step",)),
-}
-
-
-def learn(words: Sequence[str]) -> None:
-    """Be one process of a job."""
-    sys.argv = [str(EXAMPLE), *words]
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-
-
-def run(
-    folder: Path, family: str, way: str, seed: int, epochs: int, divide: int = 8
-) -> tuple[list[float], float]:
-    """Train through generations; return the loss of every mini-batch, and what is told right."""
-    folder.mkdir(parents=True)
-    plans, more = WAYS[way]
-    reported, losses = folder / "progress.json", folder / "losses"
-    words = ["--family", family, "--divide", str(divide), "--epochs", str(epochs)]
-    words += ["--seed", str(seed), "--data", str(folder / "images"), "--losses", str(losses), *more]
-    for number, (workers, ps) in enumerate(plans, start=1):
-        begun = generations.Generation(folder, learn, workers, ps, number, words=words)
-        if number == len(plans):
-            assert set(begun.ended().values()) == {0}, begun.said()
-            break
-        until = epochs * STEPS * number / len(plans)
-        begun.until(
-            lambda until=until: (
-                reported.exists() and json.loads(reported.read_text())["minibatches"] >= until
-            )
-        )
-        ended = set(begun.stop().values())
-        assert ended == {STOPPED}, f"not resized: it was over, or failed: {ended} {begun.said()}"
-    curve = dict(json.loads(line) for line in losses.read_text().splitlines())
-    said = re.search(r"(\d+)% of \d+ new images right", (folder / "worker-0.log").read_text())
-    assert said, begun.said()
-    return [curve[number] for number in sorted(curve)], int(said[1]) / 100
+from tests.train.servers.families import EPOCHS, FAMILIES, RESIZED, STEPS, WAYS, run
 
 
 def draw(curves: dict[tuple[str, str], list[float]], path: str) -> None:
@@ -105,6 +50,8 @@ def draw(curves: dict[tuple[str, str], list[float]], path: str) -> None:
                 zorder=0,
             )
         axes.set(title=family, ylim=(0.0, None))
+    for axes in figure.axes[len(families) :]:
+        axes.set_visible(False)
     figure.axes[0].legend(fontsize=8)
     figure.supxlabel("mini-batches (grey: resized)", fontsize=10)
     figure.supylabel("loss, mean of an epoch", fontsize=10)
@@ -118,7 +65,7 @@ def main() -> None:
     parser.add_argument("--only", choices=FAMILIES, nargs="*", default=FAMILIES)
     parser.add_argument("--ways", choices=WAYS, nargs="*", default=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--figure", help="where the losses of the first seed are drawn")
     parser.add_argument("--keep", type=Path, help="a file of what was found, added to and read")
     chosen = parser.parse_args()

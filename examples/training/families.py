@@ -1,7 +1,7 @@
 """The six families of the papers' testbed on 200 generated images, with parameter servers.
 
     python families.py --family resnet50          # train, here or under a scheduler
-    python families.py --family resnet50 --divide 8 --epochs 12   # thinner: seconds on a processor
+    python families.py --family resnet50 --divide 8 --epochs 16   # thinner: seconds on a processor
     python families.py --measure                  # a few steps of each: gradient, seconds, memory
 
 Images are noise over a colour and stripes that tell their class, so that there is something to
@@ -70,7 +70,12 @@ def family(name: str, divide: int = 1) -> torch.nn.Module:
 
 
 def thinned(model: torch.nn.Module, divide: int) -> torch.nn.Module:
-    """Return a model of the same layers with fewer channels; images and classes stay."""
+    """Return a model of the same layers with fewer channels; images and classes stay.
+
+    Layers draw their weights as they do by themselves; without batch normalisation by He's law, as
+    torchvision draws those of VGG, for a thin network hardly begins to learn otherwise.
+    """
+    normalised = any(isinstance(one, torch.nn.BatchNorm2d) for one in model.modules())
 
     def narrow(wide: int) -> int:
         return wide if wide in {COLOURS, CLASSES} else wide // divide
@@ -88,6 +93,11 @@ def thinned(model: torch.nn.Module, divide: int) -> torch.nn.Module:
             new = torch.nn.Linear(narrow(one.in_features), narrow(one.out_features))
         else:
             continue
+        if not normalised:
+            mode = "fan_out" if isinstance(new, torch.nn.Conv2d) else "fan_in"
+            torch.nn.init.kaiming_normal_(new.weight, mode=mode, nonlinearity="relu")
+            if new.bias is not None:
+                torch.nn.init.zeros_(new.bias)
         holder, _, own = name.rpartition(".")
         setattr(model.get_submodule(holder), own, new)
     return model

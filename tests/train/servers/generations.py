@@ -17,8 +17,14 @@ from typing import Any
 PATIENCE = 240.0
 """Seconds that anything may take on a busy machine."""
 
+Process = multiprocessing.context.ForkServerProcess
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.train.servers.scripts"])
+
+
+def preload(*modules: str) -> None:
+    """Let processes be forked from one that has loaded these, too; before the first of them."""
+    _context.set_forkserver_preload(["tests.train.servers.scripts", *modules])
 
 
 def _free_port() -> int:

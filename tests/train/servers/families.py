@@ -1,0 +1,93 @@
+"""Runs of the families' example in real processes, left alone or resized."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from shadowprice.jobs import STOPPED
+from tests.train.servers import generations
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "training" / "families.py"
+FAMILIES = ("alexnet", "vgg11", "inception-bn", "resnet50", "resnet101", "resnet152")
+EPOCHS = 16
+STEPS = 20
+"""Mini-batches of an epoch."""
+
+FIXED = ((1, 1),)
+RESIZED = ((1, 1), (2, 2), (1, 2))
+"""Workers and servers of each generation; each does an equal part of the work."""
+
+WAYS = {
+    "fixed": (FIXED, ()),
+    "resized": (RESIZED, ()),
+    "fixed, in step": (FIXED, ("--in-step",)),
+    "resized, in step": (RESIZED, ("--in-step",)),
+}
+
+# What processes are forked from loads the models, once.
+_example = runpy.run_path(str(EXAMPLE))
+_example["models"]()
+generations.preload(__name__)
+
+
+def learn(words: Sequence[str]) -> None:
+    """Be one process of a job."""
+    sys.argv = [str(EXAMPLE), *words]
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+
+def run(
+    folder: Path, family: str, way: str, seed: int, epochs: int = EPOCHS, divide: int = 8
+) -> tuple[list[float], float]:
+    """Train through generations.
+
+    Parameters
+    ----------
+    folder : Path
+        A new one, of the job.
+    family, way : str
+        One of `FAMILIES`, and of `WAYS`.
+    seed, epochs, divide : int
+        What the example is told.
+
+    Returns
+    -------
+    list of float, float
+        The loss of every mini-batch, and the share of new images that is told right.
+    """
+    folder.mkdir(parents=True)
+    plans, more = WAYS[way]
+    losses = folder / "losses"
+    words = ["--family", family, "--divide", str(divide), "--epochs", str(epochs)]
+    words += ["--seed", str(seed), "--data", str(folder / "images"), "--losses", str(losses), *more]
+    for number, (workers, ps) in enumerate(plans, start=1):
+        begun = generations.Generation(folder, learn, workers, ps, number, words=words)
+        if number == len(plans):
+            assert set(begun.ended().values()) == {0}, begun.said()
+            break
+        until = epochs * STEPS * number / len(plans)
+        begun.until(lambda until=until: _counted(losses) >= until)
+        begun.until(lambda begun=begun: all(_listens(one) for one in begun.processes.values()))
+        ended = set(begun.stop().values())
+        assert ended == {STOPPED}, f"not resized: it was over, or failed: {ended} {begun.said()}"
+    curve = dict(json.loads(line) for line in losses.read_text().splitlines())
+    said = re.search(r"(\d+)% of \d+ new images right", (folder / "worker-0.log").read_text())
+    assert said, begun.said()
+    return [curve[number] for number in sorted(curve)], int(said[1]) / 100
+
+
+def _counted(losses: Path) -> int:
+    """Return how many mini-batches count, from the losses that are written."""
+    return losses.read_text().count("\n") if losses.exists() else 0
+
+
+def _listens(process: generations.Process) -> bool:
+    """Whether a process takes SIGTERM itself: one that only begins would end by it, and unsaved."""
+    found = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+    return bool(found and int(found[1], 16) >> (signal.SIGTERM - 1) & 1)
