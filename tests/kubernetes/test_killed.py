@@ -237,12 +237,15 @@ def test_a_service_killed_before_any_step_of_a_change_loses_and_doubles_nothing(
     service.start()
     try:
         steps = change(user, service, name, group)
+        chosen = "labelSelector=shadowprice.io/service%3Dshadowprice"  # others' are not forgotten
         for kind in ("pods", "secrets", "services"):
-            path = f"/api/v1/namespaces/default/{kind}?labelSelector=shadowprice.io/service"
+            path = f"/api/v1/namespaces/default/{kind}?{chosen}"
             eventually(lambda path=path: testbed.ask("GET", path)["items"] == [], kind)  # type: ignore[misc]
-        records = "/api/v1/namespaces/default/configmaps?labelSelector=shadowprice.io/open=true"
-        for item in testbed.ask("GET", records)["items"]:
-            assert json.loads(item["data"]["generations"]) == {}, item
+        records = testbed.ask("GET", f"/api/v1/namespaces/default/configmaps?{chosen}")["items"]
+        own = [item["data"] for item in records if f"-{name}." in item["data"]["job"]]
+        assert len(own) == 2
+        for data in own:
+            assert json.loads(data["generations"]) == {}, data
     finally:
         service.end()
     kinds = Counter(step.partition("|")[0] for step in set(steps))
