@@ -80,6 +80,12 @@ def test_advice_admits_when_the_file_is_changed_and_run_again(
     hold(case_of(policy, settings, seed))
 
 
+@pytest.mark.parametrize("seed", [1066, 1107])
+def test_what_is_said_to_be_in_vain_is_so_when_it_moves_the_constants(seed: int) -> None:
+    """Refused with the least of everything at the prices of the run, admitted with less of one."""
+    hold(case_of("oasis", {"prices": "offline"}, seed))
+
+
 TOGETHER: list[tuple[str, Mapping[str, Any]]] = [
     ("oasis", {"prices": "offline"}),
     ("oasis", {"prices": "given", "worker": {"L": 0.001, "U": {"gpu": 50}}, "split": "half"}),

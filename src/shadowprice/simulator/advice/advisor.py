@@ -308,11 +308,9 @@ class _Advisor:
         in_vain = self._smaller_in_vain(ways, moment)
         work = 0.0  # part of the work with which it was admitted
         for way in ways:
-            if in_vain and way.name == "size" and way.key[-1] != BANDWIDTH:
-                self._outcomes.append(_Outcome(way, Nothing(1), "asked"))
-                continue
+            vain = in_vain and way.name == "size" and way.key[-1] != BANDWIDTH
             start = _as_much_work(way, work)
-            asked = self._ask_about(way, moment, self._in_force, start)
+            asked = self._ask_about(way, moment, self._in_force, start, vain=vain)
             if way.key == ("epochs",) and isinstance(asked, Found):
                 work = way.values[asked.step - 1] / int(way.before)
         return True
@@ -323,14 +321,22 @@ class _Advisor:
         return least is None or moment.ask(least) is None
 
     def _ask_about(
-        self, way: Way, moment: Moment, in_force: str | None, start: int
+        self, way: Way, moment: Moment, in_force: str | None, start: int, *, vain: bool
     ) -> Found[Admission] | Nothing:
+        """Ask about a way; in ``vain``, it is known, at the prices of that moment.
+
+        Where the change moves the policy's parameters, that says nothing yet: it is run all the
+        same.
+        """
+
         def answer(step: int) -> Admission | None:
             job = self._variants.job(way, step)
             return None if job is None else moment.ask(job)
 
         guess = partial(_worth_its_price, way) if way.name == "value" else None
-        asked = smallest(answer, len(way.values), start, guess=guess)
+        asked: Found[Admission] | Nothing = Nothing(1)
+        if not vain:
+            asked = smallest(answer, len(way.values), start, guess=guess)
         if in_force is None:
             self._keep(way, asked, None)
         else:
