@@ -28,7 +28,9 @@ def slow_but_last(task: tuple[str, int]) -> str:
     Path(folder, f"copy-{attempt.copy}").write_text(str(os.getpid()))
     if attempt.copy != fast:
         child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
-        Path(folder, f"child-{attempt.copy}").write_text(str(child.pid))
+        written = Path(folder, f"writing-{attempt.copy}")
+        written.write_text(str(child.pid))
+        written.rename(Path(folder, f"child-{attempt.copy}"))  # there with what it says, or not
         time.sleep(600)
     while len(list(Path(folder).glob("child-*"))) < fast:  # all others are at it
         time.sleep(0.01)

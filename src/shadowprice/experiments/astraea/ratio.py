@@ -97,10 +97,19 @@ def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
     return float(-found.fun)
 
 
-def offline(cluster: Cluster, jobs: Sequence[Job]) -> Optimum:
+def offline(cluster: Cluster, jobs: Sequence[Job], *, time_limit: float = TIME_LIMIT) -> Optimum:
     """Return the offline optimum of (3), placements relaxed to the totals of the cluster.
 
     An upper bound of the optimum, so that ratios to it are lower bounds of the performance ratio.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    jobs : sequence of Job
+        All that arrive.
+    time_limit : float
+        Seconds after which the best found so far is taken, not proved.
     """
     tenancy = tenancy_of(cluster)
     gangs = []
@@ -117,7 +126,7 @@ def offline(cluster: Cluster, jobs: Sequence[Job]) -> Optimum:
         releases=[job.arrival - first for job in jobs],
         worth=lambda at, end: utility_value(jobs[at].utility, first + end - 1 - jobs[at].arrival),
     )
-    return batch.solve(placed=False, time_limit=TIME_LIMIT, gap=1e-3)
+    return batch.solve(placed=False, time_limit=time_limit, gap=1e-3)
 
 
 def _rows(
