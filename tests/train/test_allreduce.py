@@ -226,7 +226,7 @@ def test_a_change_is_measured_and_told(job: Make) -> None:
     moved = job(words=("--epochs", "40", "--pace", "0.02"))
     resized(moved, [(2, "told")])
     generation = moved.start(1)
-    wait_for(moved, done(moved) + 8)
+    wait_for(moved, done(moved) + 30)  # it went on after what was told last
     told = json.loads((moved.folder / "progress.json").read_bytes())["metrics"]
     generation.signal(signal.SIGTERM)
     generation.wait()
