@@ -56,26 +56,11 @@ def check_file(path: Path, ours: Callable[[str], bool]) -> None:
     if not folder.is_dir():
         message = f"the folder {folder} does not exist"
         raise InputError(Fault(str(path), message, "make it first"))
-    check_writable(folder, str(path))
+    _check_writable(folder, str(path))
 
 
-def check_writable(folder: Path, place: str) -> None:
-    """Refuse a folder that takes no new file, by making one that is never seen.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder; where it does not exist, the nearest above it that does.
-    place : str
-        What errors call it.
-
-    Raises
-    ------
-    InputError
-        If it takes none.
-    """
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+def _check_writable(folder: Path, place: str) -> None:
+    """Refuse a folder that takes no new file, by making one that is never seen."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

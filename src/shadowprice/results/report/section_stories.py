@@ -24,10 +24,13 @@ MOST_STORIES: Final = 6000
 """Most stories of a page, whatever their size: a list that nobody reads to its end."""
 
 PLACES: Final = ("job", "server", "workers", "ps", "slot", "slots")
+"""Columns of placements: position of the job, then what stood where, from when, for how long."""
+
 _KEYS: Final = ("at", "server", "workers", "ps")
+"""Columns that tell what ran apart, slots aside."""
+
 _PIECE: Final = 200_000
 """Rows of what ran that are joined at once."""
-"""Columns of placements: position of the job, then what stood where, from when, for how long."""
 
 Places = dict[str, NDArray[np.int64]]
 
