@@ -19,8 +19,7 @@ import tempfile
 from pathlib import Path
 
 if not all(importlib.util.find_spec(one) for one in ("torch", "fsspec", "torchvision")):
-    print("needs torch, fsspec and torchvision: pip install 'shadowprice[train,examples]'")
-    sys.exit(0)
+    sys.exit("needs torch, fsspec and torchvision: pip install 'shadowprice[train,examples]'")
 
 from tests.train.servers.families import EPOCHS, FAMILIES, RESIZED, STEPS, WAYS, run
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 if not all(importlib.util.find_spec(one) for one in ("torch", "fsspec", "sklearn")):
-    print("needs torch, fsspec and scikit-learn: pip install 'shadowprice[train,examples]'")
-    sys.exit(0)
+    sys.exit("needs torch, fsspec and scikit-learn: pip install 'shadowprice[train,examples]'")
 
 import numpy as np
 import torch
