@@ -90,6 +90,18 @@ def unpicklable(_task: Any) -> Any:
     return lambda: None
 
 
+def late(task: tuple[str, int]) -> int:
+    """Do not end in the first copy of one task, and at once in every other."""
+    folder, stuck = task
+    attempt = bag.current()
+    if (attempt.task, attempt.copy) == (stuck, 0):
+        Path(folder, "stuck").touch()
+        time.sleep(600)
+    while not Path(folder, "stuck").exists():  # it runs: no other is the first to end
+        time.sleep(0.01)
+    return attempt.copy
+
+
 def waits(folder: str) -> None:
     Path(folder, f"{bag.current().task}.pid").write_text(str(os.getpid()))
     time.sleep(600)

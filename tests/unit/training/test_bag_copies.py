@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +15,9 @@ from shadowprice.cloning.api import CloningProblem, Pareto, TaskGroup, solve
 from shadowprice.core.errors import InputError
 from shadowprice.training import bag
 from shadowprice.training.bag.rehearsal import Wait, wait
+from tests import bag_functions
 
+ROOT = Path(__file__).parents[3]
 LAW = Pareto.of_mean(1.8, 0.9)
 LEVEL = 0.999
 """How seldom a right tail is refused, over all seeds; Dvoretzky, Kiefer, Wolfowitz and Massart."""
@@ -88,24 +93,37 @@ def test_the_measured_tail_is_the_predicted_one() -> None:
     assert _below(sample, LAW.survival(sample)) > 1.0
 
 
-def test_idle_processes_copy_what_is_late() -> None:
-    # One task is drawn to last ten times as long as the law lets expect; others are quick.
+def test_idle_processes_copy_what_is_late(tmp_path: Path) -> None:
+    # The first copy of one task never ends: without another one the bag would not either.
     law = Pareto.of_mean(1.6, 0.3)
-    seed = next(
-        seed
-        for seed in range(10_000)
-        if _drawn(law, seed, 2, 0) > 4.0
-        and _drawn(law, seed, 2, 1) < 0.3
-        and all(_drawn(law, seed, task, 0) < 0.4 for task in (0, 1, 3))
-    )
-    with bag.Workers(wait, 3) as workers:
-        outcome = workers.run([Wait(law, seed)] * 4, law=law)
+    with bag.Workers(bag_functions.late, 3) as workers:
+        outcome = workers.run([(str(tmp_path), 2)] * 4, law=law)
     assert outcome.plan.by_saving
-    assert outcome.seconds < 3.0
-    assert [one.task for one in outcome.tries if one.ending is bag.Ending.CANCELLED].count(2) >= 1
+    assert outcome.values[2] > 0
+    first = next(one for one in outcome.tries if (one.task, one.copy) == (2, 0))
+    assert first.ending is bag.Ending.CANCELLED
     # Nothing is copied while a task waits.
     last_begin = max(one.started for one in outcome.tries if one.copy == 0)
     assert all(one.started >= last_begin for one in outcome.tries if one.copy > 0)
+
+
+def test_what_decides_on_copies_is_compiled_before_a_task_begins() -> None:
+    # In a process in which nothing else has compiled it. Seconds of a compiler would be a late
+    # task's own, for nobody looks meanwhile.
+    program = (
+        "from shadowprice.cloning.api import Pareto\n"
+        "from shadowprice.kernels.cloning.saving import assess\n"
+        "from shadowprice.training import bag\n"
+        "from tests.bag_functions import square\n"
+        "told = []\n"
+        "with bag.Workers(square, 2) as workers:\n"
+        " workers.run(range(3), law=Pareto.of_mean(1.6, 0.3),"
+        " progress=lambda now: told.append((now.done, len(assess.signatures))))\n"
+        "print(told[0])\n"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["(0,", "1)"], done.stderr
 
 
 def _drawn(law: Pareto, seed: int, task: int, copy: int) -> float:

@@ -93,6 +93,8 @@ class Run:
             from shadowprice.training.bag.planning import laws_of  # noqa: PLC0415
 
             self._savings = Savings(laws_of(law, len(left)) or ())
+            # What decides is compiled at its first call, seconds that no task is to wait for.
+            self._savings.best(0.0, (), ())
 
     def finish(self) -> Outcome:
         """Run until every task is done or given up; nothing runs afterwards."""
