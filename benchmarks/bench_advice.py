@@ -1,9 +1,11 @@
 """What working out advice on a refused job costs: the questions, and repeating the run.
 
 Workloads are drawn by `traces.generator` on its cluster. CPU time: the questions are what `advise`
-takes beyond visiting the same moments without asking anything. "Together" is all that advice on
-many takes, the runs included, as `simulate --advice` works it out: one repeated run for all where
-refused jobs leave no trace, else one each that knows of those before it.
+takes beyond visiting the same moments without asking anything. Where the first word need not be
+the last (`rolling`), every change is run until its fate is known, and there is one figure: all that
+advice takes. "Together" is all that advice on many takes, the runs included, as `simulate --advice`
+works it out: one repeated run for all where refused jobs leave no trace, else one each that knows
+of those before it.
 
     python benchmarks/bench_advice.py [JOBS [ONE_BY_ONE [TOGETHER]]]
 """
@@ -33,6 +35,7 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("pdors", {"prices": "offline"}),
     ("rrh", {}),
     ("elasticflow", {}),
+    ("rolling", {}),
 )
 MOST = 12
 """Refused jobs looked at one by one, spread evenly, unless other counts are given."""
@@ -53,6 +56,8 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
     refused = [
         at for at, job in enumerate(scenario.jobs) if engine.jobs[job.name].refusal is not None
     ]
+    can = policy.capabilities
+    asks = can.quotes and can.answers_at_once
     asked, repeated = [], []
     for position in refused[:: max(1, len(refused) // most)][:most]:
         entry = workload.to_record(position)
@@ -62,6 +67,9 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
         began = time.process_time()
         counsel = advise(scenario, name, settings, position, entry, most_arrivals=2000)
         whole = time.process_time() - began
+        if not asks:
+            asked.append(1000 * whole)
+            continue
 
         # The same moments; a later arrival that is admitted ends the walk.
         delayed = [one for one in counsel.advice if one.key == "arrival"]
@@ -86,17 +94,16 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
         began = time.process_time()
         advise_together(scenario, name, settings, entries, most_arrivals=2000, known=known)
         took.append(1000 * (time.process_time() - began) / len(part))
-    each = f"{statistics.mean(took):.1f} ms a job"
+    mean = f"{statistics.mean(took):.1f} ms a job"
     if len(took) > 1:
-        each += f" (median {statistics.median(took):.1f}, worst {max(took):.1f})"
-    together = f"; {len(chosen)} together {each}"
-    print(
-        f"{label:22} refused {len(refused):4} of {jobs}: questions "
-        f"{statistics.median(asked):6.1f} ms a job (worst {max(asked):6.1f}), repeating the run "
-        f"{statistics.median(repeated):6.1f} ms (worst {max(repeated):6.1f})"
-        f"{together}",
-        flush=True,
-    )
+        mean += f" (median {statistics.median(took):.1f}, worst {max(took):.1f})"
+    together = f"; {len(chosen)} together {mean}"
+    kind = "questions" if asks else "all of it"
+    each = f"{kind} {statistics.median(asked):6.1f} ms a job (worst {max(asked):6.1f})"
+    if repeated:
+        median, worst = statistics.median(repeated), max(repeated)
+        each += f", repeating the run {median:6.1f} ms (worst {worst:6.1f})"
+    print(f"{label:22} refused {len(refused):4} of {jobs}: {each}{together}", flush=True)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,15 @@ class BagExecution:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._attempts: dict[str, _Attempt] = {}
+
+    def copy(self) -> BagExecution:
+        """Return the same copies of tasks at work, to run on their own from now on."""
+        twin = BagExecution(self.seed)
+        twin._attempts = {
+            name: replace(attempt, alive=attempt.alive.copy())
+            for name, attempt in self._attempts.items()
+        }
+        return twin
 
     def run(self, job: Job, order: Run, slot: int) -> tuple[int, ...]:
         """Run a bag through one slot.

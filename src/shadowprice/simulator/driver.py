@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, Protocol, cast
@@ -25,6 +26,7 @@ from shadowprice.core.policy import Capabilities, Policy, QuotingPolicy, View
 from shadowprice.core.quote import Quote
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
+from shadowprice.engine.snapshot import clone
 from shadowprice.kernels.stopwatch import working_time
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
@@ -92,64 +94,148 @@ class Simulation:
         Engine
             The engine in its final state, without the jobs that an observer keeps.
         """
-        policy = _Timed(self.policy, observers) if observers else self.policy
-        tell = progress or _tell_nobody
+        course = Course(self, observers, progress)
+        course.run()
+        return course.engine
+
+
+class Course:
+    """A simulation on its way: it may pause before a slot, and go on from there in several ways.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What is run.
+    observers : sequence of Observer
+        Who looks on.
+    progress : callable, optional
+        Called with (jobs arrived, jobs in all, slot) now and then.
+
+    Attributes
+    ----------
+    engine : Engine
+        The engine.
+    slot : int
+        The slot that comes next.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        observers: Sequence[Observer] = (),
+        progress: RunProgress | None = None,
+    ) -> None:
+        cluster, policy = simulation.cluster, simulation.policy
+        timed = _Timed(policy, observers) if observers else policy
         # An event that fails is the end of a simulation: nobody asks the policy again.
-        engine = Engine(self.cluster, policy, until=self.until, keeps_memory=False)
-        wakes, patience = self.policy.capabilities.wakes_every_slot, self._patience
+        self.engine = Engine(cluster, timed, until=simulation.until, keeps_memory=False)
+        self.slot = 0
+        self._until = simulation.until
+        self._wakes = policy.capabilities.wakes_every_slot
+        self._patience = policy.capabilities.patience or cluster.horizon
+        self._machines = Machines(
+            simulation.execution, simulation.seed, restart_first=cluster.restart_first
+        )
+        self._arrived = self._still = self._simulated = 0
+        self._resting = False
+        self._expect(simulation, observers, progress)
         for observer in observers:
-            observer.began(engine)
+            observer.began(self.engine)
+
+    def _expect(
+        self,
+        simulation: Simulation,
+        observers: Sequence[Observer],
+        progress: RunProgress | None,
+    ) -> None:
+        """Take note of what is to come from this slot on, and of who looks on."""
+        slot = self.slot
+        jobs, incidents = simulation.jobs, simulation.incidents
+        if slot:
+            jobs = [job for job in jobs if job.arrival >= slot]
+            incidents = [event for event in incidents if event.slot >= slot]
+        self._agenda = _agenda(jobs, incidents)
+        self._upcoming = next(self._agenda, None)
+        # Jobs of which word may come when they are long over.
+        self._awaited = {event.job for event in incidents if isinstance(event, JobCancelled)}
+        self._jobs = len(simulation.jobs)
+        self._observers = observers
+        self._tell = progress or _tell_nobody
+
+    def fork(self, simulation: Simulation, observers: Sequence[Observer] = ()) -> Course:
+        """Return a course that goes on from here by itself; this one stays where it is.
+
+        Parameters
+        ----------
+        simulation : Simulation
+            What is run from this slot on: its jobs and incidents. The rest is as it was.
+        observers : sequence of Observer
+            Who looks on from now on; decisions are not timed.
+        """
+        twin = copy(self)
+        twin.engine = clone(self.engine)
+        twin._machines = self._machines.copy()
+        twin._expect(simulation, observers, None)
+        return twin
+
+    def run(self, to: int | None = None) -> None:
+        """Go on up to before a slot, or to the end.
+
+        Parameters
+        ----------
+        to : int or None
+            A slot in which something is to come from who forks the course there: slots in which
+            nothing happens are passed over up to there only. None for the end.
+        """
+        engine, machines, observers = self.engine, self._machines, self._observers
         collectors = [observer for observer in observers if observer.collects]
-        awaited = self._awaited
-        agenda = _agenda(self.jobs, self.incidents)
-        machines = Machines(self.execution, self.seed, restart_first=self.cluster.restart_first)
-        arrived = slot = still = simulated = 0
-        upcoming = next(agenda, None)
-        while upcoming is not None or not machines.idle or (wakes and machines.waiting):
-            if machines.idle and upcoming is not None and not (wakes and machines.waiting):
-                slot = max(slot, upcoming[0])
-            if self.until is not None and slot >= self.until:
-                break
+        while self._go_to_next(to):
+            slot, upcoming = self.slot, self._upcoming
             while upcoming is not None and upcoming[0] <= slot:
-                still = 0
+                self._still = 0
                 for event in upcoming[1]:
                     if isinstance(event, JobsArrived):
-                        arrived += len(event.jobs)
+                        self._arrived += len(event.jobs)
                         machines.submit(event)
                     machines.obey(_send(engine, event, observers))
                     if isinstance(event, JobCancelled):
                         machines.withdraw(event.job)
-                upcoming = next(agenda, None)
-                tell(arrived, len(self.jobs), slot)
+                upcoming = self._upcoming = next(self._agenda, None)
+                self._tell(self._arrived, self._jobs, slot)
             machines.obey(_send(engine, SlotBegan(slot), observers))
             for observer in observers:
                 observer.slot_running(engine, slot)
             machines.obey(_send(engine, machines.run(slot), observers))
-            _hand_over(engine, awaited, collectors)
-            slot += 1
-            simulated += 1
-            if simulated % _TOLD_EVERY == 0:
-                tell(arrived, len(self.jobs), slot)
-            bounds.SIMULATED.check(simulated, "the run", "give --until, or make slots longer")
+            _hand_over(engine, self._awaited, collectors)
+            self.slot += 1
+            self._simulated += 1
+            if self._simulated % _TOLD_EVERY == 0:
+                self._tell(self._arrived, self._jobs, self.slot)
+            bounds.SIMULATED.check(self._simulated, "the run", "give --until, or make slots longer")
             # A policy may leave jobs queued for ever; a whole horizon of standstill, or as long as
             # the policy says, is the end, or skipped where something is left to come.
-            still = still + 1 if machines.idle else 0
-            if still > patience:
-                if upcoming is None:
-                    break
-                slot, still = max(slot, upcoming[0]), 0
-        for observer in observers:
-            observer.finished(engine)
-        return engine
+            self._still = self._still + 1 if machines.idle else 0
+            if self._still > self._patience:
+                self._resting, self._still = True, 0
+        if to is None:
+            for observer in observers:
+                observer.finished(engine)
 
-    @property
-    def _awaited(self) -> set[str]:
-        """Jobs of which word may come when they are long over."""
-        return {event.job for event in self.incidents if isinstance(event, JobCancelled)}
-
-    @property
-    def _patience(self) -> int:
-        return self.policy.capabilities.patience or self.cluster.horizon
+    def _go_to_next(self, to: int | None) -> bool:
+        """Pass over slots in which nothing happens; return whether there is one to go through."""
+        machines, upcoming = self._machines, self._upcoming
+        come = to if upcoming is None or (to is not None and to < upcoming[0]) else upcoming[0]
+        waiting = self._wakes and machines.waiting
+        if come is None and (self._resting or (machines.idle and not waiting)):
+            return False
+        if come is not None and (self._resting or (machines.idle and not waiting)):
+            self.slot = max(self.slot, come)
+        if self._until is not None and self.slot >= self._until:
+            return False
+        if to is not None and self.slot >= to:
+            return False
+        self._resting = False
+        return True
 
 
 def _tell_nobody(arrived: int, jobs: int, slot: int | None = None, /) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,17 @@ class Machines:
         # What a slot yields, in the order of what runs, and those whose next slot is another.
         self._gains: dict[str, int] = {}
         self._varying: dict[str, _Running] = {}
+
+    def copy(self) -> Machines:
+        """Return machines in the same state, to run on their own from now on."""
+        twin = copy(self)
+        twin._bags = self._bags.copy()
+        twin._open, twin._promised = self._open.copy(), self._promised.copy()
+        twin._running = {name: copy(running) for name, running in self._running.items()}
+        twin._gains = self._gains.copy()
+        # Who varies runs as well: the same one.
+        twin._varying = {name: twin._running[name] for name in self._varying}
+        return twin
 
     @property
     def idle(self) -> bool:

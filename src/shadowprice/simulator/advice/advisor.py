@@ -458,7 +458,7 @@ class _Advisor:
             )
 
     def _afford(self) -> None:
-        if self._rerun.arrivals + self._position >= self._most:
+        if self._rerun.arrivals + self._rerun.head >= self._most:
             raise _TooDearError
 
     def counsel(self) -> Counsel:

@@ -31,8 +31,9 @@ from shadowprice.engine.validation import never_fits
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.measures import Remembered, remembered
 from shadowprice.results.observer import Observer
+from shadowprice.simulator.advice.pauses import Pauses
 from shadowprice.simulator.advice.retracing import Known, Retracing, can_retrace
-from shadowprice.simulator.driver import Incident, Simulation
+from shadowprice.simulator.driver import Course, Incident, Simulation
 from shadowprice.simulator.scenario import Scenario, build_policy
 
 
@@ -271,6 +272,9 @@ class Rerun:
     ----------
     arrivals : int
         Jobs that arrived in all runs so far: what they cost.
+    head : int
+        Jobs that arrive in every run before the changed one does; 0 where they are gone through
+        once only.
     short : (float, float) or None
         What the job was worth at best when it was last refused for its price, and what it was to
         pay; None where it was admitted, or refused for another reason.
@@ -291,7 +295,15 @@ class Rerun:
         # The other jobs are the same each time: what constants take from them is worked out once.
         self._known = known or Known(scenario)
         self._others = Remembered(position, self._known.measures)
+        self._others_only: Pauses | None = None
+        job = scenario.jobs[position].name
+        self._cancellations = [
+            event
+            for event in scenario.incidents
+            if isinstance(event, JobCancelled) and event.job == job
+        ]
         self.arrivals = 0
+        self.head = position
         self.short: tuple[float, float] | None = None
 
     def policy(self, job: Job) -> Policy | None:
@@ -315,21 +327,56 @@ class Rerun:
         self.short = None
         if policy is None:
             policy = self.policy(job)
-        if policy is None:
-            return None
+        if policy is None or any(event.slot <= job.arrival for event in self._cancellations):
+            return None  # a file in which a job is cancelled before it arrives is refused
         scenario = self._with(job)
         if not scenario.incidents and isinstance(policy, PricedAdmission) and can_retrace(scenario):
             return self._retraced(scenario, policy)
         fate = _Fate(job.name, policy.capabilities, faults=bool(scenario.incidents))
+        simulation = _simulation(scenario, policy, scenario.jobs)
         try:
-            _simulation(scenario, policy, scenario.jobs).run([fate])
+            if policy.capabilities.foresees:
+                simulation.run([fate])
+            else:
+                self.head = 0
+                self._before(job.arrival, policy).fork(simulation, [fate]).run()
         except _Enough:
             pass
-        except ShadowpriceError:  # such as a cancellation before the arrival
+        except ShadowpriceError:
             return None
         self.arrivals += fate.arrivals
         self.short = fate.short
         return fate.admission
+
+    def _before(self, slot: int, policy: Policy) -> Course:
+        """Return the run paused before a slot in which the job comes, of which it is no part yet.
+
+        Parameters
+        ----------
+        slot : int
+            The slot: that of its arrival, or a later one.
+        policy : Policy
+            A policy that has decided nothing yet.
+        """
+        scenario, known = self._scenario, self._known
+        job = scenario.jobs[self._position]
+        if known.pauses is None:
+            as_it_was = _simulation(scenario, policy, scenario.jobs)
+            known.pauses = Pauses(as_it_was)
+        if slot == job.arrival:
+            return known.pauses.before(slot)
+        if self._others_only is None:
+            # What is said of the job alone comes only with it.
+            own = [
+                e for e in scenario.incidents if isinstance(e, JobCancelled) and e.job == job.name
+            ]
+            others = _simulation(
+                replace(scenario, incidents=[e for e in scenario.incidents if e not in own]),
+                policy,
+                [other for other in scenario.jobs if other is not job],
+            )
+            self._others_only = Pauses(others, known.pauses.before(job.arrival))
+        return self._others_only.before(slot)
 
     def _retraced(self, scenario: Scenario, policy: PricedAdmission) -> Admission | None:
         """Return what the changed job is promised, going through the arrivals alone."""

@@ -28,6 +28,7 @@ from shadowprice.engine.validation import EmptyClusterCheck
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.terms import Shortfall, Terms
+from shadowprice.simulator.advice.pauses import Pauses
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
 
@@ -73,10 +74,13 @@ class Known:
         Jobs that policies are asked about, with their positions, by slot, in file order.
     measures : dict
         What each of the jobs adds to the constants of prices (`Remembered`).
+    pauses : Pauses or None
+        The run as it was, paused before the arrivals of jobs, for a policy that foresees nothing.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self.measures: Measures = {}
+        self.pauses: Pauses | None = None
         self._check = EmptyClusterCheck(scenario.cluster)
         self.arriving: dict[int, list[Arrival]] = {}
         for position, job in enumerate(scenario.jobs):

@@ -1,0 +1,151 @@
+"""A run that goes on from a pause does what the same run does from its beginning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import JobCancelled
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy
+from shadowprice.core.specs import JobSpec
+from shadowprice.engine import Engine
+from shadowprice.simulator.advice.moments import Rerun
+from shadowprice.simulator.advice.pauses import Pauses
+from shadowprice.simulator.driver import Course, Incident, Simulation
+from shadowprice.simulator.scenario import Scenario
+from tests.policy_worlds import Events, every_policy, fresh, world_of
+from tests.properties.test_snapshots import told
+
+
+def bag(on: Cluster, name: str, arrival: int) -> Job:
+    """Return a bag of tasks whose copies are at work when others come."""
+    spec = {
+        "name": name,
+        "arrival": f"{arrival} slots",
+        "worker": {on.resources[0]: 1},
+        "utility": {"kind": "constant", "value": 50.0},
+        "deadline": "9 slots",
+        "miss_probability": 0.2,
+        "tasks": [
+            {"count": 6, "duration": {"kind": "pareto", "shape": 2.5, "mean": "2 slots"}},
+        ],
+    }
+    return JobSpec.model_validate(spec).resolve(on)
+
+
+def rushes(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
+    """Return a world of two rushes, with more than a horizon between them in which little comes."""
+    on, jobs, incidents = world_of(policy, seed)
+    gap = 3 * on.horizon
+    late = [replace(job, name=f"{job.name}-late", arrival=job.arrival + gap) for job in jobs[::2]]
+    made = [*jobs, *late]
+    if fresh(policy, on, jobs, seed).capabilities.runs_bags:
+        made += [bag(on, f"bag-{arrival}", arrival) for arrival in (0, 3, gap + 1)]
+    return on, made, incidents
+
+
+class Drawn:
+    """A world of two rushes, of which runs are begun with its jobs changed."""
+
+    def __init__(self, policy: str, seed: int) -> None:
+        self.policy, self.seed = policy, seed
+        self.on, self.jobs, self.incidents = rushes(policy, seed)
+
+    def simulation(self, jobs: list[Job]) -> Simulation:
+        made = fresh(self.policy, self.on, jobs, self.seed)
+        return Simulation(self.on, jobs, made, incidents=self.incidents, seed=self.seed)
+
+    def changed(self, job: Job, at: int) -> list[Job]:
+        return [*self.jobs[:at], job, *self.jobs[at + 1 :]]
+
+
+def unforeseeing() -> list[str]:
+    """Return the policies that know a job from its arrival on."""
+    found = []
+    for policy in every_policy():
+        on, jobs, _ = world_of(policy, 1)
+        if not fresh(policy, on, jobs, 1).capabilities.foresees:
+            found.append(policy)
+    assert "rolling" in found
+    assert "optimum" not in found
+    return found
+
+
+def from_beginning(simulation: Simulation) -> tuple[Engine, Events]:
+    seen = Events()
+    return simulation.run([seen]), seen
+
+
+@pytest.mark.parametrize("policy", unforeseeing())
+@pytest.mark.parametrize("seed", [1, 4])
+def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, seed: int) -> None:
+    drawn = Drawn(policy, seed)
+    rng = np.random.default_rng(seed)
+    cancelled = {event.job for event in drawn.incidents if isinstance(event, JobCancelled)}
+    free = [at for at, job in enumerate(drawn.jobs) if job.name not in cancelled]
+    at = int(rng.choice(free[: len(free) // 2]))
+    job = drawn.jobs[at]
+    others = Pauses(drawn.simulation([one for one in drawn.jobs if one is not job]))
+    last = max(one.arrival for one in drawn.jobs) + 2 * drawn.on.horizon
+    # Pauses within rushes, in the silence between them, and behind all; in any order, some twice.
+    slots = [job.arrival, last, *rng.integers(job.arrival, last, 5).tolist(), job.arrival]
+    for slot in rng.permutation(slots).tolist():
+        simulation = drawn.simulation(drawn.changed(replace(job, arrival=slot), at))
+        engine, whole = from_beginning(simulation)
+        seen = Events()
+        course = others.before(slot).fork(simulation, [seen])
+        course.run()
+        assert course.engine.state_digest() == engine.state_digest(), slot
+        first = next(k for k, event in enumerate(whole.events) if event.slot >= slot)
+        assert seen.events == whole.events[first:], slot
+        assert [told(each) for each in seen.commands] == [
+            told(each) for each in whole.commands[first:]
+        ], slot
+
+
+def test_pauses_that_are_forgotten_are_come_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowprice.simulator.advice.pauses._MOST", 3)
+    drawn = Drawn("rolling", 1)
+    kept = Pauses(drawn.simulation(drawn.jobs))
+    digests: dict[int, str] = {}
+    for slot in [*range(12), *range(11, -1, -1)]:
+        digest = kept.before(slot).engine.state_digest()
+        assert digests.setdefault(slot, digest) == digest
+    assert len(set(digests.values())) > 6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is cancelled and servers are lost: at any arrival, wanting more or less."""
+    drawn = Drawn("rolling", seed)
+    at = seed % len(drawn.jobs)
+    job = drawn.jobs[at]
+    own = JobCancelled(job.arrival + 4, job.name)
+    happened = [
+        e for e in drawn.incidents if not (isinstance(e, JobCancelled) and e.job == job.name)
+    ]
+    if seed % 2:
+        happened.append(own)
+    scenario = Scenario(drawn.on, drawn.jobs, seed=seed, incidents=happened)
+    shared, alone = (Rerun(scenario, "rolling", {}, at) for _ in range(2))
+
+    def anew(slot: int, policy: Policy) -> Course:
+        del slot
+        return Course(Simulation(drawn.on, (), policy, seed=seed))
+
+    monkeypatch.setattr(alone, "_before", anew)
+    fates = set()
+    for delay in (0, 2, 0, 7, 3, 4, 5, 3 * drawn.on.horizon):
+        for demand in (job.worker, job.worker * 3, job.worker // 2):
+            asked = replace(job, arrival=job.arrival + delay, worker=demand)
+            fate = shared.ask(asked)
+            assert fate == alone.ask(asked), (delay, demand)
+            assert seed % 2 == 0 or fate is None or delay < 4
+            fates.add(fate)
+    assert len(fates) > 1
+    # All that is before the job was gone through once.
+    assert shared.arrivals < alone.arrivals
