@@ -129,6 +129,25 @@ def test_a_job_that_is_promised_nothing_yet_runs_and_is_promised_when_less_is_le
     assert 0 < told[-1][0] < one.shortest_slots
 
 
+@pytest.mark.parametrize("restart_first", [False, True])
+def test_a_job_that_loses_a_whole_slot_by_a_start_runs_where_nothing_else_would(
+    *, restart_first: bool
+) -> None:
+    """No plan counts on a slot of it, so nothing is promised; idle servers take it all the same."""
+    on = replace(gpus(1, 4, horizon=40), restart_first=restart_first)
+    jobs = [
+        training(on, name, arrival=arrival, epochs=6, utility=value, restart_seconds=Fraction(600))
+        for name, arrival, value in (("a", 0, Reciprocal(5.0)), ("b", 1, Reciprocal(50.0)))
+    ]
+    policy = make_policy("rolling", PolicyContext(on), {})
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy, until=40).run([recorder])
+    slots = sum(one.shortest_slots for one in jobs)
+    # Every start, the first ones too where they count, costs its slot and no more.
+    assert recorder.completions.keys() == {"a", "b"}
+    assert max(recorder.completions.values()) < slots + 4
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -> None:
     rng = np.random.default_rng(seed)

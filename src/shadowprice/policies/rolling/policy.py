@@ -49,6 +49,10 @@ _FEW: Final = 16
 """Waiting jobs, at most, that are laid out together: more are a rush, for which promised jobs had
 better keep their slack, and which costs most to lay out."""
 
+_NEARLY_ALL: Final = 0.999
+"""Share of a slot that a start or a move costs at most: what begins now goes on in the next slot,
+so it is worth more than a server that stands idle, though it comes to nothing in this one."""
+
 _BLANK: Final = 0.25
 """Horizons without demand that are taken to lie before the first arrival."""
 
@@ -334,7 +338,8 @@ class Rolling(Reactive[RollingParameters]):
     def _loss(self) -> Floats:
         """Return the share of the coming slot that each row loses if its placement changes."""
         book = self._book
-        return book.loss if self._cluster.restart_first else book.loss * book.started
+        loss = np.minimum(book.loss, _NEARLY_ALL)
+        return loss if self._cluster.restart_first else loss * book.started
 
     def _grow(self, slot: int, rows: Integers, weight: Floats, free: Integers) -> None:
         """Deal out what is left on servers to the whole jobs that stand on them."""
