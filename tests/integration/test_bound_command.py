@@ -41,7 +41,7 @@ def test_its_prices_are_posted_by_oasis(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prices = tmp_path / "prices.json"
-    exact = ["-q", "--gap", "0", "--time", "20s"]
+    exact = ["-q", "--gap", "0", "--time", "10min"]
     assert main(["bound", *files, *exact, "--prices", str(prices)]) == 0
     assert "no schedule earns more" in capsys.readouterr().out
     call = ["simulate", *files, "-q", "-o", "json", "--set", f"prices=fixed:{prices}"]

@@ -158,8 +158,8 @@ def test_a_comparison_keeps_the_advice_of_each_policy(
     kept = read_advice(Path("run"))
     assert kept
     assert read_advice(Path("both/oasis")) == kept
-    told = shadowprice.compare("c.yaml", "j.yaml", ("fifo", "oasis"), advice_seconds=60)
-    one = shadowprice.simulate("c.yaml", "j.yaml", "oasis", advice_seconds=60)
+    told = shadowprice.compare("c.yaml", "j.yaml", ("fifo", "oasis"), advice_seconds=600)
+    one = shadowprice.simulate("c.yaml", "j.yaml", "oasis", advice_seconds=600)
     expected = {job: counsel.record() for job, counsel in kept.items()}
     assert told.runs["oasis"].advice == one.advice == expected
     assert shadowprice.open_run("both/oasis").advice == expected

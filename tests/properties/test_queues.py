@@ -15,7 +15,7 @@ from shadowprice.core.events import JobCancelled
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
-from shadowprice.kernels.reactive.backfill import Queued, backfill
+from shadowprice.kernels.reactive.backfill import Ending, Queued, backfill
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.queues import (
@@ -180,20 +180,18 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
     lengths = rng.integers(1, 7, count)
     cursors = rng.integers(0, servers, 2)
 
-    slots = sorted({end for end, _ in ends})
-    times = np.zeros(1 + len(slots) + count, dtype=np.int64)
-    times[: 1 + len(slots)] = [now, *slots]
-    table = np.zeros((len(times), servers, resources), dtype=np.int64)
-    for at in range(1 + len(slots)):
-        table[at] = free + sum(
-            (back for end, back in ends if end <= times[at]), np.zeros_like(free)
-        )
+    ends.sort(key=lambda one: one[0])
+    back = np.concatenate([np.zeros((0, resources), np.int64), *(back for _, back in ends)])
+    ending = Ending(
+        np.repeat(np.array([end for end, _ in ends], np.int64), servers),
+        np.tile(np.arange(servers), len(ends)),
+        back,
+    )
     starts = np.empty(count, dtype=np.int64)
-    new = np.zeros((2, count, servers), dtype=np.int64)
     moved = cursors.copy()
     flags = np.array(hosts, dtype=np.bool_).T.copy()
     queued = Queued(worker, ps, workers, needed, lengths, flags[0], flags[1])
-    backfill(times, table, 1 + len(slots), queued, moved, most, starts, new[0], new[1])
+    found = backfill(now, free.copy(), ending, queued, moved, most, starts).tolist()
     wanted, placed, cursors_then = reservations(
         now,
         [(end, back.tolist()) for end, back in ends],
@@ -209,9 +207,7 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
     assert starts.tolist() == wanted
     assert moved.tolist() == cursors_then
     for j in range(count):
-        at = np.flatnonzero(new[0, j] + new[1, j])
-        got = [(int(s), int(new[0, j, s]), int(new[1, j, s])) for s in at]
-        assert got == placed.get(j, [])
+        assert [tuple(one[1:]) for one in found if one[0] == j] == placed.get(j, [])
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)

@@ -21,6 +21,24 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
+class Ending(NamedTuple):
+    """What running jobs give back, in order of time.
+
+    Attributes
+    ----------
+    slots : int64[entries]
+        Before which slot.
+    servers : int64[entries]
+        Where.
+    amounts : int64[entries, resources]
+        What.
+    """
+
+    slots: Integers
+    servers: Integers
+    amounts: Integers
+
+
 class Queued(NamedTuple):
     """Jobs in order of priority, and what servers may carry.
 
@@ -81,107 +99,162 @@ def fitting_now(free: Integers, queued: Queued) -> int:
 
 
 @kernel
+def insert(
+    count: int, slots: Integers, servers: Integers, amounts: Integers, slot: int, server: int
+) -> int:
+    """Make room for one more change of a slot and a server in order of slots; return its place."""
+    at = count
+    while at > 0 and slots[at - 1] > slot:
+        slots[at] = slots[at - 1]
+        servers[at] = servers[at - 1]
+        amounts[at] = amounts[at - 1]
+        at -= 1
+    slots[at] = slot
+    servers[at] = server
+    return at
+
+
+@kernel
+def lay(room: Integers, other: Integers, cap: bool) -> None:
+    """Set what is free to something else, or only what is more than that."""
+    for s in range(room.shape[0]):
+        for r in range(room.shape[1]):
+            if not cap or other[s, r] < room[s, r]:
+                room[s, r] = other[s, r]
+
+
+@kernel
+def take(room: Integers, out: Integers, filled: int, queued: Queued, j: int) -> None:
+    """Take off what a job holds in the places found for it."""
+    for at in range(filled):
+        for r in range(room.shape[1]):
+            room[out[0, at], r] -= out[1, at] * queued.worker[j, r] + out[2, at] * queued.ps[j, r]
+
+
+@kernel
 def backfill(
-    times: Integers,
+    now: int,
     free: Integers,
-    spans: int,
+    ending: Ending,
     queued: Queued,
     cursors: Integers,
     reservations: int,
     starts: Integers,
-    new_workers: Integers,
-    new_ps: Integers,
-) -> int:
+) -> Integers:
     """Take jobs in order; start those that fit now for as long as they run, reserve for others.
+
+    What is free grows from slot to slot, but where a reservation begins. So what a job finds free
+    throughout its run is the least of what is free where it starts, and of what is free where those
+    reservations begin that begin before it ends: no table of slots is needed.
 
     Parameters
     ----------
-    times : ndarray of int64, shape (size,)
-        Ascending slots at which what is free changes, the first of them now; ``spans`` are used,
-        and there must be room for as many more as there are jobs.
-    free : ndarray of int64, shape (size, servers, resources)
-        What is free from each of ``times`` to the next, the last for ever. What jobs take and
-        reserve is taken off.
-    spans : int
-        How many of ``times`` are in use.
+    now : int
+        The slot.
+    free : ndarray of int64, shape (servers, resources)
+        What is free now. What those take that start is taken off.
+    ending : Ending
+        What running jobs give back.
     queued : Queued
-        The jobs; the first ones, as many as ``starts`` holds.
+        The jobs; the first ones, as many as ``starts`` holds, are looked at.
     cursors : ndarray of int64, shape (2,)
         Where round robin goes on; moved by the jobs that start.
     reservations : int
         How many of the jobs that must wait hold a reservation: 1 for EASY, all for conservative.
     starts : ndarray of int64, shape (jobs,)
         Filled with the slot of the start, now or reserved; -1 where neither.
-    new_workers, new_ps : ndarray of int64, shape (jobs, servers)
-        Zeros; filled with the places of jobs that start now.
 
     Returns
     -------
-    int
-        Spans in use afterwards.
+    ndarray of int64, shape (places, 4)
+        Places of the jobs that start now, in their order: job, server, workers, parameter servers.
     """
     jobs = len(starts)
-    servers, resources = free.shape[1], free.shape[2]
+    servers, resources = free.shape
+    places = 0
+    for j in range(jobs):
+        places += min(servers, queued.workers[j] + queued.servers[j])
+    # What changes later: what ends, and where reservations begin and end.
+    count = len(ending.slots)
+    slots = np.empty(count + 2 * places, dtype=np.int64)
+    where = np.empty(count + 2 * places, dtype=np.int64)
+    amounts = np.empty((count + 2 * places, resources), dtype=np.int64)
+    for k in range(count):
+        slots[k] = ending.slots[k]
+        where[k] = ending.servers[k]
+    lay(amounts[:count], ending.amounts, False)
+    # Where each reservation begins, and what is free then.
+    held = 0
+    begins = np.empty(min(jobs, reservations), dtype=np.int64)
+    at_begin = np.empty((len(begins), servers, resources), dtype=np.int64)
+    placed = np.empty((places, 4), dtype=np.int64)
+    places = 0
     room = np.empty((servers, resources), dtype=np.int64)
+    then = np.empty((servers, resources), dtype=np.int64)
     out = np.empty((3, servers), dtype=np.int64)
     trial = np.empty(2, dtype=np.int64)
-    held = 0
     for j in range(jobs):
         starts[j] = -1
-        for first in range(spans):
-            if first > 0 and held >= reservations:
+        lay(then, free, False)
+        first = now
+        change = 0
+        while True:
+            end = first + queued.lengths[j]
+            filled = 0
+            if carries(then, queued, j):
+                lay(room, then, False)
+                for i in range(held):
+                    if first < begins[i] < end:
+                        lay(room, at_begin[i], True)
+                trial[0] = cursors[0]
+                trial[1] = cursors[1]
+                filled = place(
+                    room,
+                    queued.worker[j],
+                    queued.ps[j],
+                    queued.workers[j],
+                    queued.servers[j],
+                    queued.hosts_workers,
+                    queued.hosts_ps,
+                    trial,
+                    out,
+                )
+            if filled > 0:
                 break
-            end = times[first] + queued.lengths[j]
-            # What is free from the first span to the end of the job.
-            last = first
-            for s in range(servers):
+            if held >= reservations or change == count:
+                break
+            first = slots[change]
+            while change < count and slots[change] == first:
                 for r in range(resources):
-                    room[s, r] = free[first, s, r]
-            while last + 1 < spans and times[last + 1] < end:
-                last += 1
-                for s in range(servers):
-                    for r in range(resources):
-                        room[s, r] = min(room[s, r], free[last, s, r])
-            if not carries(room, queued, j):
-                continue
-            trial[0] = cursors[0]
-            trial[1] = cursors[1]
-            filled = place(
-                room,
-                queued.worker[j],
-                queued.ps[j],
-                queued.workers[j],
-                queued.servers[j],
-                queued.hosts_workers,
-                queued.hosts_ps,
-                trial,
-                out,
-            )
-            if filled == 0:
-                continue
-            if last + 1 == spans or times[last + 1] > end:
-                # The job ends within a span: cut it in two.
-                for k in range(spans, last + 1, -1):
-                    times[k] = times[k - 1]
-                    free[k] = free[k - 1]
-                times[last + 1] = end
-                free[last + 1] = free[last]
-                spans += 1
-            for k in range(first, last + 1):
-                for at in range(filled):
-                    s = out[0, at]
-                    for r in range(resources):
-                        free[k, s, r] -= (
-                            out[1, at] * queued.worker[j, r] + out[2, at] * queued.ps[j, r]
-                        )
-            starts[j] = times[first]
-            if first == 0:
-                cursors[0] = trial[0]
-                cursors[1] = trial[1]
-                for at in range(filled):
-                    new_workers[j, out[0, at]] = out[1, at]
-                    new_ps[j, out[0, at]] = out[2, at]
-            else:
-                held += 1
-            break
-    return spans
+                    then[where[change], r] += amounts[change, r]
+                change += 1
+        if filled == 0:
+            continue
+        starts[j] = first
+        for i in range(held):
+            if first <= begins[i] < end:
+                take(at_begin[i], out, filled, queued, j)
+        if first == now:
+            cursors[0] = trial[0]
+            cursors[1] = trial[1]
+            take(free, out, filled, queued, j)
+            for at in range(filled):
+                placed[places, 0] = j
+                for column in range(3):
+                    placed[places, 1 + column] = out[column, at]
+                places += 1
+        else:
+            begins[held] = first
+            take(then, out, filled, queued, j)
+            lay(at_begin[held], then, False)
+            held += 1
+        if held >= reservations:
+            continue  # nobody looks at later slots any more
+        for at in range(filled):
+            for back in range(first == now, 2):
+                new = insert(count, slots, where, amounts, end if back else first, out[0, at])
+                count += 1
+                for r in range(resources):
+                    given = out[1, at] * queued.worker[j, r] + out[2, at] * queued.ps[j, r]
+                    amounts[new, r] = given if back else -given
+    return placed[:places]

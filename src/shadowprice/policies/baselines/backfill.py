@@ -16,38 +16,15 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.reactive.backfill import Queued, backfill, fitting_now
+from shadowprice.kernels.reactive.backfill import Ending, Queued, backfill, fitting_now
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import BackfillParameters
+from shadowprice.policies.baselines.waiting import WaitingJob, WaitingJobs
 from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
 Integers = NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A job in the queue.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    workers : int
-        Its fixed number of workers.
-    order : int
-        How many arrived before it.
-    share : float
-        Its dominant share of the cluster.
-    length : int
-        Slots that it is expected to run.
-    """
-
-    job: Job
-    workers: int
-    order: int
-    share: float
-    length: int
+Rows = NDArray[np.void]
 
 
 @dataclass(slots=True)
@@ -56,14 +33,20 @@ class _Running:
 
     Parameters
     ----------
-    entry : _Waiting
+    entry : WaitingJob
         What it was in the queue.
     ends : int
         Slot before which it is expected to be done.
+    servers : ndarray of int64, shape (places,)
+        Where it stands.
+    amounts : ndarray of int64, shape (places, resources)
+        What it gives back there when it is done.
     """
 
-    entry: _Waiting
+    entry: WaitingJob
     ends: int
+    servers: Integers
+    amounts: Integers
 
 
 class Backfill(Reactive[BackfillParameters]):
@@ -98,10 +81,11 @@ class Backfill(Reactive[BackfillParameters]):
         self._max_age = max(float(span), 1e-9)
         limited = np.where(context.cluster.capacity >= UNLIMITED, 0, context.cluster.capacity)
         self._total = limited.astype(np.float64).sum(axis=0)
-        self._queue: dict[str, _Waiting] = {}
+        self._waiting = WaitingJobs(len(context.cluster.resources))
         self._running: dict[str, _Running] = {}
+        self._none = np.zeros((0, len(context.cluster.resources)), dtype=np.int64)
         self._arrivals = 0
-        self._looked_at: list[str] = []
+        self._looked_at: Integers = np.zeros(0, dtype=np.int64)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         yield from self._end_overdue(view, view.slot)
@@ -114,13 +98,15 @@ class Backfill(Reactive[BackfillParameters]):
         self._room.restore(server)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
+        back = []
         for name in names:
-            if name in self._queue:
+            if name not in self._running:
                 continue  # it was not standing any more when the policy resumed
             self._room.release(name)
             entry = self._running.pop(name).entry
-            self._queue[name] = entry
-            entry.length = _expected(entry, view.open_jobs[name].remaining)
+            entry.length = _expected(entry.job, entry.workers, view.open_jobs[name].remaining)
+            back.append(entry)
+        self._waiting.join(back)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Keep what stands where it stands, expected to end as its work says; queue the rest."""
@@ -128,13 +114,12 @@ class Backfill(Reactive[BackfillParameters]):
         wanted = self._workers_of(job)
         entry = self._entry(job, self._empty.workers(job, wanted) or wanted, state.remaining)
         if placement is None:
-            self._queue[job.name] = entry
+            self._waiting.join([entry])
         else:
-            self._room.stand(job, placement)
             ends = view.slot + entry.length
             if job.name in before._running:
                 ends = before._running[job.name].ends
-            self._running[job.name] = _Running(entry, ends)
+            self._run(entry, placement, ends)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
@@ -143,19 +128,34 @@ class Backfill(Reactive[BackfillParameters]):
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # what the empty cluster carries decides
+        taken = []
         for job in jobs:
             workers = self._empty.workers(job, self._workers_of(job))
             if not workers:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
-            self._queue[job.name] = self._entry(job, workers, job.required)
+            taken.append(self._entry(job, workers, job.required))
             yield Queue(job.name)
+        self._waiting.join(taken)
 
-    def _entry(self, job: Job, workers: int, remaining: int) -> _Waiting:
-        entry = _Waiting(job, workers, self._arrivals, self._share(job, workers), 0)
-        entry.length = _expected(entry, remaining)
+    def _entry(self, job: Job, workers: int, remaining: int) -> WaitingJob:
         self._arrivals += 1
-        return entry
+        return WaitingJob(
+            job,
+            workers,
+            self._arrivals,
+            self._share(job, workers),
+            _expected(job, workers, remaining),
+        )
+
+    def _run(self, entry: WaitingJob, placement: Placement, ends: int) -> None:
+        """Let a job stand from now on."""
+        job = entry.job
+        self._room.stand(job, placement)
+        amounts = np.outer(placement.workers, job.worker)
+        amounts += np.outer(placement.ps, self._room.ps_demand(job))
+        servers = np.array(placement.servers, dtype=np.int64)
+        self._running[job.name] = _Running(entry, ends, servers, amounts)
 
     def _share(self, job: Job, workers: int) -> float:
         used = workers * job.worker.astype(np.float64)
@@ -166,7 +166,7 @@ class Backfill(Reactive[BackfillParameters]):
     def _leave(self, name: str) -> None:
         self._room.release(name)
         self._running.pop(name, None)
-        self._queue.pop(name, None)
+        self._waiting.leave([name])
 
     def _end_overdue(self, view: View, slot: int) -> Iterator[Decision]:
         """Drop what ran for its wall time; expect what runs longer than estimated to end next."""
@@ -175,7 +175,7 @@ class Backfill(Reactive[BackfillParameters]):
                 continue
             if running.entry.job.walltime is None:
                 left = view.open_jobs[name].remaining
-                running.ends = slot + max(1, -(-left // _gain(running.entry)))
+                running.ends = slot + _slots(running.entry.job, running.entry.workers, left)
                 continue
             refusal = Refusal(
                 Reason.POLICY,
@@ -189,101 +189,76 @@ class Backfill(Reactive[BackfillParameters]):
     # ------------------------------------------------------------ starting
 
     def _start(self, slot: int) -> Iterator[Decision]:
-        if not self._queue:
+        rows = self._ordered(slot)
+        orders = rows["order"]
+        if not self._changed and np.array_equal(orders, self._looked_at):
             return
-        ordered = self._ordered(slot)
-        names = [entry.job.name for entry in ordered]
-        if not self._changed and names == self._looked_at:
-            return
-        self._changed, self._looked_at = False, names
-        queued = self._queued(ordered)
+        self._changed, self._looked_at = False, orders
+        queued = self._queued(rows)
         # What comes after the last job that fits now cannot start, nor delay one that could.
         count = fitting_now(self._room.free, queued)
         if not count:
             return
-        starts = np.empty(count, dtype=np.int64)
-        new = (np.zeros((count, self._cluster.servers), dtype=np.int64) for _ in range(2))
-        new_workers, new_ps = new
         if not self._running:
             # In the empty cluster a job fits for sure where round robin begins anew.
             self._room.cursors[:] = 0
-        reservations = 1 if self._parameters.mode == "easy" else count
-        profile = self._profile(slot, count)
-        backfill(*profile, queued, self._room.cursors, reservations, starts, new_workers, new_ps)
-        for at in np.flatnonzero(starts == slot).tolist():
-            entry = ordered[at]
-            placement = _placement(new_workers[at], new_ps[at])
-            self._room.stand(entry.job, placement)
-            del self._queue[entry.job.name]
-            self._running[entry.job.name] = _Running(entry, slot + entry.length)
-            yield Place(entry.job.name, placement)
+        placed = backfill(
+            slot,
+            self._room.free.copy(),
+            self._ending(),
+            queued,
+            self._room.cursors,
+            1 if self._parameters.mode == "easy" else count,
+            np.empty(count, dtype=np.int64),
+        )
+        started = []
+        for at in np.unique(placed[:, 0]).tolist():
+            entry = self._waiting.entry(int(orders[at]))
+            servers, workers, ps = placed[placed[:, 0] == at, 1:].T.tolist()
+            placement = Placement(tuple(servers), tuple(workers), tuple(ps))
+            self._run(entry, placement, slot + entry.length)
+            started.append(Place(entry.job.name, placement))
+        self._waiting.leave([one.job for one in started])
+        yield from started
 
-    def _queued(self, ordered: Sequence[_Waiting]) -> Queued:
-        """Return jobs in order as the rows that kernels read."""
-        jobs = [entry.job for entry in ordered]
-        workers = [entry.workers for entry in ordered]
-        needed = [entry.job.ps_needed(entry.workers) for entry in ordered]
-        return Queued(
-            np.stack([job.worker for job in jobs]),
-            np.stack([self._room.ps_demand(job) for job in jobs]),
-            np.array(workers, dtype=np.int64),
-            np.array(needed, dtype=np.int64),
-            np.array([entry.length for entry in ordered], dtype=np.int64),
-            self._room.hosts_workers,
-            self._room.hosts_ps,
+    def _queued(self, rows: Rows) -> Queued:
+        """Return jobs in order as the columns that kernels read."""
+        columns = ("worker", "ps", "workers", "servers", "length")
+        worker, ps, workers, servers, lengths = (np.ascontiguousarray(rows[c]) for c in columns)
+        hosts = self._room.hosts_workers, self._room.hosts_ps
+        return Queued(worker, ps, workers, servers, lengths, *hosts)
+
+    def _ending(self) -> Ending:
+        """Return what running jobs give back, in order of time."""
+        running = sorted(self._running.values(), key=lambda one: one.ends)
+        slots = np.array([one.ends for one in running], dtype=np.int64)
+        return Ending(
+            np.repeat(slots, [len(one.servers) for one in running]),
+            np.concatenate([self._none[:, 0], *(one.servers for one in running)]),
+            np.concatenate([self._none, *(one.amounts for one in running)]),
         )
 
-    def _ordered(self, slot: int) -> list[_Waiting]:
-        """Return the jobs to look at, in order of priority."""
-        entries = sorted(self._queue.values(), key=lambda entry: entry.order)
-        if self._parameters.rule == "shortest":
-            entries.sort(key=lambda entry: entry.length)
-        elif self._parameters.rule == "multifactor":
-            priority = {entry.order: self._priority(entry, slot) for entry in entries}
-            entries.sort(key=lambda entry: -priority[entry.order])
-        return entries[: self._parameters.depth]
-
-    def _priority(self, entry: _Waiting, slot: int) -> float:
-        """Return Slurm's multifactor sum, for the factors that there are here."""
-        set_ = self._parameters
-        age = min((slot - entry.job.arrival) / self._max_age, 1.0)
-        return set_.age * age + set_.size * entry.share + set_.stated * entry.job.priority
-
-    def _profile(self, slot: int, more: int) -> tuple[Integers, Integers, int]:
-        """Return when what is free changes as running jobs end, and what is free from then on."""
-        ends = sorted({running.ends for running in self._running.values()})
-        spans = 1 + len(ends)
-        times = np.zeros(spans + more, dtype=np.int64)
-        times[:spans] = [slot, *ends]
-        free = np.zeros((spans + more, *self._room.free.shape), dtype=np.int64)
-        free[:spans] = self._room.free
-        at = {end: span for span, end in enumerate(ends, start=1)}
-        for name, running in self._running.items():
-            job, placement = self._room.standing[name]
-            after = free[at[running.ends] : spans]
-            for server, workers, ps in zip(
-                placement.servers, placement.workers, placement.ps, strict=True
-            ):
-                after[:, server] += workers * job.worker
-                if job.ps is not None:
-                    after[:, server] += ps * job.ps
-        return times, free, spans
+    def _ordered(self, slot: int) -> Rows:
+        """Return the jobs to look at, in order of priority; equals in order of arrival."""
+        set_, rows = self._parameters, self._waiting.rows
+        if set_.rule == "arrival":
+            return rows[: set_.depth]
+        if set_.rule == "shortest":
+            last = rows["length"]
+        else:  # Slurm's sum, for the factors that there are here
+            age = np.minimum((slot - rows["arrival"]) / self._max_age, 1.0)
+            last = -(set_.age * age + set_.size * rows["share"] + set_.stated * rows["stated"])
+        return rows[np.argsort(last, kind="stable")[: set_.depth]]
 
 
-def _gain(entry: _Waiting) -> int:
-    return entry.job.gain(entry.workers)
+def _slots(job: Job, workers: int, remaining: int) -> int:
+    """Return the slots in which so many workers do what remains."""
+    return max(1, -(-remaining // job.gain(workers)))
 
 
-def _expected(entry: _Waiting, remaining: int) -> int:
+def _expected(job: Job, workers: int, remaining: int) -> int:
     """Return the slots that a job is expected to run: what it states, or its own work."""
-    if entry.job.walltime is not None:
-        return entry.job.walltime
-    return max(1, -(-remaining // _gain(entry)))
-
-
-def _placement(workers: Integers, ps: Integers) -> Placement:
-    at = np.flatnonzero(workers + ps)
-    return Placement(tuple(at.tolist()), tuple(workers[at].tolist()), tuple(ps[at].tolist()))
+    return _slots(job, workers, remaining) if job.walltime is None else job.walltime
 
 
 def build(context: PolicyContext, parameters: BackfillParameters) -> Backfill:
