@@ -8,7 +8,7 @@ KUBERNETES_STAMP := $(VENV)/.installed-kubernetes
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
 
-.PHONY: help demo live live-train test test-debian test-train test-families testbed test-kubernetes image test-image test-nojit smoke lint docs charts fuzz fuzz-api bench clean
+.PHONY: help demo live live-train test test-debian test-train test-families hdfs testbed test-kubernetes image test-image test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -59,6 +59,9 @@ test-train: $(TRAIN_STAMP) ## Run the tests that need torch and Ray, which are l
 
 test-families: $(TRAIN_STAMP) ## Train the six families of the papers' testbed, resized and not, over seeds (half an hour)
 	@SHADOWPRICE_TEST_FAMILIES=all $(BIN)/python -m pytest -rfEsR --tb=short --durations=6 tests/train/servers/test_families.py
+
+hdfs: $(STAMP) ## Fetch a small HDFS for the tests of data sets, once (Java; root on Debian; 220 MB)
+	@$(BIN)/python -m tools.hdfs
 
 testbed: $(STAMP) ## Build Kubernetes from Debian's packages into the cache, once (root on Debian 12; ten minutes or more)
 	@$(BIN)/python -m tools.testbed.build

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.train
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, *, nccl: bool = True) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
 
 
@@ -60,6 +60,23 @@ def test_with_gpus_it_is_nccl_where_torch_has_it(
     assert told.device == torch.device("cuda", 0)  # of those that it was given
     generation.join_group(told)
     assert asked == [torch.device("cuda", 0), (backend, 1)]
+
+
+@pytest.mark.parametrize(
+    ("local", "number"),
+    [(None, 0), ("0", 0), ("3", 3), ("4", 0), ("some", 0)],
+)
+def test_each_of_torchruns_processes_has_a_gpu_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, local: str | None, number: int
+) -> None:
+    """An executor shows a process its own alone; torchrun shows all of them to all."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local is not None:
+        monkeypatch.setenv("LOCAL_RANK", local)
+    with_gpus(monkeypatch)
+    assert generation.own_device() == torch.device("cuda", number)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert generation.own_device() == torch.device("cpu")
 
 
 def test_links_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import signal
 import sys
@@ -131,6 +132,14 @@ def test_what_others_put_into_an_object_store_is_not_trained_on(
         chunks.read("s3://nobucket/set")
 
 
+# hdfs-native takes the place of pyarrow wherever it is installed.
+NO_HDFS = (
+    ("pyarrow", "nothing here reads it: pyarrow and local java")
+    if importlib.util.find_spec("hdfs_native") is None
+    else ("hdfs_native", "nothing here reads it: Unable to load filesystem .*name='hdfs'")
+)
+
+
 @pytest.mark.parametrize(
     ("url", "missing", "says"),
     [
@@ -139,7 +148,7 @@ def test_what_others_put_into_an_object_store_is_not_trained_on(
             "s3fs",
             "s3://bucket/set: nothing here reads it: Install s3fs",
         ),
-        ("hdfs://name:8020/set", "pyarrow", "nothing here reads it: pyarrow and local java"),
+        ("hdfs://name:8020/set", *NO_HDFS),
         ("nonsense://set", "", "no such storage: Protocol not known: nonsense"),
     ],
 )
@@ -150,7 +159,8 @@ def test_a_storage_that_nothing_here_reaches_is_refused_at_once_with_what_it_tak
         monkeypatch.setitem(sys.modules, missing, None)  # as where it is not installed
     # A class that was found before; as an attribute of fsspec, the module is hidden by a mapping.
     registered = importlib.import_module("fsspec.registry")._registry
-    monkeypatch.delitem(registered, "s3", raising=False)
+    for kind in ("s3", "hdfs"):
+        monkeypatch.delitem(registered, kind, raising=False)
     monkeypatch.setattr(chunks.time, "sleep", lambda _: pytest.fail("it was asked again"))
     for attempt in (lambda: chunks.read(url), lambda: chunks.write(url, ARRAYS, 3)):
         with pytest.raises(TrainingError, match=says):

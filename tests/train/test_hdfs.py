@@ -1,16 +1,20 @@
-"""Data sets on a real HDFS, where there is one: `SHADOWPRICE_TEST_HDFS` says where.
+"""Data sets on a real HDFS: one that is begun here, where ``make hdfs`` fetched it.
 
-It holds one or more folders that fsspec reaches, with blanks between them, such as
-``webhdfs://namenode:9870/tmp/tests hdfs://namenode:8020/tmp/tests``.
+`SHADOWPRICE_TEST_HDFS` names others: one or more folders that fsspec reaches, with blanks between
+them, such as ``webhdfs://namenode:9870/tmp/tests hdfs://namenode:8020/tmp/tests``.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import signal
+import threading
+import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,8 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("fsspec")
+
+from tools import hdfs
 
 from shadowprice import jobs
 from shadowprice.training import TrainingError
@@ -33,12 +39,28 @@ FOLDERS = os.environ.get("SHADOWPRICE_TEST_HDFS", "").split()
 ARRAYS = {"x": np.arange(14.0).reshape(7, 2), "y": np.arange(7)}
 
 
-@pytest.fixture(params=FOLDERS or [""])
+SPEAKS = {"webhdfs": "requests", "hdfs": "hdfs_native"}
+"""What reads and writes each kind of address."""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs.Hdfs]:
+    """A NameNode and a DataNode of this machine."""
+    why = hdfs.missing()
+    if why:
+        pytest.skip(why)
+    with hdfs.Hdfs(tmp_path_factory.mktemp("hdfs") / "hdfs") as begun:
+        yield begun
+
+
+@pytest.fixture(params=FOLDERS or list(SPEAKS))
 def folder(request: pytest.FixtureRequest) -> str:
     """A folder that no other test has."""
-    if not request.param:
-        pytest.skip("SHADOWPRICE_TEST_HDFS names no HDFS")
-    return f"{request.param.rstrip('/')}/{uuid.uuid4().hex}"
+    kind = request.param.partition(":")[0]
+    if kind in SPEAKS and importlib.util.find_spec(SPEAKS[kind]) is None:
+        pytest.skip(f"{SPEAKS[kind]} is not installed")
+    given = request.param if FOLDERS else request.getfixturevalue("own").addresses[kind]
+    return f"{given.rstrip('/')}/{uuid.uuid4().hex}"
 
 
 def test_chunks_come_back_as_they_were(folder: str) -> None:
@@ -92,3 +114,21 @@ def test_every_sample_counts_once_an_epoch_though_workers_die(folder: str, tmp_p
     ended = second.ended()
     assert ended == {"worker-0": KILLED, "worker-1": 0, "worker-2": 0, "ps-0": 0, "ps-1": 0}
     assert np.load(tmp_path / "counts.npy").tolist() == [3.0] * scripts.SAMPLES
+
+
+@pytest.mark.parametrize("kind", SPEAKS)
+def test_a_storage_that_stands_still_is_waited_for(own: hdfs.Hdfs, kind: str) -> None:
+    if importlib.util.find_spec(SPEAKS[kind]) is None:
+        pytest.skip(f"{SPEAKS[kind]} is not installed")
+    data = chunks.write(f"{own.addresses[kind]}/{uuid.uuid4().hex}", ARRAYS, 3)
+    found: list[Any] = []
+    own.signal(signal.SIGSTOP)
+    try:
+        asking = threading.Thread(target=lambda: found.append(data.fetch(1)), daemon=True)
+        asking.start()
+        time.sleep(3.0)
+        assert not found
+    finally:
+        own.signal(signal.SIGCONT)
+    asking.join(120.0)
+    assert np.array_equal(found[0]["y"], [3, 4, 5])

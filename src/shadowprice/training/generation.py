@@ -41,8 +41,8 @@ class Generation:
 
     @property
     def device(self) -> torch.device:
-        """What it computes on: the first GPU that it was given, else the CPU."""
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        """What it computes on: a GPU that it was given, else the CPU; see `own_device`."""
+        return own_device()
 
     @property
     def backend(self) -> str:
@@ -122,6 +122,20 @@ def join_group(
             f"{generation.address}: {said[0]}"
         ) from error
     hold(dist.group.WORLD)
+
+
+def own_device() -> torch.device:
+    """Return what this process computes on: a GPU of its own where there is any, else the CPU.
+
+    Executors show a process no GPUs but its own, of which it takes the first. torchrun shows all
+    of a machine to all processes there, and numbers these: two of them on one GPU is what NCCL
+    refuses.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    local = os.environ.get("LOCAL_RANK", "")
+    number = int(local) if local.isdecimal() else 0
+    return torch.device("cuda", number if number < torch.cuda.device_count() else 0)
 
 
 def nccl_here() -> bool:

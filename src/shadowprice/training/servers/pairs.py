@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from shadowprice.training.generation import nccl_here, no_backend
+from shadowprice.training.generation import nccl_here, no_backend, own_device
 from shadowprice.training.servers.measuring import Traffic
 from shadowprice.training.servers.messages import GoneError, Kind, Message
 
@@ -243,8 +243,8 @@ def pair(store: Any, name: str, rank: int, patience: timedelta, backend: str = "
         if backend == "nccl" and nccl_here():
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = _FOREVER
-            device = torch.device("cuda", torch.cuda.current_device())
-            return PairLink(dist.ProcessGroupNCCL(prefixed, rank, 2, options), rank, device)
+            group = dist.ProcessGroupNCCL(prefixed, rank, 2, options)
+            return PairLink(group, rank, own_device())
     except RuntimeError as error:
         raise GoneError(f"{name}: the other process did not come: {_first_line(error)}") from error
     raise no_backend(backend)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from shadowprice import jobs
+from shadowprice.training.generation import own_device
 from shadowprice.training.servers.dealing import Work
 from shadowprice.training.servers.fetching import Fetcher
 from shadowprice.training.servers.messages import GoneError, Kind, Link, Message
@@ -44,9 +45,7 @@ class Worker:
         self, recipe: Recipe, settings: Settings, links: Sequence[Link], stop: Any
     ) -> None:
         self._recipe, self._settings, self._links, self._stop = recipe, settings, links, stop
-        self._device = torch.device(
-            settings.device or ("cuda:0" if torch.cuda.is_available() else "cpu")
-        )
+        self._device = torch.device(settings.device) if settings.device else own_device()
         self.model = seeded(recipe).to(self._device)
         layout = layout_of(self.model)
         self._spans = [layout.span(number, len(links)) for number in range(len(links))]
