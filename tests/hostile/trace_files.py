@@ -45,6 +45,8 @@ TRACES: Mapping[str, str] = {
     "openb": "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,"
     "deletion_time,scheduled_time\n"
     "p0,6000,12288,1,460,V100M16|T4,LS,Succeeded,9500000,9600000,9500010\n",
+    "tiresias": "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+    "0,1,0,606,vgg19,164,30\n1,8,30,133,vgg11,147,23\n",
     "pai_job": "j1,i1,u,Terminated,1000,9000\nj2,i2,u,Failed,2000,9000\n",
     "pai_task": "j1,worker,2,Terminated,1000,9000,600,29,100,V100\n"
     "j2,worker,1,Failed,2500,9000,600,29,50,T4\n",

@@ -22,7 +22,9 @@ def fault(tmp_path: Path, content: bytes, form: str = "philly", options: str = "
     return str(caught.value).replace(str(path), "bad")
 
 
-@pytest.mark.parametrize("form", ["philly", "helios", "acme", "openb", "itp", "gavel", "swf"])
+@pytest.mark.parametrize(
+    "form", ["philly", "helios", "acme", "openb", "itp", "gavel", "swf", "tiresias"]
+)
 def test_no_format_takes_what_is_no_text(tmp_path, form):
     assert "is empty" in fault(tmp_path, b"", form)
     assert "is empty" in fault(tmp_path, b"\n \n", form)

@@ -25,7 +25,8 @@ def notes(trace: Trace) -> dict[str, tuple[str, int]]:
 
 
 def test_every_declared_format_says_what_it_is():
-    assert set(formats()) >= {"philly", "helios", "pai", "openb", "acme", "itp", "gavel", "swf"}
+    known = {"philly", "helios", "pai", "openb", "acme", "itp", "gavel", "swf", "tiresias"}
+    assert set(formats()) >= known
     for one in formats().values():
         assert one.title
         assert one.citation
@@ -290,6 +291,25 @@ SWF = """; Version: 2.2
 
 5 50 -1 -1 2 -1 -1 2 60 -1 5 -1 -1 -1 -1 -1 -1 -1
 """
+
+
+TIRESIAS = """job_id,num_gpu,submit_time,iterations,model_name,duration,interval
+7,1,30,606,vgg19,164,23
+8,8,0,133,vgg11,147,30
+"""
+
+
+def test_tiresias(tmp_path):
+    jobs = read(tmp_path, "tiresias", TIRESIAS).jobs
+    assert jobs["job"].to_list() == ["8", "7"]
+    assert jobs["submit"].to_list() == [0.0, 30.0]
+    assert jobs["duration"].to_list() == [147.0, 164.0]
+    assert jobs["gpus"].to_list() == [8.0, 1.0]
+    assert jobs["model"].to_list() == ["vgg11", "vgg19"]
+    assert jobs["iterations"].null_count() == 2
+    for wrong in ("7,0,30", "7,1,-30"):
+        with pytest.raises(InputError, match="line 2"):
+            read(tmp_path, "tiresias", TIRESIAS.replace("7,1,30", wrong))
 
 
 def test_swf(tmp_path):

@@ -101,6 +101,7 @@ def test_gavel_and_shockwave_files(traces):
         ("acme:format_samples/acme/trace_seren.csv", 2),
         ("acme:format_samples/acme/trace_kalos.csv", 2),
         ("itp:philly/elasticflow/philly_103959.csv", 876),
+        ("tiresias:tiresias/60_job.csv", 60),
     ],
 )
 def test_samples_are_read(traces, monkeypatch, spec, jobs):

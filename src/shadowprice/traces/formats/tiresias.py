@@ -1,0 +1,55 @@
+"""Job files of Tiresias's simulator, as those who compare with it still use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import read_table
+
+_I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
+_COLUMNS: Final[Mapping[str, pl.DataType]] = {
+    "job_id": _S,
+    "num_gpu": _I,
+    "submit_time": _F,
+    "model_name": _S,
+    "duration": _F,
+}
+
+
+@trace_format(
+    "tiresias",
+    title="Job files of Tiresias's simulator: 60_job.csv, 480_job.csv",
+    citation="Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning, NSDI 2019; "
+    "github.com/SymbioticLab/Tiresias",
+    licence="Apache-2.0",
+    files="*_job.csv[.gz]",
+    gotchas=(
+        "synthetic; times are seconds from the first job",
+        (
+            "the duration is that with num_gpu GPUs, and is used as it stands; iterations, of an "
+            "unpublished batch size, and interval, the time to the next job, are not read"
+        ),
+        "models are ten CNNs of the TensorFlow benchmarks; most have no measured throughput here",
+    ),
+)
+def read_tiresias(path: Path, reading: Reading) -> Trace:
+    """Read a job file of Tiresias's simulator."""
+    table = read_table(path, _COLUMNS, reading)
+    table.check(pl.col("submit_time") >= 0, "submit_time", "is negative or missing")
+    table.check(pl.col("duration") > 0, "duration", "is not above 0")
+    table.check(pl.col("num_gpu") > 0, "num_gpu", "is not above 0")
+    jobs = table.done().select(
+        job="job_id",
+        submit="submit_time",
+        duration="duration",
+        gpus="num_gpu",
+        workers="num_gpu",
+        model="model_name",
+    )
+    return build_trace("tiresias", jobs, path, reading.tally, absolute=False)
