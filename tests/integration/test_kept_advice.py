@@ -7,9 +7,11 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shadowprice
@@ -18,11 +20,14 @@ from shadowprice.core.errors import InputError
 from shadowprice.results.advice import Counsel
 from shadowprice.results.files import read_advice, read_run
 from shadowprice.results.report.embed import unpack
+from shadowprice.results.report.section_stories import jobs as jobs_section
+from shadowprice.results.report.section_stories import stories
 from shadowprice.results.telling import counsel_lines
-from shadowprice.simulator.advice import many, with_advice
+from shadowprice.simulator.advice import advise, many, with_advice
 from shadowprice.simulator.interrupt import StopSign
-from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from shadowprice.simulator.source import Source
+from tests.advice_cases import entry, resolved, servers
 from tests.integration.test_command_line import CLUSTER, JOBS
 
 CALL = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "oasis", "-q")
@@ -108,6 +113,32 @@ def test_it_needs_a_folder_and_a_time(
     status, _, err = call(*CALL, *words)
     assert status == 2
     assert words[0] in err
+
+
+def test_jobs_that_rolling_gave_up_are_advised_on_as_explain_does() -> None:
+    """It lets jobs run in what is left over, promises nothing, and may let go of them."""
+    rng = np.random.default_rng(0)
+    on = servers(rng)
+    entries = [entry(rng, f"job-{at}") for at in range(10)]
+    scenario = Scenario(on, resolved(on, entries), entry=entries.__getitem__)
+    policy = build_policy(scenario, "rolling", {})
+    run = with_advice(
+        record_run(scenario, "rolling", policy, settings={}), scenario, "rolling", {}, seconds=600.0
+    )
+    outcomes = dict(zip(run.jobs["job"], run.jobs["outcome"], strict=True))
+    given_up = {job for job, outcome in outcomes.items() if outcome == "dropped"}
+    assert given_up
+    assert "finished" in outcomes.values()
+    assert run.advice.keys() == {
+        job for job, outcome in outcomes.items() if outcome in ("refused", "dropped")
+    }
+    for at, one in enumerate(entries):
+        if one["name"] in given_up:
+            assert run.advice[one["name"]] == advise(scenario, "rolling", {}, at, one)
+    told = stories(replace(run, advice={}), run.jobs, {})["jobs"]
+    advisable = {job for job, at in zip(told["job"], told["advisable"], strict=True) if at}
+    assert advisable == run.advice.keys()
+    assert "refused or dropped jobs" in (jobs_section(run) or "")
 
 
 def test_it_ends_when_its_time_is_over_or_somebody_asks(

@@ -21,14 +21,10 @@ _RUNS: Final = 60
 
 
 def wanted(story: Story) -> bool:
-    """Whether there is something to advise: the job was refused and never admitted.
+    """Whether there is something to advise: the job was refused, or given up as good as that."""
+    from shadowprice.results.advice import advised_outcomes
 
-    So was, by a policy whose first word is not its last, one that ran in what was left over without
-    any promise, and was given up.
-    """
-    outcome = story.job["outcome"]
-    final = story.info["capabilities"].get("answers_at_once", True)
-    return bool(outcome == "refused" or (outcome == "dropped" and not final))
+    return story.job["outcome"] in advised_outcomes(story.info)
 
 
 def expected_seconds(story: Story) -> float:

@@ -134,11 +134,13 @@ def simulate(
 def _leave_without_advice(run: Run, status: int) -> None:
     """Exit as a run that was interrupted does, where only the advice on it was."""
     from shadowprice.cli.stopping import current
+    from shadowprice.results.advice import advised_outcomes
 
     told = run.info["advice"]
+    which = " or ".join(advised_outcomes(run.info))
     stderr().print(
         f"interrupted: the run is whole, with advice on {told['told']} of "
-        f"{told['refused']} refused jobs",
+        f"{told['refused']} {which} jobs",
         soft_wrap=True,
         markup=False,
     )

@@ -7,6 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
+def advised_outcomes(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return how jobs of a run ended that there is advice on.
+
+    Parameters
+    ----------
+    info : mapping
+        As ``run.json`` tells it. Where the policy's first word is not its last, a job that ran for
+        a while in what was left over, and was given up, was not admitted either.
+    """
+    final = info.get("capabilities", {}).get("answers_at_once", True)
+    return ("refused",) if final else ("refused", "dropped")
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """One change of a job's entry in its file, with which it is admitted.

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from shadowprice.results.advice import advised_outcomes
 from shadowprice.results.files import Fields, Run
 from shadowprice.results.report.embed import data_script, rounded
 from shadowprice.results.report.section_jobs import OUTCOMES
@@ -70,9 +71,13 @@ def jobs(run: Run) -> str | None:
         those = "" if told["told"] == told["refused"] else ", those worth most"
         remark += (
             f'<p class="remark">What would have had them admitted is in the stories of '
-            f"{told['told']:,} of {told['refused']:,} refused jobs{those}.</p>"
+            f"{told['told']:,} of {told['refused']:,} {_advisable(run)} jobs{those}.</p>"
         )
     return f'{remark}<div id="job-list"></div>{block}'
+
+
+def _advisable(run: Run) -> str:
+    return " or ".join(advised_outcomes(run.info))
 
 
 def stories_block(run: Run, budget: int = BUDGET) -> tuple[str, int]:
@@ -130,6 +135,8 @@ def stories(
         columns[key] = rounded(frame[key].cast(pl.Float64).fill_null(float("nan")).to_numpy(), 6)
     columns["planned"] = planned.tolist()
     columns["advised"] = [int(name in run.advice) for name in names]
+    outcomes = advised_outcomes(run.info)
+    columns["advisable"] = [int(outcome in outcomes) for outcome in columns["outcome"]]
     end = run.slots.item(-1, "slot") + 1 if len(run.slots) else 1
     begin = run.slots.item(0, "slot") if len(run.slots) else 0
     return {

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shadowprice.core import bounds
-from shadowprice.results.advice import Counsel
+from shadowprice.results.advice import Counsel, advised_outcomes
 from shadowprice.results.files import Run
 from shadowprice.simulator.advice.advisor import advise_together, repeats_once
 from shadowprice.simulator.advice.retracing import Known
@@ -30,7 +30,7 @@ def with_advice(
     progress: Callable[[int, int], None] | None = None,
     stop: StopSign | None = None,
 ) -> Run:
-    """Return a run with advice on its refused jobs.
+    """Return a run with advice on its refused jobs, and on those given up as good as refused.
 
     Parameters
     ----------
@@ -52,10 +52,11 @@ def with_advice(
     Returns
     -------
     Run
-        The same with ``advice``, and with ``info["advice"]``: how many jobs were ``refused``, on
-        how many of them there is advice (``told``), and the ``seconds`` that were given.
+        The same with ``advice``, and with ``info["advice"]``: how many jobs were ``refused`` (or
+        given up, see `advised_outcomes`), on how many of them there is advice (``told``), and the
+        ``seconds`` that were given.
     """
-    refused = run.jobs.filter(run.jobs["outcome"] == "refused")
+    refused = run.jobs.filter(run.jobs["outcome"].is_in(advised_outcomes(run.info)))
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
     position = {job.name: at for at, job in enumerate(scenario.jobs)}
     found: dict[str, Counsel] = {}

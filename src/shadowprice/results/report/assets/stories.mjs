@@ -175,7 +175,7 @@ export class StoryDialog {
     const look = style(stories, at), outcome = stories.outcomes.get(stories.of("outcome", at));
     const verdict = look === "late" ? "finished late" : outcome?.label ?? stories.of("outcome", at);
     this.title.replaceChildren(name, " ", element("span", { class: `verdict c${look === "late" ? 1 : outcome?.colour ?? 7}` }, verdict));
-    const advice = stories.of("outcome", at) === "refused" && !stories.of("advised", at)
+    const advice = stories.of("advisable", at) && !stories.of("advised", at)
       ? [element("p", { class: "remark" }, "What would have been admitted is tried out by ", element("code", {}, "shadowprice explain RUN JOB"), ".")] : [];
     this.body.replaceChildren(...this.#facts(at), ...advice, ...this.#drawn(at));
     if (!this.dialog.open) this.dialog.showModal();
