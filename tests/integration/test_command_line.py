@@ -200,7 +200,8 @@ def test_an_earlier_run_is_replaced_and_nothing_else(call: Call) -> None:
     answer = call(*SIMULATE, "--out", "a/b/run")
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == (
-        "error: a/b/run: holds files that no earlier run wrote; give --out a new directory\n"
+        "error: a/b/run: holds files that no earlier run of this kind wrote; "
+        "give --out a new directory\n"
     )
     assert Path("a/b/run/notes.txt").read_text() == "mine"
     assert call(*SIMULATE, "--out", "c.yaml").status == 2

@@ -84,6 +84,7 @@ def test_jobs_are_chosen_sorted_and_printed_as_csv(call: Call) -> None:
     assert listed[0] == {"job": "wide", "utility": 10.0}
     table = call("jobs", "run", "--limit", "1")
     assert "2 more; --limit 3 shows all" in table.err
+    assert call("jobs", "run", "--limit", "0").err == "3 more; --limit 3 shows all\n"
     nothing = call("jobs", "run", "--job", "x")
     assert (nothing.status, nothing.out) == (0, "")
 
@@ -133,6 +134,8 @@ def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
         (("at", "run", "1..2"), "'1..2' is no slot"),
         (("at", "nowhere", "1"), "is no run directory"),
         (("jobs", "run", "--sort", "value,tennant"), "did you mean 'tenant'"),
+        (("jobs", "run", "--sort", "value,tennant"), "error: --sort: there is no column 'tennant'"),
+        (("jobs", "run", "--columns", "tennant"), "error: --columns: there is no column 'tennant'"),
         (("jobs", "run", "--arrived", "9..2"), "ends before it begins"),
         (("diff", "run", "nowhere"), "is no run directory"),
     ],

@@ -71,11 +71,14 @@ def lay_traps() -> None:
     Path("bent.html").symlink_to("mine.html")
 
 
+FOREIGN = "holds files that no earlier run of this kind wrote"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((*SIMULATE, "--out", "mine"), "holds files that no earlier run wrote"),
-        ((*SIMULATE, "--out", "forged"), "holds files that no earlier run wrote"),
+        ((*SIMULATE, "--out", "mine"), FOREIGN),
+        ((*SIMULATE, "--out", "forged"), FOREIGN),
         ((*SIMULATE, "--out", "loose"), "is a link"),
         ((*SIMULATE, "--out", "bent"), "is a link"),
         ((*SIMULATE, "--out", "mine.jsonl"), "is a file"),
@@ -84,7 +87,10 @@ def lay_traps() -> None:
         ((*SIMULATE, "--out", "."), "is the folder that this runs in"),
         ((*SIMULATE, "--out", "/"), "is the folder that this runs in"),
         ((*SIMULATE, "--out", "x" * 300), "cannot be written"),
-        (("compare", *SIMULATE[1:], "--out", "compared"), "holds files that no earlier run wrote"),
+        (
+            ("compare", *SIMULATE[1:], "--out", "compared"),
+            FOREIGN,
+        ),
         (("trace", "convert", "philly:t.csv", "mine.jsonl"), "was not written by this"),
         (("trace", "convert", "philly:t.csv", "mine.yaml"), "was not written by this"),
         (("trace", "convert", "philly:t.csv", "bent.jsonl"), "is a link"),
@@ -108,7 +114,10 @@ def lay_traps() -> None:
         ),
         (("report", "mine", "--to", "bent.html"), "is a link"),
         (("experiment", "all", "--out", "loose"), "loose is a link to nothing"),
-        (("experiment", "oasis-fig3", "--out", "mine"), "holds files that no earlier run wrote"),
+        (
+            ("experiment", "oasis-fig3", "--out", "mine"),
+            FOREIGN,
+        ),
     ],
 )
 def test_what_is_not_ours_is_refused_before_anything_runs(

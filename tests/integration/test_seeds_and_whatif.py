@@ -139,6 +139,8 @@ def test_whatif_tries_every_kind_by_itself(call: Call) -> None:
         (("--add", "gp:1"), "there are no servers 'gp' in the cluster; did you mean 'gpu'?"),
         (("--add", "gpu"), "--add: 'gpu' names no servers; write gpu:2"),
         (("--add", "gpu:0"), "names no servers"),
+        (("--add", "gpu:1000000000"), "--add: 1,000,000,000 is above the bound of 200,000 servers"),
+        (("--remove", f"gpu:{'9' * 1000}"), "--remove: a number of hundreds of digits is above"),
         (("--remove", "gpu:2"), "2 servers 'gpu' taken away, but there are 1"),
         (("--remove", "gpu:1"), "no server has 'gpu'"),
         (("--add", "gpu:999999"), "bound"),

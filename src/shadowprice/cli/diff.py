@@ -50,6 +50,8 @@ def diff(
 
 
 def _print(found: Difference, limit: int) -> None:
+    from shadowprice.results.telling import counted
+
     console = stdout()
     names = [found.first["policy"], found.second["policy"]]
     if names[0] == names[1]:
@@ -59,7 +61,7 @@ def _print(found: Difference, limit: int) -> None:
     worse = len(found.jobs.filter(found.jobs["gain"] < 0))
     console.print(
         f"{names[1]} earned {totals[1]:,.4g}, {names[0]} {totals[0]:,.4g}: "
-        f"{totals[1] - totals[0]:+,.4g}; {better:,} jobs earned more, {worse:,} less, "
+        f"{totals[1] - totals[0]:+,.4g}; {counted(better, 'job')} earned more, {worse:,} less, "
         f"{len(found.jobs) - better - worse:,} the same at another time",
         soft_wrap=True,
         markup=False,

@@ -132,7 +132,8 @@ def jobs(
     elif output is Listing.JSON:
         print_json(shown.to_dicts())
     else:
-        _print(shown, () if asked else FIRST_LEFT_OUT)
+        if len(shown) or not len(rows):
+            _print(shown, () if asked else FIRST_LEFT_OUT)
         if len(shown) < len(rows):
             stderr().print(
                 f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all", soft_wrap=True

@@ -87,6 +87,7 @@ def convert(
     """Turn a trace into a job file; what the trace lacks is drawn from the seed."""
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.target import check_file, is_marked_yaml
+    from shadowprice.results.telling import counted
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
@@ -108,7 +109,7 @@ def convert(
     for note in (*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes):
         stderr().print(f"note: {note}", markup=False)
     written = f" and {cluster}" if cluster else ""
-    typer.echo(f"{len(workload)} jobs in {out}{written}")
+    typer.echo(f"{counted(len(workload), 'job')} in {out}{written}")
 
 
 @app.command()
@@ -170,6 +171,7 @@ def generate(
     """Generate a workload and its cluster, from the ranges of a paper's evaluation."""
     from shadowprice.core.errors import InputError
     from shadowprice.results.target import check_file, is_marked_yaml, made_folder
+    from shadowprice.results.telling import counted
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
     from shadowprice.traces.testbed import oasis_testbed_cluster
@@ -207,7 +209,7 @@ def generate(
         workload.write(out / "jobs.jsonl")
         _write_yaml(out / "cluster.yaml", document)
     servers = sum(server.get("count", 1) for server in document["servers"])
-    typer.echo(f"{jobs} jobs and {servers} servers in {out}")
+    typer.echo(f"{counted(jobs, 'job')} and {counted(servers, 'server')} in {out}")
 
 
 def _slot_seconds(text: str) -> Fraction:

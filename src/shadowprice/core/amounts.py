@@ -214,7 +214,12 @@ def parse_amount(value: object) -> Amount:
         finest = {"count": "0.001", "bytes": "1B", "rate": "1bps"}[dimension.value]
         raise InputError(f"{value!r} is finer than {finest}, the smallest amount that is kept")
     if scaled > LARGEST_AMOUNT:
-        raise InputError(f"{shown(value)} is larger than any server")
+        most = {
+            Dimension.COUNT: f"{LARGEST_AMOUNT // MILLI:,}",
+            Dimension.BYTES: f"{LARGEST_AMOUNT >> 40:,}TiB",
+            Dimension.RATE: f"{LARGEST_AMOUNT // 10**12:,}Tbps",
+        }[dimension]
+        raise InputError(f"{shown(value)} is above the bound of {most} for a server")
     return Amount(int(scaled), dimension)
 
 

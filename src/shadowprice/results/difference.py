@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from shadowprice.results.files import Fields, Run
+from shadowprice.results.telling import counted
 
 Row = Mapping[str, Any]
 
@@ -55,7 +56,8 @@ class Difference:
             told.append("the runs differ in what happened to servers and jobs")
         for name, missing in (("first", self.only_first), ("second", self.only_second)):
             if missing:
-                told.append(f"{len(missing):,} jobs are in the {name} run only")
+                is_are = "is" if len(missing) == 1 else "are"
+                told.append(f"{counted(len(missing), 'job')} {is_are} in the {name} run only")
         told += [
             f"the run of {info['policy']} is partial" for info in self._infos if info["partial"]
         ]

@@ -37,7 +37,7 @@ class PendingDirectory:
     """A directory filled beside its final place and moved there by one rename.
 
     An earlier result at that place is replaced; anything else there is never touched: no link, no
-    device, no directory with a file that no earlier run wrote.
+    device, no directory with a file that no earlier run of this kind wrote.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class PendingDirectory:
         if out.resolve() in {Path.cwd(), *Path.cwd().parents}:
             raise InputError(Fault(str(self._shown), "is the folder that this runs in", _NEW))
         if any(out.iterdir()) and not self._ours(out):
-            message = "holds files that no earlier run wrote"
+            message = "holds files that no earlier run of this kind wrote"
             raise InputError(Fault(str(self._shown), message, _NEW))
 
     def _beside(self) -> Path:

@@ -178,8 +178,17 @@ OUTCOMES: Final = (
 )
 
 
-def columns_of(jobs: pl.DataFrame, names: Sequence[str]) -> list[str]:
+def columns_of(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns") -> list[str]:
     """Return the columns asked for; ``all`` stands for every one.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        The jobs.
+    names : sequence of str
+        The columns.
+    place : str
+        Where they were asked for, for errors.
 
     Raises
     ------
@@ -192,7 +201,7 @@ def columns_of(jobs: pl.DataFrame, names: Sequence[str]) -> list[str]:
         if name not in jobs.columns:
             close = closest(name, jobs.columns)
             mend = f"did you mean {close!r}?" if close else f"known: {', '.join(jobs.columns)}"
-            raise InputError(Fault("--columns", f"there is no column {shown(name)}", mend))
+            raise InputError(Fault(place, f"there is no column {shown(name)}", mend))
     return list(names)
 
 
@@ -206,6 +215,6 @@ def ordered(jobs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """
     if not keys:
         return jobs
-    names = columns_of(jobs, [key.removeprefix("-") for key in keys])
+    names = columns_of(jobs, [key.removeprefix("-") for key in keys], "--sort")
     down = [key.startswith("-") for key in keys]
     return jobs.sort(names, descending=down, nulls_last=True, maintain_order=True)

@@ -128,10 +128,13 @@ def _asked(story: Story) -> Iterator[tuple[str, str]]:
         yield "", f"parameter servers of {job['ps_demand']}"
     work = shape["epochs"] * shape["chunks"] * shape["minibatches"]
     shortest = shape["shortest_slots"]
-    parts = f"{shape['epochs']:,} epochs of {shape['chunks']:,} chunks of {shape['minibatches']:,}"
+    parts = (
+        f"{counted(shape['epochs'], 'epoch')} of {counted(shape['chunks'], 'chunk')} of "
+        f"{shape['minibatches']:,}"
+    )
     step = format_seconds(shape["step_seconds"])
-    yield "work", f"{work:,} mini-batches ({parts}), {step} each on one worker"
-    yield "at best", f"{_count(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width"
+    yield "work", f"{counted(work, 'mini-batch')} ({parts}), {step} each on one worker"
+    yield "at best", f"{counted(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width"
     yield "worth", _worth(job)
     if job["due"] is not None:
         yield "in time", _in_time(job, slot)
@@ -156,7 +159,7 @@ def _asked_bag(
 ) -> Iterator[tuple[str, str]]:
     yield "asked for", f"{job['demand']} for every copy of a task"
     for number, (count, law, mean) in enumerate(shape["tasks"]):
-        told = f"{_count(count, 'task')}, {law}, {format_seconds(mean)} on average"
+        told = f"{counted(count, 'task')}, {law}, {format_seconds(mean)} on average"
         yield "tasks" if number == 0 else "", f"group {number}: {told}"
     until = format_seconds((job["arrival"] - job["submitted"] + shape["deadline_slots"]) * slot)
     often = f"missed with probability {shape['miss_probability']:g} at most"
@@ -202,7 +205,7 @@ def _decided(
             yield name.replace("_", " "), f"{value:.6g}"
     for row, (group, tasks, copies) in enumerate(decision.get("copies", ())):
         each = f"{copies} copies each of " if copies > 1 else "one copy each of "
-        yield "copies" if row == 0 else "", f"{each}{_count(tasks, 'task')} of group {group}"
+        yield "copies" if row == 0 else "", f"{each}{counted(tasks, 'task')} of group {group}"
     if decision.get("plan") and most != 0:
         yield from _stays(story, "plan", story.planned(decision), most)
 
@@ -225,7 +228,7 @@ def _happened(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
     job = story.job
     if story.ran:
         yield from _stays(story, "ran", story.ran, most)
-        told = f"{_count(job['worker_slots'], 'worker-slot')} in all"
+        told = f"{counted(job['worker_slots'], 'worker-slot')} in all"
         if job.get("cost") is not None:
             told += f", {job['cost']:,.4g} of the servers' cost"
         yield "" if most != 0 else "ran", told
@@ -282,10 +285,10 @@ def _slots(stay: Stay) -> str:
 
 def _where(stay: Stay, names: Sequence[str]) -> str:
     workers = ", ".join(f"{n} on {names[server]}" for server, n, _ in stay.entries if n)
-    told = f"{_count(stay.workers, 'worker')} ({workers})" if stay.workers else ""
+    told = f"{counted(stay.workers, 'worker')} ({workers})" if stay.workers else ""
     if stay.ps:
         ps = ", ".join(f"{n} on {names[server]}" for server, _, n in stay.entries if n)
-        told += f"{' and ' if told else ''}{_count(stay.ps, 'parameter server')} ({ps})"
+        told += f"{' and ' if told else ''}{counted(stay.ps, 'parameter server')} ({ps})"
     return told
 
 
@@ -294,9 +297,10 @@ def _span(slots: float, slot_seconds: float) -> str:
     return f"{slots:.4g} {_noun(slots, 'slot')} ({format_seconds(slots * slot_seconds)})"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun: ``1 job``, ``1,200 jobs``."""
     return f"{number:,} {_noun(number, noun)}"
 
 
 def _noun(number: float, noun: str) -> str:
-    return noun if number == 1 else f"{noun}s"
+    return noun if number == 1 else f"{noun}{'es' if noun.endswith('ch') else 's'}"

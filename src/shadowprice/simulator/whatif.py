@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.files import Fields
 from shadowprice.results.measures import MEASURES, RESTRICTED, measured, up_to
@@ -42,9 +43,10 @@ class Change:
         """
         added: dict[str, int] = {}
         for part in text.split(","):
-            match = re.fullmatch(r"\s*(.+?)\s*:\s*(\d{1,9})\s*", part)
+            match = re.fullmatch(r"\s*(.+?)\s*:\s*(\d{1,1000})\s*", part)
             if match is None or not int(match[2]):
                 raise InputError(Fault(place, f"{text!r} names no servers", "write gpu:2"))
+            bounds.SERVERS.check(int(match[2]), place)
             added[match[1]] = added.get(match[1], 0) + sign * int(match[2])
         return cls(tuple(added.items()))
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.amounts import (
+    LARGEST_AMOUNT,
     UNLIMITED,
     Amount,
     Dimension,
@@ -66,6 +67,20 @@ def test_amounts(value: object, amount: Amount) -> None:
 
 
 @pytest.mark.parametrize(
+    ("most", "above", "bound"),
+    [
+        ("4503599627370", "4503599627371", "4,503,599,627,370"),
+        ("4096TiB", "4097TiB", "4,096TiB"),
+        ("4503Tbps", "4504Tbps", "4,503Tbps"),
+    ],
+)
+def test_an_amount_has_a_bound_that_is_told(most: str, above: str, bound: str) -> None:
+    assert parse_amount(most).value <= LARGEST_AMOUNT
+    with pytest.raises(InputError, match=f"'{above}' is above the bound of {bound} for a server"):
+        parse_amount(above)
+
+
+@pytest.mark.parametrize(
     ("bad", "word"),
     [
         (-1, "negative"),
@@ -76,7 +91,7 @@ def test_amounts(value: object, amount: Amount) -> None:
         (True, "not an amount"),
         (float("nan"), "not a quantity"),
         (float("inf"), "not a quantity"),
-        ("1e300", "larger"),
+        ("1e300", "above the bound"),
         (None, "not an amount"),
     ],
 )

@@ -30,6 +30,7 @@ from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure
 from shadowprice.results.report.seeds import seeds_section
 from shadowprice.results.report.tables import Cell, Column, data_table
+from shadowprice.results.telling import counted
 
 MOST_DIFFERENT = 20
 """Jobs that are listed because they fared differently."""
@@ -83,8 +84,9 @@ def render_comparison(
     cluster = first.info["cluster"]
     return page(
         title=f"{len(runs)} policies on {workload_name(first)}",
-        lead=f"{first.summary['arrived']:,} jobs on {len(first.server_names):,} servers, slots of "
-        f"{span(cluster['slot_seconds'])}, seed {first.info['seed']}",
+        lead=f"{counted(first.summary['arrived'], 'job')} on "
+        f"{counted(len(first.server_names), 'server')}, slots of {span(cluster['slot_seconds'])}, "
+        f"seed {first.info['seed']}",
         warning=partial_warning(runs),
         tiles=_tiles(runs),
         bodies=bodies,
@@ -185,7 +187,7 @@ def _by_class(runs: Sequence[Run]) -> str | None:
             earned = float(run.jobs.filter(pl.col("class") == name)["utility"].sum())
             rows.append((run.policy, earned, number(earned), order % 8))
         count = int((runs[0].jobs["class"] == name).sum())
-        figures.append(figure(f"{name}: {count:,} jobs", bars(rows, "utility")))
+        figures.append(figure(f"{name}: {counted(count, 'job')}", bars(rows, "utility")))
     return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
 
 

@@ -11,6 +11,7 @@ from shadowprice.results.report.embed import asset, data_script, policy, scripts
 from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.sections import sections
 from shadowprice.results.target import marked_page, whole_file
+from shadowprice.results.telling import counted
 
 Tile = tuple[str, str, str]
 
@@ -39,8 +40,8 @@ def render_report(run: Run) -> str:
             bodies.append((one.title, one.anchor, body))
     summary = run.summary
     lead = (
-        f"{summary['jobs']:,} jobs on {len(run.server_names):,} servers, "
-        f"{len(run.slots):,} slots of {span(run.info['cluster']['slot_seconds'])}"
+        f"{counted(summary['jobs'], 'job')} on {counted(len(run.server_names), 'server')}, "
+        f"{counted(len(run.slots), 'slot')} of {span(run.info['cluster']['slot_seconds'])}"
     )
     return page(
         title=f"{run.policy}: {workload_name(run)}",
@@ -128,9 +129,10 @@ def run_tiles(run: Run) -> list[Tile]:
     met = summary["met_target"]
     jct = summary["jct"]
     latency = run.info["timing"]["decision_latency"]
+    arrived = counted(summary["arrived"], "job")
     tiles = [
         ("total utility", number(summary["total_utility"]), share),
-        ("finished", f"{summary['finished']:,}", f"of {summary['arrived']:,} jobs that arrived"),
+        ("finished", f"{summary['finished']:,}", f"of {arrived} that arrived"),
         ("refused", f"{summary['refused']:,}", _refusal_remark(run)),
     ]
     if met["of"]:
@@ -188,4 +190,4 @@ def workload_name(run: Run) -> str:
     for part in run.info["inputs"]:
         if part["kind"] in {"jobs", "trace"}:
             return Path(part["name"].partition("?")[0]).name
-    return f"{run.summary['jobs']:,} jobs"
+    return counted(run.summary["jobs"], "job")
