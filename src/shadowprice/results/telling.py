@@ -303,4 +303,4 @@ def counted(number: int, noun: str) -> str:
 
 
 def _noun(number: float, noun: str) -> str:
-    return noun if number == 1 else f"{noun}{'es' if noun.endswith('ch') else 's'}"
+    return noun if number == 1 else f"{noun}{'es' if noun.endswith('tch') else 's'}"

@@ -15,6 +15,7 @@ from shadowprice.results.telling import counted
         (1200, "job", "1,200 jobs"),
         (1, "mini-batch", "1 mini-batch"),
         (2, "mini-batch", "2 mini-batches"),
+        (40, "epoch", "40 epochs"),
     ],
 )
 def test_one_thing_is_no_several(number: int, noun: str, told: str) -> None:
