@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
 from shadowprice.results.advice import Advice, Counsel, Hopeless
 from shadowprice.results.files import outcome_word
 from shadowprice.results.story import Stay, Story
+
+_LONG: Final = re.compile(r"\d+\.\d{6,}")
+"""Numbers of more digits than anybody reads: files have them as they were drawn."""
 
 
 def story_lines(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
@@ -80,7 +84,8 @@ def counsel_lines(counsel: Counsel) -> Iterator[tuple[str, str]]:
     label = "would do"
     shown = [*_gentlest(counsel.advice)]
     for advice in shown:
-        told = f"{advice.key}: {advice.after} instead of {advice.before} ({advice.change})"
+        before = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
+        told = f"{advice.key}: {advice.after} instead of {before} ({advice.change})"
         if advice.completion is not None:
             told += f"; done in slot {advice.completion}"
         if advice.at_those_prices is not None:
