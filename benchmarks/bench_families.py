@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 
 if not all(importlib.util.find_spec(one) for one in ("torch", "fsspec", "torchvision")):
     sys.exit("needs torch, fsspec and torchvision: pip install 'shadowprice[train,examples]'")
 
-from tests.train.servers.families import EPOCHS, FAMILIES, RESIZED, STEPS, WAYS, run
+from tests.train.servers.families import EPOCHS, FAMILIES, RESIZED, STEPS, WAYS, Runs
 
 
 def draw(curves: dict[tuple[str, str], list[float]], path: str) -> None:
@@ -33,8 +31,8 @@ def draw(curves: dict[tuple[str, str], list[float]], path: str) -> None:
     families = [one for one in FAMILIES if (one, "fixed") in curves]
     figure = Figure(figsize=(10.0, 6.4), layout="constrained")
     for axes, family in zip(figure.subplots(2, 3, squeeze=False).ravel(), families, strict=False):
-        styles = ((PALETTE[0], "-"), (PALETTE[1], "-"), (PALETTE[2], "-"), (PALETTE[3], ":"))
-        for way, (colour, dash) in zip(WAYS, styles, strict=True):
+        for number, way in enumerate(WAYS):
+            colour, dash = PALETTE[number], ":" if "in step" in way else "-"
             curve = curves.get((family, way), [])
             if not curve:
                 continue
@@ -68,18 +66,13 @@ def main() -> None:
     parser.add_argument("--figure", help="where the losses of the first seed are drawn")
     parser.add_argument("--keep", type=Path, help="a file of what was found, added to and read")
     chosen = parser.parse_args()
-    kept = chosen.keep and chosen.keep.exists() and json.loads(chosen.keep.read_text())
-    found: dict[str, tuple[list[float], float]] = dict(kept or {})
+    runs = Runs(chosen.keep)
+    found: dict[str, tuple[list[float], float]] = {}
     for family in chosen.only:
         for way in chosen.ways:
             for seed in range(chosen.seeds if "in step" not in way else 1):
                 key = f"{family} | {way} | {seed}"
-                if key not in found:
-                    with tempfile.TemporaryDirectory() as name:
-                        found[key] = run(Path(name) / "job", family, way, seed, chosen.epochs)
-                    if chosen.keep:
-                        chosen.keep.write_text(json.dumps(found))
-                losses, accuracy = found[key]
+                losses, accuracy = found[key] = runs.of(family, way, seed, chosen.epochs)
                 first, last = statistics.fmean(losses[:STEPS]), statistics.fmean(losses[-STEPS:])
                 print(f"{key:42} loss {first:.2f} -> {last:.2f}  {accuracy:.0%} right", flush=True)
     for family in chosen.only:

@@ -222,7 +222,9 @@ def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
     told = over(live, "silent")
     assert told["job"]["state"] == "failed"
     assert "nothing is left of its utility" in str(told["job"]["reason"])
-    assert "what is a report?" in last_of(live, "silent")
+    said = last_of(live, "silent")
+    assert "it was told to stop; it never reported progress" in said
+    assert "what is a report?" in said
 
 
 def last_of(live: Running, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import bindparam, select
 
@@ -138,6 +138,10 @@ class TakeReports:
         tenant = batch.connection.execute(
             select(table.c.tenant).where(table.c.name == report.job)
         ).scalar()
+        reported = select(tables.progress.c.id).where(tables.progress.c.job == report.job).limit(1)
+        if batch.connection.execute(reported).first() is None:
+            # Why it stood where it stood, and came to nothing: only time was counted.
+            report = replace(report, reason=f"{report.reason}; it never reported progress")
         batch.tell(
             "ended",
             report.job,

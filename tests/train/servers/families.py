@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import runpy
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from shadowprice.jobs import STOPPED
 from tests.train.servers import generations
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "training" / "families.py"
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "training" / "families.py"
 FAMILIES = ("alexnet", "vgg11", "inception-bn", "resnet50", "resnet101", "resnet152")
 EPOCHS = 16
 STEPS = 20
@@ -21,11 +26,13 @@ STEPS = 20
 
 FIXED = ((1, 1),)
 RESIZED = ((1, 1), (2, 2), (1, 2))
+WIDE = ((1, 1), (4, 2), (3, 1))
 """Workers and servers of each generation; each does an equal part of the work."""
 
 WAYS = {
     "fixed": (FIXED, ()),
     "resized": (RESIZED, ()),
+    "to four workers": (WIDE, ()),
     "fixed, in step": (FIXED, ("--in-step",)),
     "resized, in step": (RESIZED, ("--in-step",)),
 }
@@ -80,6 +87,50 @@ def run(
     said = re.search(r"(\d+)% of \d+ new images right", (folder / "worker-0.log").read_text())
     assert said, begun.said()
     return [curve[number] for number in sorted(curve)], int(said[1]) / 100
+
+
+class Runs:
+    """Runs that are made once: cut off, whoever asks for them again goes on from there.
+
+    Parameters
+    ----------
+    file : Path or None
+        Where they are kept; those of other sources, or of another torch, are begun anew.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._of = _digest()
+        self._made: dict[str, tuple[list[float], float]] = {}
+        if file is not None and file.exists():
+            kept = json.loads(file.read_text())
+            self._made = kept["runs"] if kept["of"] == self._of else {}
+
+    def of(
+        self, family: str, way: str, seed: int, epochs: int = EPOCHS
+    ) -> tuple[list[float], float]:
+        """Return what `run` does."""
+        key = f"{family} | {way} | {seed} | {epochs}"
+        if key not in self._made:
+            with tempfile.TemporaryDirectory() as name:
+                self._made[key] = run(Path(name) / "job", family, way, seed, epochs)
+            if self._file is not None:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                part = self._file.with_suffix(".part")
+                part.write_text(json.dumps({"of": self._of, "runs": self._made}))
+                part.rename(self._file)
+        return self._made[key]
+
+
+def _digest() -> str:
+    """Return what runs follow from: torch, the example, the runtime and how it is driven here."""
+    package = ROOT / "src" / "shadowprice"
+    files = [EXAMPLE, Path(__file__), Path(__file__).with_name("generations.py")]
+    files += [package / "jobs.py", *(package / "training").rglob("*.py")]
+    digest = hashlib.sha256(torch.__version__.encode())
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _counted(losses: Path) -> int:
