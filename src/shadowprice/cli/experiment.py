@@ -93,6 +93,7 @@ def experiment(
         Settings,
         experiments,
         find_experiment,
+        forget_runs,
         is_experiment,
     )
     from shadowprice.experiments.spreading import InTurn, OnRay
@@ -119,10 +120,13 @@ def experiment(
         for one in chosen:
             target = places[one.name]
             settings = partial(Settings, quick, seed, spread=spread, where=where)
-            made.append((one, *_make(one, target, settings, errors)))
+            made.append((one, *_make(one, target, settings, errors, keep=name == ALL)))
             figure = target / f"{one.name}.png"
             Console().print(f"{one.title} ({one.source})\n[bold]{figure}[/bold]", soft_wrap=True)
     if name == ALL:
+        # Until here, so that what is cut off makes no experiment again that was done.
+        for target in places.values():
+            forget_runs(target)
         Console().print(_table(made))
 
 
@@ -140,7 +144,12 @@ def _check_executor(name: str, executor: str) -> None:
 
 
 def _make(
-    experiment: Experiment, out: Path, chosen: Callable[..., Settings], errors: Console
+    experiment: Experiment,
+    out: Path,
+    chosen: Callable[..., Settings],
+    errors: Console,
+    *,
+    keep: bool,
 ) -> tuple[float, Times]:
     """Run one, and return how long it took here and in all."""
     from shadowprice.experiments.framework import kept_beside, run_experiment
@@ -149,7 +158,7 @@ def _make(
     with _bar(experiment.name, errors) as progress:
         settings = chosen(progress=progress)
         try:
-            run_experiment(experiment, out, settings)
+            run_experiment(experiment, out, settings, keep=keep)
         except KeyboardInterrupt:
             if any(kept_beside(out).glob("*.pickle")):
                 errors.print(

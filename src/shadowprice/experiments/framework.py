@@ -13,6 +13,7 @@ import importlib
 import json
 import pkgutil
 import platform
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -166,7 +167,9 @@ def find_experiment(name: str) -> Experiment:
     return known[name]
 
 
-def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Path:
+def run_experiment(
+    experiment: Experiment, out: Path, settings: Settings, *, keep: bool = False
+) -> Path:
     """Measure, write and draw an experiment.
 
     Parameters
@@ -178,6 +181,8 @@ def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Pat
         experiment there is replaced.
     settings : Settings
         How to run it.
+    keep : bool
+        Whether its runs stay kept beside ``out`` when all are done; see `forget_runs`.
 
     Runs that are done are kept beside ``out`` until all are: what is cut off goes on from there.
 
@@ -203,8 +208,14 @@ def run_experiment(experiment: Experiment, out: Path, settings: Settings) -> Pat
         here = settings.times.runs[kept.found :] if isinstance(spread, InTurn) else []
         settings.times.rest = max(0.0, time.process_time() - worked - sum(here))
         pending.commit()
-    kept.remove()
+    if not keep:
+        forget_runs(out)
     return out / f"{experiment.name}.png"
+
+
+def forget_runs(out: Path) -> None:
+    """Remove the runs of an experiment that are kept beside it."""
+    shutil.rmtree(kept_beside(out), ignore_errors=True)
 
 
 def kept_beside(out: Path) -> Path:
