@@ -243,6 +243,8 @@ class TakeProgress:
                 batch.change(name, reports=True)
             if micro > record.measured or first:
                 progress[name] = (report.generation, micro)
+            elif micro < record.measured:
+                batch.truth.speeds.behind(name)
         if progress:
             batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
         if moved:

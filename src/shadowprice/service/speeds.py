@@ -72,6 +72,8 @@ class _Watched:
     """Millionths of a mini-batch of whole slots, by number of workers."""
     generation: int = 0
     since: int = 0
+    again: bool = False
+    """Whether, in this slot, it did again what was counted before."""
 
 
 class Speeds:
@@ -92,8 +94,9 @@ class Speeds:
         if watched.told is not job:  # its owner revised something else of it
             nearest = min(watched.ratios, key=lambda one: abs(one - workers))
             return Revision(watched.told, workers, watched.ratios[nearest])
-        if watched.generation != record.generation:
+        if watched.generation != record.generation or watched.again:
             watched.generation, watched.since = record.generation, record.measured
+            watched.again = False
         else:
             window = watched.windows.setdefault(workers, deque(maxlen=WINDOW))
             window.append(record.measured - watched.since)
@@ -128,6 +131,16 @@ class Speeds:
             return watched
         watched = self._watched[job.name] = _Watched(job, job)
         return watched
+
+    def behind(self, name: str) -> None:
+        """Leave a slot out: a job reports less than is counted of it.
+
+        It began again before where it was, for what it did since its last checkpoint was lost with
+        its processes. What is counted stands still meanwhile, however fast it runs.
+        """
+        watched = self._watched.get(name)
+        if watched is not None:
+            watched.again = True
 
     def measured(self, name: str) -> tuple[int, ...]:
         """Return the numbers of workers whose speed is known, corrected or confirmed, ascending."""

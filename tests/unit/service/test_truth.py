@@ -153,6 +153,31 @@ def test_a_job_that_runs_at_half_its_speed_is_planned_anew(bench: Bench) -> None
     assert bench.kinds("slow").count("moved") >= 1
 
 
+def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(bench: Bench) -> None:
+    bench.submit("again", minibatches=200, utility={"kind": "constant", "value": 20})
+    bench.slot()
+    order = bench.truth.orders["again"]
+
+    def slots(reports: list[float]) -> None:
+        bench.started("again")
+        for done in reports:
+            bench.clock.advance(SLOT - 1)
+            bench.report("again", done)
+            bench.clock.advance(1)
+            bench.do(Edge())
+
+    slots([10.0 * slot for slot in range(1, 7)])  # 10 a slot, as was stated
+    at = bench.clock.wall() / SECOND
+    end = Ended(0, "again", order.generation, at, Ending.FAILED, 1, "killed")
+    bench.do(TakeReports([end]))
+    bench.slot()
+    assert bench.truth.orders["again"].generation > order.generation
+    # Six slots in which nothing more is counted, and then it goes on as fast as it always was.
+    slots([10.0 * slot for slot in range(1, 10)])
+    assert bench.truth.views["again"].progress == 90.0
+    assert "remeasured" not in bench.kinds("again")
+
+
 def test_a_report_of_nothing_is_a_measurement(bench: Bench) -> None:
     bench.submit("silent")
     bench.submit("stuck")
