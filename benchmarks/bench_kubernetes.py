@@ -1,8 +1,9 @@
 """TrainingJobs on many nodes: from a resource to its status, and what that asks of the API server.
 
-A real API server with hollow nodes, which take pods and only say that they run (`make testbed`);
-``shadowprice serve --executor kubernetes`` follows the resources. They are applied at a steady
-rate, then deleted all at once: ``python -m benchmarks.bench_kubernetes --nodes 500 --jobs 1000``.
+A real API server with hollow nodes, which take pods and only say that they run (`make testbed`),
+and tell a line as their log; ``shadowprice serve --executor kubernetes`` follows the resources.
+They are applied at a steady rate, then deleted all at once:
+``python -m benchmarks.bench_kubernetes --nodes 500 --jobs 1000``.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ import numpy as np
 import yaml
 from tools.testbed import Testbed
 from tools.testbed.audit import entries
+from tools.testbed.hollow import Logs
 from tools.testbed.places import missing
 
 from shadowprice.kubernetes.connection import Connection
@@ -126,10 +130,23 @@ async def measure(
     between("until all run")
     began = time.monotonic()
     # One by one, as kubectl does: a request for all of them at once the server cuts off midway.
-    await asyncio.gather(*(connection.delete(f"{RESOURCES}/{name}") for name in applied))
+    asked: dict[str, float] = {}
+
+    async def delete(name: str) -> None:
+        await connection.delete(f"{RESOURCES}/{name}")
+        asked[name] = time.monotonic()
+
+    await asyncio.gather(*map(delete, applied))
+    print(f"asked for all of that in {time.monotonic() - began:.1f} s", flush=True)
     await followed.until("gone", jobs, patience)
     gone = [seen["gone"] - began for seen in followed.seen.values() if "gone" in seen]
     told("all deleted at once, until gone", gone, jobs)
+    own = [
+        max(0.0, seen["gone"] - asked[name])
+        for name, seen in followed.seen.items()
+        if "gone" in seen
+    ]
+    told("of each, from when it was asked for", own, jobs)
     between("until all are gone")
     await followed.informer.close()
     await connection.close()
@@ -223,19 +240,26 @@ class Spent:
         print(f"{what:<36}{total:>9.0f} times; 50% at most {told[0]:g} s, 99% {told[1]:g} s")
 
     def _calls(self) -> None:
-        """Print what the service asked the API server for, a job."""
-        calls: Counter[str] = Counter()
+        """Print what the service asked the API server for, a job, and what answers took there."""
+        took: defaultdict[str, list[float]] = defaultdict(list)
+        number = -1
         for number, line in enumerate(entries(self._bed.audit)):
             if number < self._read or line["stage"] != "ResponseComplete":
                 continue  # a stream has a line when it begins, too
-            if line["user"]["username"] == USER and line["verb"] not in {"list", "watch"}:
+            if line["user"]["username"] == USER and line["verb"] != "watch":
                 about = line.get("objectRef", {})
                 what = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
-                calls[f"{line['verb']} {what}"] += 1
+                came, left = (
+                    datetime.fromisoformat(line[key].replace("Z", "+00:00")).timestamp()
+                    for key in ("requestReceivedTimestamp", "stageTimestamp")
+                )
+                took[f"{line['verb']} {what}"].append(left - came)
         self._read = number + 1
-        for what, count in calls.most_common(14):
-            print(f"{what:<36}{count / self._jobs:>9.2f} a job")
-        print(f"{'all':<36}{calls.total() / self._jobs:>9.2f} a job", flush=True)
+        for what, seconds in sorted(took.items(), key=lambda one: -len(one[1]))[:14]:
+            each, mean = len(seconds) / self._jobs, 1000 * sum(seconds) / len(seconds)
+            print(f"{what:<36}{each:>9.2f} a job{mean:>12.0f} ms an answer")
+        count = sum(map(len, took.values()))
+        print(f"{'all':<36}{count / self._jobs:>9.2f} a job", flush=True)
 
 
 def main() -> None:
@@ -254,6 +278,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         Testbed(hollow=given.nodes, users={USER: ("system:masters",)}) as bed,
+        closing(Logs(bed.hollow.address, bed.folder)),
     ):
         bed.kubectl("apply", "-f", str(ROOT / "deploy" / "kubernetes" / "crd.yaml"))
         cluster = Path(folder) / "cluster.yaml"

@@ -53,6 +53,8 @@ def most(generations: int, processes: int) -> dict[str, int]:
         "delete services": generations if processes > 1 else 0,
         "create pods": pods,
         "delete pods": 2 * pods,
+        # By name, which a server looks up; for a list by labels it would read all there are.
+        "list pods": 3 * pods,
         # Before the order to end, from it on, and after the end.
         "get pods/log": 3 * pods,
     }
@@ -85,6 +87,7 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
         assert all(count <= bound for count, bound in over.values()), over
         assert asked["create pods"] == 3 * processes  # they are this job's calls that are counted
         assert asked["get pods/log"] >= processes
+        assert asked["list pods"] >= 3 * processes
 
     harness.run(scenario)  # type: ignore[arg-type]  # its own kind of harness
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import ssl
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tools.testbed.access import Access, ApiError
@@ -78,6 +82,13 @@ class Hollow:
             for one in nodes
         )
 
+    @property
+    def address(self) -> str:
+        """Where all of them say that they are."""
+        node = self._access.ask("GET", "/api/v1/nodes/hollow-0")
+        told = node["status"]["addresses"]
+        return next(str(one["address"]) for one in told if one["type"] == "InternalIP")
+
     def start(self) -> None:
         """Start them, and wait until all are ready."""
         if self.count:
@@ -87,3 +98,62 @@ class Hollow:
     def stop(self) -> None:
         """End them."""
         self.component.kill()
+
+
+class Logs:
+    """Tells the logs of all hollow nodes: of every pod one line.
+
+    Without it they tell none, and who asks asks again. All of them say that they are at one address
+    and port, a kubelet's usual one, so that there may be one of these on a machine.
+
+    Parameters
+    ----------
+    address : str
+        Where they say that they are; see `Hollow.address`.
+    folder : Path
+        Where the testbed has a certificate.
+    """
+
+    PORT = 10250
+
+    def __init__(self, address: str, folder: Path) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "server.crt", folder / "server.key")
+        self._server = _Server((address, self.PORT), _Line)
+        self._server.context = context
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Tell no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+    context: ssl.SSLContext
+
+    def finish_request(self, request: object, client_address: object) -> None:
+        """Greet in the thread of its own that each caller has: a slow one keeps nobody waiting."""
+        with suppress(OSError):  # who hung up
+            greeted = self.context.wrap_socket(request, server_side=True)  # type: ignore[arg-type]  # it is a socket
+            super().finish_request(greeted, client_address)
+            greeted.close()
+
+
+class _Line(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Answer with a line, at a time if times are asked for."""
+        at = b"2026-01-01T00:00:00.000000000Z " if "timestamps=true" in self.path else b""
+        line = at + b"a hollow pod\n"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(line)))
+        self.end_headers()
+        self.wfile.write(line)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing of it."""

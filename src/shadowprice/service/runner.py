@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from shadowprice.core.amounts import UNLIMITED
@@ -46,8 +46,10 @@ from shadowprice.service.settings import Settings
 
 log = logging.getLogger("shadowprice.service")
 
+Asked = TypeVar("Asked")
+
 AT_ONCE: Final = 16
-"""Orders given at the same time."""
+"""Orders given, and ends told to be recorded, at the same time."""
 
 ROLE_LABEL: Final = "shadowprice.io/role"
 """Label of a server that says what may run there: worker, ps or any."""
@@ -167,10 +169,12 @@ class Runner:
         except ProblemError:
             self._inbox = [*lasting, *self._inbox]  # the store is out; they wait
             raise
-        for report in lasting:
-            if isinstance(report, Ended | Refused):
-                await self.executor.forget(report.job, report.generation)
-                self._outbox.recorded(report.job, report.generation)
+        over = [report for report in lasting if isinstance(report, Ended | Refused)]
+        await _each(self._forget, over)
+
+    async def _forget(self, report: Ended | Refused) -> None:
+        await self.executor.forget(report.job, report.generation)
+        self._outbox.recorded(report.job, report.generation)
 
     async def _server(self, report: ServerSeen | ServerGone) -> None:
         """Let servers that join, change, leave or come back be such for the engine."""
@@ -275,37 +279,30 @@ class Runner:
         published = self._driver.published
         now = self._driver.clock.now()
         actions = self._outbox.actions(published.running, published.unacknowledged, now)
-        limit = asyncio.Semaphore(AT_ONCE)
-        errors = await asyncio.gather(
-            *(self._act(action, limit) for action in actions), return_exceptions=True
-        )
-        for error in errors:
-            if isinstance(error, BaseException):
-                raise error
+        await _each(self._act, actions)
 
-    async def _act(self, action: Begin | End, limit: asyncio.Semaphore) -> None:
-        async with limit:
-            if isinstance(action, End):
-                await self.executor.stop(action.command, action.job, action.generation)
-                self._outbox.stopping(action.job, action.generation)
-                return
-            order = action.order
-            try:
-                spec = self._spec(order)
-            except InputError as error:
-                self._refuse(order, str(error))
-                return
-            self._outbox.accepted(order.job, order.generation)
-            receipt = await self.executor.start(spec)
-            if receipt is Receipt.BUSY:
-                self._outbox.held.get(order.job, {}).pop(order.generation, None)
-                self._resync = True
-                self._retry_at = time.monotonic() + RETRY
-            elif receipt is Receipt.STALE or (
-                receipt is Receipt.DUPLICATE and not await self._is_held(order)
-            ):
-                # Its records are newer than ours (a backup was restored): this number is used up.
-                self._refuse(order, "the executor knows a newer generation of the job")
+    async def _act(self, action: Begin | End) -> None:
+        if isinstance(action, End):
+            await self.executor.stop(action.command, action.job, action.generation)
+            self._outbox.stopping(action.job, action.generation)
+            return
+        order = action.order
+        try:
+            spec = self._spec(order)
+        except InputError as error:
+            self._refuse(order, str(error))
+            return
+        self._outbox.accepted(order.job, order.generation)
+        receipt = await self.executor.start(spec)
+        if receipt is Receipt.BUSY:
+            self._outbox.held.get(order.job, {}).pop(order.generation, None)
+            self._resync = True
+            self._retry_at = time.monotonic() + RETRY
+        elif receipt is Receipt.STALE or (
+            receipt is Receipt.DUPLICATE and not await self._is_held(order)
+        ):
+            # Its records are newer than ours (a backup was restored): this number is used up.
+            self._refuse(order, "the executor knows a newer generation of the job")
 
     async def _is_held(self, order: Run) -> bool:
         held = await self.executor.list()
@@ -382,6 +379,24 @@ class Runner:
             return
         await self.executor.configure(slices(cluster))
         self._cluster = cluster
+
+
+async def _each(ask: Callable[[Asked], Awaitable[None]], items: Iterable[Asked]) -> None:
+    """Ask an executor for each of several things, `AT_ONCE` at a time; raise the first error.
+
+    A thousand jobs that end together would wait for a thousand answers, were they told of one after
+    the other.
+    """
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: Asked) -> None:
+        async with limit:
+            await ask(item)
+
+    told = await asyncio.gather(*map(one, items), return_exceptions=True)
+    for error in told:
+        if isinstance(error, BaseException):
+            raise error
 
 
 def found_state(server: ServerSlice, cluster: Cluster) -> ServerState:

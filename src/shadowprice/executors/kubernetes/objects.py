@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.entry import KubernetesEntry
@@ -11,6 +12,10 @@ from shadowprice.kubernetes.errors import ApiError
 
 if TYPE_CHECKING:
     from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+
+
+FEW: Final = 8
+"""Pods of a generation that are asked for by their names; more, by its labels at once."""
 
 
 class Objects:
@@ -44,10 +49,23 @@ class Objects:
         return names.generation_name(self._entry.job, self._entry.number)
 
     async def pods(self) -> list[PodView]:
-        """Return the generation's pods as they are now."""
+        """Return the generation's pods as they are now.
+
+        For a list by labels a server reads every pod of the namespace from its store; of a list by
+        one name it reads that pod. A generation's pods have no names but those of its processes.
+        """
+        parts = self._entry.parts.values()
+        if not 0 < len(parts) <= FEW:
+            return await self._listed()
+        found = await asyncio.gather(*(self._listed(f"metadata.name={one.pod}") for one in parts))
+        return [view for views in found for view in views]
+
+    async def _listed(self, fields: str = "") -> list[PodView]:
         entry = self._entry
-        chosen = names.selector(self._executor.service, entry.job, entry.number)
-        found = await self.connection.get(self.path("pods"), labelSelector=chosen)
+        query = {"labelSelector": names.selector(self._executor.service, entry.job, entry.number)}
+        if fields:
+            query["fieldSelector"] = fields
+        found = await self.connection.get(self.path("pods"), **query)
         return [pod_view(item) for item in found.get("items") or ()]
 
     async def ungate(self) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -50,7 +50,11 @@ WORKERS: Final = IN_FLIGHT
 """Resources looked at at the same time: more would only wait for each other's requests."""
 
 AGAIN: Final = 1.0
-"""Seconds before a resource that goes is looked at again, whatever is told meanwhile."""
+"""Seconds before what another leader wrote is looked at again."""
+
+GOING: Final = 5.0
+"""Seconds before a resource that goes is looked at again where nothing says that its job is quiet,
+and its status says what keeps it; thousands may go at once, so it is no way to wait."""
 
 FIGURES: Final = 10.0
 """Seconds between two writes of a status in which only figures changed, at least."""
@@ -114,6 +118,7 @@ class Controller:
         self._jobs: dict[str, dict[str, Owner]] = {}
         self._edits: dict[str, tuple[int, Verdict | None]] = {}
         self._told: dict[str, float] = {}
+        self._going: dict[str, str] = {}
         self._teller = Teller(connection, self._may_write)
         self._tenancy = Tenancy(
             connection,
@@ -187,6 +192,10 @@ class Controller:
             owner = None if told.job is None else self._owner(told.job)
             if owner is not None:
                 self._teller.tell(owner, told)
+        if self._going:
+            ordered = self._ordered()
+            for job in [one for one in self._going if self._quiet(one, ordered)]:
+                self._queue.add(self._going.pop(job))
 
     def _owner(self, job: str) -> Owner | None:
         return self._jobs.get(_key_of_job(job), {}).get(job)
@@ -253,6 +262,7 @@ class Controller:
                 with suppress(ProblemError):
                     await self._driver.do(Cancel(job))
             self._jobs[key].pop(job, None)
+            self._going.pop(job, None)
             self._edits.pop(owner.uid, None)
             self._told.pop(owner.uid, None)
         if not self._jobs.get(key, True):
@@ -278,14 +288,19 @@ class Controller:
             return
         job = resource.owner.job
         view = await self._view(job)
-        if view is not None and view.state.open:
+        asked = view is not None and view.state.open
+        if asked:
             self._may_write("cancel", key)
             view = await self._driver.do(Cancel(job))
-        if view is not None and (view.state.open or not self._quiet(job)):
-            tenant = view.tenant or resource.owner.namespace
-            await self._write_status(key, resource, view, tenant, None)
-            self._queue.add(key, AGAIN)
+        if view is not None and (view.state.open or not self._quiet(job, self._ordered())):
+            if not view.state.open:
+                self._going[job] = key
+            if not asked:  # most are gone by then, and nobody has to be told of what goes at once
+                tenant = view.tenant or resource.owner.namespace
+                await self._write_status(key, resource, view, tenant, None)
+            self._queue.add(key, GOING)
             return
+        self._going.pop(job, None)
         left = [one for one in resource.finalizers if one != FINALIZER]
         body = {"metadata": {"resourceVersion": resource.version, "finalizers": left or None}}
         try:
@@ -296,12 +311,16 @@ class Controller:
         self._edits.pop(resource.owner.uid, None)
         self._told.pop(resource.owner.uid, None)
 
-    def _quiet(self, job: str) -> bool:
+    def _ordered(self) -> set[str]:
+        """Return the jobs of which orders were not carried out yet."""
+        return {order.job for order in self._driver.published.unacknowledged.values()}
+
+    def _quiet(self, job: str, ordered: Collection[str]) -> bool:
         """Whether nothing of a job that is over runs, or is about to."""
-        published, runner = self._driver.published, self._service.runner
-        if job in published.running or (runner is not None and runner.holds(job)):
+        runner = self._service.runner
+        if job in self._driver.published.running or job in ordered:
             return False
-        return all(order.job != job for order in published.unacknowledged.values())
+        return runner is None or not runner.holds(job)
 
     # ---------------------------------------------------------------- its job
 
