@@ -51,6 +51,8 @@ class Testbed:
         where nodes are hollow.
     apiserver : sequence of str
         More arguments of the API server.
+    policies : bool
+        Whether network policies hold for pods, as they are when a pod begins; see `policies`.
     """
 
     __test__ = False
@@ -64,6 +66,7 @@ class Testbed:
         users: Mapping[str, Sequence[str]] | None = None,
         node_grace: float | None = None,
         apiserver: Sequence[str] = (),
+        policies: bool = False,
     ) -> None:
         self._wanted = dict(nodes or {})
         self._capacity = dict(capacity or {})
@@ -73,6 +76,7 @@ class Testbed:
         usual = NODE_GRACE if not hollow else 2 * LEASE
         self._grace = usual if node_grace is None else node_grace
         self._apiserver = tuple(apiserver)
+        self._policies = policies
         self._stack = ExitStack()
         self.nodes: dict[str, Node] = {}
 
@@ -132,6 +136,8 @@ class Testbed:
         stack.callback(self.plane.stop)
         self.plane.start()
         if self._wanted:
+            if self._policies:
+                network.enforce(self.folder / "cni", Path(program("kubectl")), self.kubeconfig)
             forward = Forward(network.apiserver, self.plane.port)
             stack.callback(forward.close)
             names = Names(network.gateway, self.access)

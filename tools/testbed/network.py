@@ -6,13 +6,16 @@ Every pod has an address on the bridge, so has every node, and this machine is t
 from __future__ import annotations
 
 import random
+import shlex
 import socket
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tools.testbed.places import TestbedError
+from tools.testbed import policies
+from tools.testbed.places import PLUGINS, TestbedError
 from tools.testbed.process import run
 
 _RESULTS = Path("/var/lib/cni/results")
@@ -20,7 +23,7 @@ _PODS_A_NODE = 240
 
 
 class Network:
-    """A bridge of a /16 of its own.
+    """A bridge of a /16 of its own, on which policies hold where `enforce` was called.
 
     Node number ``n`` has the address ``X.Y.n.1`` and its pods others of that /24; the gateway, this
     machine, is ``X.Y.0.1``; services have ``X.Y.255.*``, the API server the first of them.
@@ -39,6 +42,9 @@ class Network:
         self.name = name
         self._numbers = {node: number for number, node in enumerate(nodes, 1)}
         self._prefix = ""
+        self.programs = PLUGINS
+        """Where the plugins of its pods are."""
+        self._enforcing: dict[str, Any] | None = None
 
     def start(self) -> None:
         """Have the bridge."""
@@ -97,7 +103,28 @@ class Network:
             "routes": [{"dst": "0.0.0.0/0"}],
         }
         bridge = {"type": "bridge", "bridge": self.name, "ipMasq": False, "ipam": leases}
-        return {"cniVersion": "0.4.0", "name": self.name, "plugins": [bridge]}
+        plugins = [bridge] if self._enforcing is None else [bridge, self._enforcing]
+        return {"cniVersion": "0.4.0", "name": self.name, "plugins": plugins}
+
+    def enforce(self, folder: Path, kubectl: Path, kubeconfig: Path) -> None:
+        """Let network policies hold for pods that begin from now on; see `policies`.
+
+        Parameters
+        ----------
+        folder : Path
+            A new one, for the plugins.
+        kubectl, kubeconfig : Path
+            How they ask for pods and policies.
+        """
+        folder.mkdir()
+        for program in PLUGINS.iterdir():
+            (folder / program.name).symlink_to(program)
+        own = folder / policies.NAME
+        words = (sys.executable, "-I", "-S", policies.__file__)
+        own.write_text(f"#!/bin/sh\nexec {shlex.join(words)}\n")
+        own.chmod(0o755)
+        asking = {"kubectl": str(kubectl), "kubeconfig": str(kubeconfig)}
+        self.programs, self._enforcing = folder, {"type": policies.NAME, **asking}
 
     def stop(self) -> None:
         """Leave no bridge."""

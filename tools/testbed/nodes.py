@@ -21,7 +21,7 @@ from tools.testbed.images import PAUSE
 from tools.testbed.logs import OWN
 from tools.testbed.names import DOMAIN
 from tools.testbed.network import Network
-from tools.testbed.places import PLUGINS, TestbedError
+from tools.testbed.places import TestbedError
 from tools.testbed.process import Component, eventually, run
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -223,7 +223,7 @@ restrict_oom_score_adj = true
 stream_server_address = '127.0.0.1'
 netns_mounts_under_state_dir = true
 [{cri}.cni]
-bin_dir = '{PLUGINS}'
+bin_dir = '{self._network.programs}'
 conf_dir = '{folder}/cni'
 [{cri}.containerd]
 snapshotter = 'overlayfs'
