@@ -24,7 +24,9 @@ ROOTS: Final = (
     "V1CustomResourceDefinition",
 )  # fmt: skip
 
-_TABLES: Final = re.compile(r"^    (openapi_types|attribute_map) = (\{.*?^    \})", re.M | re.S)
+_TABLES: Final = re.compile(
+    r"^    (openapi_types|attribute_map)(?:: [^=\n]+)? = (\{.*?^    \})", re.M | re.S
+)
 _NAME: Final = re.compile(r"\b((?:Core|Apps)?V\d[A-Za-z0-9]*)\b")
 
 

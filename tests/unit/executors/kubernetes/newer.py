@@ -1,0 +1,254 @@
+"""An API server in memory that describes itself as a recorded version does, and keeps to it.
+
+What it does not know it prunes, as one does; pods with scheduling gates are not placed before they
+have none; pods that are placed run at once, and end when they are told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tests.unit.kubernetes.test_recorded import described, unknown
+
+NOW = "2026-01-01T00:00:00Z"
+Object = dict[str, Any]
+
+
+class Newer:
+    """The server.
+
+    Parameters
+    ----------
+    version : str
+        The recorded one.
+    nodes : int
+        How many nodes there are: ``one``, ``two``, ...
+
+    Attributes
+    ----------
+    said : list of tuple
+        Of every pod, in order: what became of it, and its name.
+    unknown : list of str
+        Places of what was sent that the version does not know.
+    refuse : callable
+        Whether a pod is refused, by its name.
+    """
+
+    def __init__(self, version: str, nodes: int = 2) -> None:
+        self.version = version
+        self.said: list[tuple[str, str]] = []
+        self.unknown: list[str] = []
+        self.refuse: Callable[[str], bool] = lambda _: False
+        self._count = 0
+        self._objects: dict[str, dict[str, Object]] = {}
+        self._history: list[tuple[int, str, str, Object]] = []
+        self._knows_gates = (
+            "schedulingGates"
+            in described(version)["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"][
+                "properties"
+            ]
+        )
+        for name in ("one", "two", "three")[:nodes]:
+            status = {
+                "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+            }
+            self._put("nodes", {"metadata": {"name": name}, "spec": {}, "status": status}, "ADDED")
+
+    # ---------------------------------------------------------------- what there is
+
+    def _put(self, kind: str, item: Object, event: str) -> Object:
+        self._count += 1
+        meta = item["metadata"]
+        meta.setdefault("uid", str(uuid.UUID(int=self._count)))
+        meta.setdefault("creationTimestamp", NOW)
+        meta["resourceVersion"] = str(self._count)
+        items = self._objects.setdefault(kind, {})
+        if event == "DELETED":
+            items.pop(meta["name"], None)
+        else:
+            items[meta["name"]] = item
+        self._history.append((self._count, kind, event, copy.deepcopy(item)))
+        return item
+
+    def pods(self) -> list[str]:
+        """Return the names of pods."""
+        return sorted(self._objects.get("pods", {}))
+
+    def _placed(self, pod: Object) -> None:
+        """Run a pod that waits for nothing."""
+        spec = pod["spec"]
+        if spec.get("schedulingGates") or spec.get("nodeName"):
+            return
+        term = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        [node] = term["nodeSelectorTerms"][0]["matchFields"][0]["values"]
+        spec["nodeName"] = node
+        state = {"running": {"startedAt": NOW}}
+        pod["status"] = {
+            "phase": "Running",
+            "containerStatuses": [{"name": spec["containers"][0]["name"], "state": state}],
+        }
+        self.said.append(("runs", pod["metadata"]["name"]))
+        self._put("pods", pod, "MODIFIED")
+
+    # ---------------------------------------------------------------- requests
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer one."""
+        if request.path.startswith("/openapi/v3"):
+            return self._publish(request)
+        words = request.path.split("/")
+        words = words[words.index("v1") + 1 :]
+        if words[0] == "namespaces":
+            words = words[2:]
+        kind, name = words[0], words[1] if len(words) > 1 else ""
+        if len(words) > 2:
+            return web.Response(body=f"{NOW} a line\n".encode())
+        if request.query.get("watch"):
+            return await self._follow(request, kind)
+        items = self._objects.setdefault(kind, {})
+        if request.method == "GET" and not name:
+            return self._list(request, kind)
+        if request.method == "POST":
+            return self._create(kind, await request.json())
+        if name not in items:
+            return _refused(404, "NotFound")
+        if request.method == "PUT":
+            body = await request.json()
+            if (
+                body["metadata"].get("resourceVersion")
+                != items[name]["metadata"]["resourceVersion"]
+            ):
+                return _refused(409, "Conflict")
+            self._put(
+                kind,
+                {**body, "metadata": {**items[name]["metadata"], **body["metadata"]}},
+                "MODIFIED",
+            )
+        elif request.method == "PATCH":
+            item = _merged(items[name], await request.json())
+            self._put(kind, item, "MODIFIED")
+            if kind == "pods":
+                self.said.append(("ungated", name))
+                self._placed(item)
+        elif request.method == "DELETE":
+            return self._delete(kind, items[name])
+        return web.json_response(items[name])
+
+    def _publish(self, request: web.Request) -> web.Response:
+        """Describe itself: an index, and beside it what belongs to one group."""
+        if self.version in {"1.20", "1.23"}:
+            return _refused(404, "NotFound")
+        if request.path == "/openapi/v3":
+            where = {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=1"}}
+            return web.json_response({"paths": where})
+        assert request.query["hash"] == "1"
+        return web.json_response(described(self.version))
+
+    def _create(self, kind: str, body: Object) -> web.Response:
+        name = body["metadata"]["name"]
+        self.unknown += unknown(body, f"V1{body['kind']}", self.version, body["kind"])
+        if name in self._objects.setdefault(kind, {}):
+            return _refused(409, "AlreadyExists")
+        if kind == "pods" and self.refuse(name):
+            return _refused(403, "Forbidden")
+        body["metadata"].setdefault("namespace", "default")
+        if kind == "pods":
+            if not self._knows_gates:
+                body["spec"].pop("schedulingGates", None)
+            body["status"] = {"phase": "Pending"}
+            self.said.append(("made", name))
+        made = self._put(kind, body, "ADDED")
+        if kind == "pods":
+            self._placed(made)
+        return web.json_response(made, status=201)
+
+    def _delete(self, kind: str, item: Object) -> web.Response:
+        if kind == "pods":
+            self.said.append(("deleted", item["metadata"]["name"]))
+            if item["spec"].get("nodeName"):
+                ended = {"exitCode": 143, "startedAt": NOW, "finishedAt": NOW}
+                item["status"]["containerStatuses"][0]["state"] = {"terminated": ended}
+        self._put(kind, item, "DELETED")
+        return web.json_response(item)
+
+    def _list(self, request: web.Request, kind: str) -> web.Response:
+        wanted = [
+            one.split("=") for one in request.query.get("labelSelector", "").split(",") if one
+        ]
+        name = request.query.get("fieldSelector", "").partition("=")[2]
+        found = [
+            item
+            for item in self._objects[kind].values()
+            if all(item["metadata"].get("labels", {}).get(key) == value for key, value in wanted)
+            and name in {"", item["metadata"]["name"]}
+        ]
+        return web.json_response(
+            {"metadata": {"resourceVersion": str(self._count)}, "items": found}
+        )
+
+    async def _follow(self, request: web.Request, kind: str) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        at = int(request.query["resourceVersion"])
+        while request.transport is not None and not request.transport.is_closing():
+            for number, of, event, item in list(self._history):
+                if number > at:
+                    at = number
+                    if of == kind:
+                        line = json.dumps({"type": event, "object": item})
+                        await response.write(line.encode() + b"\n")
+            await asyncio.sleep(0.01)
+        return response
+
+
+def _merged(item: Object, patch: Mapping[str, Any]) -> Object:
+    """Return an object after a merge patch (RFC 7396)."""
+    found = dict(item)
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, Mapping):
+            found[key] = _merged(found.get(key, {}), value)
+        else:
+            found[key] = value
+    return found
+
+
+def _refused(status: int, reason: str) -> web.Response:
+    return web.json_response({"reason": reason, "message": reason.lower()}, status=status)
+
+
+@asynccontextmanager
+async def served(server: Newer, folder: Path) -> AsyncIterator[Path]:
+    """Serve it, and yield a kubeconfig."""
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", server.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    where = {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": where}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    try:
+        yield path
+    finally:
+        await runner.cleanup()

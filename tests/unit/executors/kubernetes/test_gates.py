@@ -1,0 +1,119 @@
+"""A whole generation on API servers of recorded versions: with gates where there are any."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("kubernetes_asyncio")
+
+from shadowprice.core.program import Program
+from shadowprice.executors.contract import (
+    Ended,
+    ExecutorOptions,
+    GenerationSpec,
+    Receipt,
+    Refused,
+    Report,
+    Share,
+    Started,
+)
+from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from tests.unit.executors.kubernetes.newer import Newer, served
+from tests.unit.kubernetes.test_recorded import OLDEST_WITH_GATES, VERSIONS
+
+PODS = ("worker-0", "worker-1", "worker-2", "ps-0")
+OLDER = VERSIONS[: VERSIONS.index(OLDEST_WITH_GATES)]
+NEWER = VERSIONS[VERSIONS.index(OLDEST_WITH_GATES) :]
+Scenario = Callable[[KubernetesExecutor, Callable[[type], Awaitable[Report]]], Awaitable[None]]
+
+
+def order(generation: int = 1) -> GenerationSpec:
+    return GenerationSpec(
+        command=10 * generation,
+        job="job",
+        generation=generation,
+        placement=(Share("one", 2), Share("two", 1, 1)),
+        program=Program(("train",), {}, image="i", grace=1.0),
+        worker={"cpu": 500},
+        ps={"cpu": 500},
+    )
+
+
+def run(server: Newer, folder: Path, scenario: Scenario) -> None:
+    async def whole() -> None:
+        async with served(server, folder) as kubeconfig:
+            options = ExecutorOptions(str(folder / "executor"), "s", str(kubeconfig), {})
+            executor = KubernetesExecutor(options)
+            await executor.open()
+            reports = executor.watch()
+
+            async def comes(kind: type) -> Report:
+                async with asyncio.timeout(30.0):
+                    async for report in reports:
+                        if isinstance(report, kind):
+                            return report
+                raise AssertionError(f"no {kind.__name__}")
+
+            try:
+                await scenario(executor, comes)
+            finally:
+                await executor.close()
+
+    asyncio.run(whole())
+
+
+async def _life(executor: KubernetesExecutor, comes: Callable[[type], Awaitable[Report]]) -> None:
+    assert await executor.start(order()) == Receipt.ACCEPTED
+    await comes(Started)
+    assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
+    await comes(Ended)
+
+
+@pytest.mark.parametrize("version", NEWER)
+def test_no_pod_is_placed_before_all_are_there(version: str, tmp_path: Path) -> None:
+    server = Newer(version)
+    run(server, tmp_path, _life)
+    told = [what for what, _ in server.said]
+    count = len(PODS)
+    assert told[:count] == ["made"] * count
+    assert told[count:].count("ungated") == told.count("runs") == count
+    assert "made" not in told[count:]
+    assert server.unknown == []
+    assert server.pods() == []
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_where_there_are_no_gates_they_are_not_asked_for(version: str, tmp_path: Path) -> None:
+    server = Newer(version)
+    run(server, tmp_path, _life)
+    told = [what for what, _ in server.said]
+    assert "ungated" not in told
+    assert told.count("runs") == len(PODS)
+    assert server.unknown == []
+    assert server.pods() == []
+
+
+@pytest.mark.parametrize("version", [OLDER[-1], NEWER[0], NEWER[-1]])
+def test_of_a_generation_of_which_a_pod_is_refused_none_begins_behind_gates(
+    version: str, tmp_path: Path
+) -> None:
+    """What gates are for; without them some run for a moment, and are taken back."""
+    server = Newer(version)
+    server.refuse = lambda name: name.endswith("ps-0")
+
+    async def scenario(
+        executor: KubernetesExecutor, comes: Callable[[type], Awaitable[Report]]
+    ) -> None:
+        assert await executor.start(order()) == Receipt.ACCEPTED
+        refused = await comes(Refused)
+        assert isinstance(refused, Refused)
+        assert "forbidden" in refused.reason
+
+    run(server, tmp_path, scenario)
+    told = [what for what, _ in server.said]
+    assert told.count("runs") == (len(PODS) - 1 if version in OLDER else 0)
+    assert server.pods() == []
