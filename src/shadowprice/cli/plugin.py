@@ -56,6 +56,9 @@ who may read it. Words after the command are those of `shadowprice COMMAND --hel
 
 OPTIONS: Final = ("-n", "--namespace", "--kubeconfig", "--context", "--service", "--server")
 
+WITH_VALUES: Final = frozenset({"--only", "-s", "--server", "-o", "--output"})
+"""Options of `quote` whose next word is no file."""
+
 _LOGGED: Final = re.compile(r"[EWIF]\d{4} [\d:.]+ ")
 """How a line of the log begins that its library writes beside what it says."""
 _FORWARDED: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
@@ -105,14 +108,7 @@ def read_words(words: Sequence[str]) -> Asked:
     left = list(words)
     while left and left[0].startswith("-"):
         option, equals, value = left.pop(0).partition("=")
-        if option not in {
-            "-n",
-            "--namespace",
-            "--kubeconfig",
-            "--context",
-            "--service",
-            "--server",
-        }:
+        if option not in OPTIONS:
             raise InputError(Fault(option, "is no option here", "see kubectl shadowprice --help"))
         if not equals:
             if not left:
@@ -136,6 +132,22 @@ def read_words(words: Sequence[str]) -> Asked:
         raise InputError(Fault("--service", f"{shown(asked.service)} is none", "NAMESPACE/NAME"))
     asked.words = left
     return asked
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the files that `quote` is given, and its options with their values."""
+    files: list[str] = []
+    options: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-") or word == "-":
+            files.append(word)
+            continue
+        options.append(word)
+        if word in WITH_VALUES and left:
+            options.append(left.pop(0))
+    return files, options
 
 
 class Kubectl:
@@ -288,11 +300,11 @@ def _handed_on(asked: Asked, kubectl: Kubectl, run: Any) -> int:
             if command in OF_JOBS and rest and not rest[0].startswith("-"):
                 rest[0] = kubectl.job(rest[0])
             elif command == "quote":
-                files = [word for word in rest if not word.startswith("-")]
+                files, options = split(rest)
                 path = Path(folder) / "manifests.jsonl"
                 lines = map(json.dumps, kubectl.manifests(files))
                 path.write_text("".join(f"{line}\n" for line in lines))
-                rest = [*(word for word in rest if word.startswith("-")), str(path)]
+                rest = [*options, str(path)]
             if not os.environ.get("SHADOWPRICE_TOKEN"):
                 os.environ["SHADOWPRICE_TOKEN"] = kubectl.token(asked.service)
         else:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
-from shadowprice.cli.plugin import COMMANDS, HELP, main, read_words
+from shadowprice.cli.plugin import COMMANDS, HELP, WITH_VALUES, main, read_words, split
+from shadowprice.cli.submit import quote
 from shadowprice.core.errors import InputError
 
 
@@ -34,6 +36,31 @@ def test_options_come_before_the_command_and_the_rest_is_the_commands() -> None:
 def test_what_is_no_call_says_what_would_be(words: list[str], told: str) -> None:
     with pytest.raises(InputError, match=told):
         read_words(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        (["a.yaml", "-o", "json"], ["a.yaml"]),
+        (["-o", "json", "a.yaml", "b.yaml"], ["a.yaml", "b.yaml"]),
+        (["--output=json", "--only", "a", "-"], ["-"]),
+        (["a.yaml", "-s"], ["a.yaml"]),
+    ],
+)
+def test_what_follows_an_option_of_quote_is_its_value_and_no_manifest(
+    words: list[str], files: list[str]
+) -> None:
+    found, options = split(words)
+    assert found == files
+    assert options == [word for word in words if word not in files]
+
+
+def test_options_that_have_values_are_all_that_quote_has() -> None:
+    app = typer.Typer()
+    app.command()(quote)
+    options = [one for one in typer.main.get_command(app).params if one.param_type_name == "option"]
+    named = {word for one in options if not getattr(one, "is_flag", False) for word in one.opts}
+    assert named - {"--install-completion", "--show-completion"} == WITH_VALUES
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
