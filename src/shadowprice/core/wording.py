@@ -17,6 +17,9 @@ _UNSAFE: Final = re.compile(f"[{_RANGES}]")
 _UNSAFE_IN_LINES: Final = re.compile(f"(?!\n)[{_RANGES}]")
 
 
+_PART: Final = 4
+"""Letters, at least, of a word that is taken for a part of a known name."""
+
 SHOWN: Final = 60
 """Characters of a value that a message shows."""
 
@@ -39,6 +42,9 @@ def one_line(text: str) -> str:
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name most like a wrong one, None where none is or the search is too long.
 
+    Where the wrong one is a part of a single known name, that is it: ``lost`` is ``server_lost``
+    rather than ``slot``.
+
     Parameters
     ----------
     name : str
@@ -50,7 +56,11 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """
     if len(name) > 100:
         return None
-    found = difflib.get_close_matches(name, list(islice(known, 2_000)), 1, cutoff=cutoff)
+    names = list(islice(known, 2_000))
+    whole = [one for one in names if name.lower() in one.lower()]
+    if len(whole) == 1 and len(name) >= _PART:
+        return whole[0]
+    found = difflib.get_close_matches(name, names, 1, cutoff=cutoff)
     return found[0] if found else None
 
 

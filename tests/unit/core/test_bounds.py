@@ -164,6 +164,10 @@ def test_nothing_that_a_terminal_obeys_is_shown() -> None:
 
 def test_the_search_for_alike_names_is_bounded() -> None:
     assert closest("orsis", ["oasis", "fifo"]) == "oasis"
+    # A part of one name is that name; of several, or of a few letters, it says nothing.
+    assert closest("lost", ["slot", "server_lost", "server_back"]) == "server_lost"
+    assert closest("serv", ["slot", "server_lost", "server_back"]) is None
+    assert closest("ack", ["slot", "server_back"]) is None
     assert closest("x" * 10**6, ["oasis"]) is None
     assert closest("zzz", (f"name-{n}" for n in range(10**6))) is None
 
