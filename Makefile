@@ -47,15 +47,16 @@ live-train: $(TRAIN_STAMP) ## The same with torch: an image classifier and a sma
 
 test: $(STAMP) ## Run the tests
 	@$(BIN)/shadowprice warm  # once, on all processors: each worker of pytest would compile for itself
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not browser and not postgres and not train and not ray and not kubernetes'
+	@# In the order of files: those of few tests are often the longest, and xdist would keep them for the end.
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not browser and not postgres and not train and not ray and not kubernetes'
 
 test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'browser or postgres'
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs -m 'browser or postgres'
 
 test-train: $(TRAIN_STAMP) ## Run the tests that need torch and Ray, which are large
 	@# Several processes of a test share few processors: torch's threads would wait for each other, minutes of a
 	@# test that takes seconds. Three at once: much of the time passes in waiting for slots and nodes.
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile -rfEsR --tb=short --timeout 600 -m 'train or ray'
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rfEsR --tb=short --timeout 600 -m 'train or ray'
 
 test-families: $(TRAIN_STAMP) ## Train the six families of the papers' testbed, resized and not, over seeds (half an hour; cut off, it goes on)
 	@OMP_NUM_THREADS=1 SHADOWPRICE_TEST_FAMILIES=runs/families.json $(BIN)/python -m pytest -rfEsR --tb=short --durations=6 tests/train/servers/test_families.py
