@@ -246,3 +246,9 @@ def test_a_job_that_fits_only_where_local_traffic_is_free_is_read_and_judged_by_
     assert ends["astraea"].status is Status.FINISHED
     assert ends["fifo"].refusal is not None
     assert ends["fifo"].refusal.reason is Reason.NEVER_FITS
+
+
+def test_a_cluster_without_servers_is_told_so(tmp_path: Path) -> None:
+    empty = write(tmp_path, "c.yaml", "slot: 20min\nhorizon: 30\nservers: []\n")
+    with pytest.raises(InputError, match=r"c\.yaml: servers: is empty; name 1 at least$"):
+        read_cluster(empty)

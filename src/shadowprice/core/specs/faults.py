@@ -79,6 +79,8 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
         return _keys_fault(model, where, issue)
     if issue["type"] in {"model_attributes_type", "dict_type"}:
         return Fault(where, "takes keys with values", "write {key: value}")
+    if issue["type"] == "too_short" and not issue["ctx"]["actual_length"]:
+        return Fault(where, "is empty", f"name {issue['ctx']['min_length']} at least")
     return Fault(where, issue["msg"].removeprefix("Value error, "))
 
 
