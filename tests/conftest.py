@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.testbeds import control_plane, testbed
 
@@ -13,6 +14,13 @@ __all__ = ["control_plane", "testbed", "traces"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As jobs in a shell's background inherit it; what tests start would never be interrupted.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine is no fault of what is tested, and what new draws find must not decide whether a
+# change passes: `--hypothesis-profile=default` draws them.
+settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 AGAIN = ("processes", "browser", "postgres", "ray", "train", "kubernetes")
 """Markers of tests that drive real processes, whose machine may be busy with anything."""
