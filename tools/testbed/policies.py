@@ -77,15 +77,15 @@ def rules_of(
         if not own:
             continue
         found.append(["-A", chain, interface, "lo", "-j", "ACCEPT"])
-        answers = ("-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED")
-        found.append(["-A", chain, *answers, "-j", "ACCEPT"])
         for rule in (rule for spec in own for rule in spec.get(field) or ()):
             for words in _ports(rule.get("ports"), ports or {}):
                 found += [
                     ["-A", chain, *more, *words, "-j", "ACCEPT"]
                     for more in _peers(rule.get(peers), address)
                 ]
-        found.append(["-A", chain, *REFUSED])
+        # Connections, as policies are about them: of one that was let through the kernel may take a
+        # packet for none of its own on a busy machine, and refused it would break it.
+        found.append(["-A", chain, "-m", "conntrack", "--ctstate", "NEW", *REFUSED])
     return found
 
 

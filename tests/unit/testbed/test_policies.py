@@ -20,7 +20,7 @@ def passes(rules: list[list[str]], chain: str, protocol: str, port: int) -> bool
         told = dict(zip(words[::2], words[1::2], strict=False))
         if told["-A"] != chain or told.get("-i") == "lo" or told.get("-o") == "lo":
             continue
-        if "--ctstate" in told or told.get("-p", protocol) != protocol:
+        if told.get("--ctstate", "NEW") != "NEW" or told.get("-p", protocol) != protocol:
             continue
         low, _, high = told.get("--dport", f"{port}").partition(":")
         if int(low) <= port <= int(high or low):
