@@ -73,3 +73,27 @@ def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
     # Gangs of Astraea's rounds stay where they begin: they have nothing to restart for.
     assert again or policy in {"astraea", "batchsche"}
     assert ended
+
+
+class Ends(Observer):
+    """Holds a run to so many slots."""
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        assert slot < 2000, {name: one.remaining for name, one in engine.open_jobs.items()}
+
+
+@pytest.mark.parametrize("restart_first", [False, True])
+@pytest.mark.parametrize("policy", PLANNERS)
+def test_jobs_that_lose_a_whole_slot_by_every_move_end_all_the_same(
+    policy: str, *, restart_first: bool
+) -> None:
+    """A plan that is just long enough, and moves in every slot, could be made anew for ever."""
+    for seed in range(1, 13):
+        on, jobs, incidents = world_of(policy, seed)
+        on = replace(on, restart_first=restart_first)
+        lossy: list[Any] = [replace(one, restart=Fraction(1)) for one in jobs]
+        made = fresh(policy, on, lossy, seed)
+        engine = Simulation(on, lossy, made, incidents=incidents, seed=seed).run([Ends()])
+        assert not engine.open_jobs
+        for one in engine.jobs.values():
+            assert (one.status is Status.FINISHED) == (one.progress >= one.job.required)

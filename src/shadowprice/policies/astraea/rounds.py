@@ -36,7 +36,14 @@ from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import TenantPool, theta_record
 from shadowprice.policies.astraea.prices import rounds_of_lemma
 from shadowprice.policies.astraea.reasons import why_not
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, gang_job, hopeless
+from shadowprice.policies.pricing.restarts import restarts
+from shadowprice.policies.tenants.gang_jobs import (
+    MICRO,
+    GangJob,
+    fewest_slots,
+    gang_job,
+    hopeless,
+)
 from shadowprice.policies.tenants.tenancy import Claim, Tenancy, require_tenants, tenancy_of
 
 
@@ -326,10 +333,9 @@ class RoundPolicy:
             (pool, pool.open(slots, lost, pack_in_time=pack), turn) for pool in self.pools
         ]
         mine: dict[TenantPool, list[GangJob]] = {}
-        for name, waiting in self._waiting.items():
+        for waiting in self._waiting.values():
             if waiting.job.arrival < turn.collected:
-                remaining = view.open_jobs[name].remaining
-                pool, gang = self._as_gang(waiting, turn, remaining)
+                pool, gang = self._as_gang(view, waiting, turn)
                 mine.setdefault(pool, []).append(gang)
         for pool, market, _ in self._markets:
             gangs = mine.get(pool, [])
@@ -340,10 +346,9 @@ class RoundPolicy:
             left = [gang for gang in gangs if gang.name not in scheduled]
             yield from self._postpone(view, turn, market, left)
 
-    def _as_gang(
-        self, waiting: _Waiting, turn: Round, remaining: int
-    ) -> tuple[TenantPool, GangJob]:
+    def _as_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
         job, claim = waiting.job, waiting.claim
+        state = view.open_jobs[job.name]
         pool = self._pool_of[claim.tenant]
         # d = completion - arrival, and the last of n slots of the round is turn.start + n - 1.
         shift = turn.start - 1 - job.arrival if self.parameters.clock == "arrival" else 0
@@ -351,7 +356,9 @@ class RoundPolicy:
             job,
             claim,
             pool.most_ps(claim),
-            remaining=remaining,
+            remaining=state.remaining,
+            # Planned without, as the paper does, it would fall short by the same restart again.
+            restarts=self.longest if waiting.displaced and restarts(view, state) else 0,
             tenant=pool.position(claim.tenant),
             rigid=self._rigid,
             shift=shift,
@@ -398,7 +405,7 @@ class RoundPolicy:
         self, view: View, turn: Round, market: Market, left: list[GangJob]
     ) -> Iterator[Decision]:
         """Say why jobs wait, once a batch, and give up those that no round can take any more."""
-        nothing_left = [gang for gang in left if gang.values(1)[1] <= 0]
+        nothing_left = [gang for gang in left if self._worthless(gang)]
         for gang in nothing_left:
             refusal = Refusal(
                 Reason.NO_VALUE,
@@ -421,6 +428,13 @@ class RoundPolicy:
             else:
                 joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
+
+    def _worthless(self, gang: GangJob) -> bool:
+        """Whether a job is worth nothing any more, in as many slots as it takes at least."""
+        claim = self._waiting[gang.name].claim
+        slots, _ = fewest_slots(gang, *self._pool_of[claim.tenant].places(claim))
+        fewest = min(int(slots.min()), self.longest)  # without a server that comes back: longer
+        return bool(gang.values(fewest)[-1] <= 0)
 
     def _give_up(self, name: str, refusal: Refusal) -> Decision:
         waiting = self._waiting.pop(name)

@@ -36,6 +36,7 @@ from shadowprice.policies.offline.problem import (
     whole_problem,
 )
 from shadowprice.policies.offline.solver import solve
+from shadowprice.policies.pricing.restarts import done_in, fruitless, restarts
 
 REFUSED: Final = Refusal(
     Reason.NO_ROOM,
@@ -152,18 +153,17 @@ class Optimum:
             known = min(slots, len(window))
             free[:known] = window[:known]
             requests = tuple(
-                request_of(
-                    job,
-                    start,
-                    ends[job.name],
-                    view.open_jobs[job.name].remaining if job.name in view.open_jobs else None,
-                )
-                for job in jobs
+                request_of(job, start, ends[job.name], _left(view, job.name)) for job in jobs
             )
             cluster = view.cluster
             self._solve(Problem(requests, free, start, cluster.hosts_workers, cluster.hosts_ps))
         for name in names:
-            yield self._answer(self._jobs[name], arrived=False)
+            answer = self._answer(self._jobs[name], arrived=False)
+            state = view.open_jobs[name]
+            if isinstance(answer, Commit) and not done_in(view, state, answer.schedule):
+                given_up = fruitless(view, state)
+                answer = answer if given_up is None else Drop(name, given_up)
+            yield answer
 
     def _end(self, view: View, job: Job) -> int:
         if job.name in view.open_jobs:
@@ -190,6 +190,15 @@ class Optimum:
                     "--set most_decisions",
                 )
             )
+
+
+def _left(view: View, name: str) -> int | None:
+    """Return the work of an open job for which it is planned anew, a restart of it included."""
+    state = view.open_jobs.get(name)
+    if state is None:
+        return None
+    lost = state.job.gains - state.job.moved_gains
+    return state.remaining + (int(lost.max()) if restarts(view, state) else 0)
 
 
 def build(context: PolicyContext, parameters: OptimumParameters) -> Optimum:

@@ -28,6 +28,7 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Answer
 from shadowprice.core.quote import Quote as Answered
 from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.constants import (
     ConstantsLearner,
@@ -39,6 +40,7 @@ from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
+from shadowprice.policies.pricing.restarts import done_in, fruitless, staying
 from shadowprice.policies.pricing.terms import Shortfall, Terms
 
 _NO_REASON: Final = Refusal(Reason.PRICE, "nobody asked why")
@@ -274,7 +276,7 @@ class PricedAdmission(ABC):
         quote = self._planner.quote(view, job, state.remaining)
         offer = quote.best()
         if offer is not None:
-            return _commitment(job, quote, offer)
+            return self._through_restarts(view, state, quote, _commitment(job, quote, offer))
         why = "its plan fell short" if server is None else f"{view.cluster.names[server]} was lost"
         detail = explain(quote, view, job, None, state.remaining)
         if detail.reason is Reason.DEADLINE:
@@ -287,6 +289,23 @@ class PricedAdmission(ABC):
                 bottleneck=detail.bottleneck,
             ),
         )
+
+    def _through_restarts(
+        self, view: View, state: JobState, quote: Quote, made: Commit
+    ) -> Decision:
+        """Return a plan that restarts leave long enough, where there is one."""
+        job = state.job
+        done = done_in(view, state, made.schedule)
+        if done >= state.remaining:
+            return made
+        for slot, placement in made.schedule.placements():
+            schedule = staying(view, state, slot, placement)
+            if schedule is not None:
+                worth = utility_value(job.utility, schedule.completion - job.arrival)
+                cost = float(quote.slot_costs(schedule).sum())
+                return Commit(job.name, schedule, worth - cost, worth, cost)
+        given_up = None if done else fruitless(view, state)
+        return made if given_up is None else Drop(job.name, given_up)
 
 
 def _short_by(view: View, job: Job, bound: float) -> Shortfall:

@@ -127,6 +127,7 @@ def gang_job(
     most_ps: int,
     *,
     remaining: int | None = None,
+    restarts: int = 0,
     tenant: int | None = None,
     rigid: bool = False,
     shift: int = 0,
@@ -143,6 +144,9 @@ def gang_job(
         Most parameter servers of its type on one server.
     remaining : int, optional
         Progress units still to make; all of them by default.
+    restarts : int
+        Slots within which its first one is to count as one in which it restarts: those of the
+        longest round, as none can take it for longer. 0 where it restarts for nothing.
     tenant : int, optional
         Its owner's position in the market, if not that of the claim.
     rigid : bool
@@ -153,8 +157,8 @@ def gang_job(
     first = len(job.worker_counts) - 1 if rigid else 0
     left = job.required if remaining is None else remaining
     counts = np.ascontiguousarray(job.worker_counts[first:])
-    spread = -(-left // job.gains[first:])
-    colocated = -(-left // job.internal_gains[first:])
+    spread = _slots(left, job.gains[first:], job.moved_gains[first:], restarts)
+    colocated = _slots(left, job.internal_gains[first:], job.moved_internal_gains[first:], restarts)
     return GangJob(
         name=job.name,
         tenant=claim.tenant if tenant is None else tenant,
@@ -162,13 +166,19 @@ def gang_job(
         worker_type=claim.worker_type,
         ps_type=claim.ps_type or 0,
         counts=counts,
-        spread_slots=np.asarray(spread, np.int64),
-        colocated_slots=np.asarray(np.minimum(colocated, spread), np.int64),
+        spread_slots=spread,
+        colocated_slots=np.minimum(colocated, spread),
         reach=reach_of(
             most_ps, job.worker_bandwidth, job.ps_bandwidth, served=claim.ps_type is not None
         ),
         utility=_Shifted(job.utility, shift),
     )
+
+
+def _slots(left: int, gains: Integers, moved: Integers, restarts: int) -> Integers:
+    """Return the slots that so much work takes at each number of workers, in one place."""
+    without, with_one = -(-left // gains), -(-(left + gains - moved) // gains)
+    return np.asarray(np.where(with_one <= restarts, with_one, without), np.int64)
 
 
 def fewest_slots(job: GangJob, workers: Integers, ps: Integers) -> tuple[Integers, Integers]:
