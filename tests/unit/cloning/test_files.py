@@ -124,7 +124,7 @@ tasks:
         ("1min", "0s", "deadline", "longer than nothing"),
         ("1min", "3 slots", "deadline", "no slots"),
         ("machines: 200", "machines: many", "machines", "integer"),
-        ("tasks:", "tasks: []\nrest:", "tasks", "at least 1"),
+        ("tasks:", "tasks: []\nrest:", "tasks", "is empty"),
     ],
 )
 def test_wrong_values_name_their_place(

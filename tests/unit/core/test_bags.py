@@ -108,7 +108,7 @@ LAWS_OF_BOTH = [
     ("{kind: weibull, shape: 0.5, mean: 9s, minimum: 9s}", "longer than the minimum"),
     ("{kind: exponential, mean: 9}", "without a unit"),
     ("{kind: hyper-exponential, phases: [{share: 0.9, mean: 4s}]}", "sum to 0.9"),
-    ("{kind: hyper-exponential, phases: []}", "at least 1"),
+    ("{kind: hyper-exponential, phases: []}", "is empty"),
     ("{kind: log-normal, sigma: 1, median: 1s, minimum: 2s}", "longer than the minimum"),
     ("{kind: log-normal, sigma: 0, median: 1s}", "greater than 0"),
     ("{kind: empirical, file: none.txt}", "no such file"),

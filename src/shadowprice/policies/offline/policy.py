@@ -158,10 +158,11 @@ class Optimum:
             cluster = view.cluster
             self._solve(Problem(requests, free, start, cluster.hosts_workers, cluster.hosts_ps))
         for name in names:
-            answer = self._answer(self._jobs[name], arrived=False)
+            answer: Decision = self._answer(self._jobs[name], arrived=False)
             state = view.open_jobs[name]
-            if isinstance(answer, Commit) and not done_in(view, state, answer.schedule):
-                given_up = fruitless(view, state)
+            if isinstance(answer, Commit) and restarts(view, state):
+                nothing = not done_in(view, state, answer.schedule)
+                given_up = fruitless(view, state) if nothing else None
                 answer = answer if given_up is None else Drop(name, given_up)
             yield answer
 

@@ -40,7 +40,7 @@ from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
-from shadowprice.policies.pricing.restarts import done_in, fruitless, staying
+from shadowprice.policies.pricing.restarts import done_in, fruitless, restarts, staying
 from shadowprice.policies.pricing.terms import Shortfall, Terms
 
 _NO_REASON: Final = Refusal(Reason.PRICE, "nobody asked why")
@@ -276,7 +276,9 @@ class PricedAdmission(ABC):
         quote = self._planner.quote(view, job, state.remaining)
         offer = quote.best()
         if offer is not None:
-            return self._through_restarts(view, state, quote, _commitment(job, quote, offer))
+            made = _commitment(job, quote, offer)
+            lossy = restarts(view, state)
+            return self._through_restarts(view, state, quote, made) if lossy else made
         why = "its plan fell short" if server is None else f"{view.cluster.names[server]} was lost"
         detail = explain(quote, view, job, None, state.remaining)
         if detail.reason is Reason.DEADLINE:

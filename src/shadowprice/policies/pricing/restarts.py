@@ -18,8 +18,10 @@ _FRUITLESS: Final = 16
 
 
 def restarts(view: View, state: JobState) -> bool:
-    """Whether a job that begins again loses something by it."""
-    return bool(state.job.restart) and (view.cluster.restart_first or state.started is not None)
+    """Whether a job that begins again loses something by it; copies of a bag do not move."""
+    job = state.job
+    begun = view.cluster.restart_first or state.started is not None
+    return begun and bool(job.restart) and job.bag is None
 
 
 def done_in(view: View, state: JobState, plan: Schedule) -> int:
