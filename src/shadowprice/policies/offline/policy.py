@@ -161,7 +161,7 @@ class Optimum:
             answer: Decision = self._answer(self._jobs[name], arrived=False)
             state = view.open_jobs[name]
             if isinstance(answer, Commit) and restarts(view, state):
-                nothing = not done_in(view, state, answer.schedule)
+                nothing = not done_in(state.job, answer.schedule)
                 given_up = fruitless(view, state) if nothing else None
                 answer = answer if given_up is None else Drop(name, given_up)
             yield answer

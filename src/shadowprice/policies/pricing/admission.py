@@ -297,7 +297,7 @@ class PricedAdmission(ABC):
     ) -> Decision:
         """Return a plan that restarts leave long enough, where there is one."""
         job = state.job
-        done = done_in(view, state, made.schedule)
+        done = done_in(job, made.schedule)
         if done >= state.remaining:
             return made
         for slot, placement in made.schedule.placements():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.potential import potential
 from shadowprice.core.refusal import Reason, Refusal
@@ -24,9 +25,9 @@ def restarts(view: View, state: JobState) -> bool:
     return begun and bool(job.restart) and job.bag is None
 
 
-def done_in(view: View, state: JobState, plan: Schedule) -> int:
+def done_in(job: Job, plan: Schedule) -> int:
     """Return the progress units of a plan that begins somewhere else, less what restarts take."""
-    return potential(state.job, plan, None, charged=restarts(view, state))
+    return potential(job, plan, None, charged=True)
 
 
 def staying(view: View, state: JobState, slot: int, placement: Placement) -> Schedule | None:
