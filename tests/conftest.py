@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import pytest_timeout
 from hypothesis import HealthCheck, settings
 
 from tests.testbeds import control_plane, testbed
@@ -33,6 +34,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(item.get_closest_marker(name) for name in AGAIN):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Limit a second try as the first was: a failure takes pytest-timeout's limit off for good."""
+    if getattr(item, "execution_count", 1) > 1:
+        settings = pytest_timeout._get_item_settings(item)  # which nothing public tells
+        if settings.timeout:
+            item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
