@@ -7,10 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from shadowprice.training import bag
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until other copies have come somewhere; a bag whose copies fail so says why."""
+    end = time.monotonic() + 120.0
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"never true: {what}")
+        time.sleep(0.01)
 
 
 def square(number: int) -> int:
@@ -32,8 +42,8 @@ def slow_but_last(task: tuple[str, int]) -> str:
         written.write_text(str(child.pid))
         written.rename(Path(folder, f"child-{attempt.copy}"))  # there with what it says, or not
         time.sleep(600)
-    while len(list(Path(folder).glob("child-*"))) < fast:  # all others are at it
-        time.sleep(0.01)
+    others = Path(folder)
+    _until(lambda: len(list(others.glob("child-*"))) >= fast, "all others are at it")
     return f"copy {attempt.copy}"
 
 
@@ -97,8 +107,8 @@ def late(task: tuple[str, int]) -> int:
     if (attempt.task, attempt.copy) == (stuck, 0):
         Path(folder, "stuck").touch()
         time.sleep(600)
-    while not Path(folder, "stuck").exists():  # it runs: no other is the first to end
-        time.sleep(0.01)
+    # It runs: no other is the first to end.
+    _until(Path(folder, "stuck").exists, "the copy that does not end has begun")
     return attempt.copy
 
 

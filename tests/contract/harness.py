@@ -43,6 +43,9 @@ BASE = "shadowprice.test/base:1"
 PATIENCE = 180.0
 """Seconds that anything may take on a busy machine."""
 
+SCENARIO = 3 * PATIENCE
+"""Seconds for all of a scenario: less than a test has, so that it tells where it stood."""
+
 SERVERS = (
     ServerSlice("one", {"cpu": 2000, "gpu": 2000, "memory": 1 << 30}),
     ServerSlice("two", {"cpu": 1000, "gpu": 1000}),
@@ -161,6 +164,15 @@ async def eventually(
         await asyncio.sleep(0.02)
 
 
+async def over(process: asyncio.subprocess.Process, what: str) -> int:
+    """Wait until a process that a test began has ended, and return how."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await process.wait()
+    except TimeoutError:
+        raise AssertionError(f"{what}, process {process.pid}, did not end") from None
+
+
 class LocalHarness:
     """The local executor, with or without control groups.
 
@@ -252,10 +264,12 @@ class LocalHarness:
         executor = await self.open()
         told = Told(executor)
         try:
-            await scenario(self, executor, told)
+            async with asyncio.timeout(SCENARIO):  # an order that is never answered, say
+                await scenario(self, executor, told)
         finally:
-            for one in self._opened:  # where a scenario ends early, so do those it opened since
-                await one.close()
+            async with asyncio.timeout(PATIENCE):
+                for one in self._opened:  # where a scenario ends early, so do those opened since
+                    await one.close()
             self._opened.clear()
             await told.end()
 
@@ -270,11 +284,12 @@ class LocalHarness:
                     if held.end is None:
                         await executor.stop(10**6, held.job, held.generation, 0.0)
                 until = time.monotonic() + PATIENCE
-                while any(held.end is None for held in await executor.list()):
-                    assert time.monotonic() < until
+                while live := [held for held in await executor.list() if held.end is None]:
+                    assert time.monotonic() < until, live
                     await asyncio.sleep(0.02)
             finally:
-                await executor.close()
+                async with asyncio.timeout(PATIENCE):
+                    await executor.close()
                 self._opened.clear()
                 await told.end()
 
@@ -314,8 +329,8 @@ class RayHarness(LocalHarness):
         executor = await super().open()
         assert isinstance(executor, RayExecutor)
         until = time.monotonic() + PATIENCE
-        while {server.name for server in SERVERS} - executor.nodes.keys():
-            assert time.monotonic() < until
+        while missing := {server.name for server in SERVERS} - executor.nodes.keys():
+            assert time.monotonic() < until, f"{missing} never joined"
             await asyncio.sleep(0.1)
         return executor
 
@@ -400,8 +415,8 @@ class KubernetesHarness(LocalHarness):
         executor = await super().open()
         assert isinstance(executor, KubernetesExecutor)
         until = time.monotonic() + PATIENCE
-        while {server.name for server in SERVERS} - executor.cluster.servers.keys():
-            assert time.monotonic() < until
+        while missing := {server.name for server in SERVERS} - executor.cluster.servers.keys():
+            assert time.monotonic() < until, f"{missing} never joined"
             await asyncio.sleep(0.1)
         return executor
 

@@ -35,6 +35,7 @@ from tests.contract.harness import (
     LocalHarness,
     Told,
     eventually,
+    over,
     python,
     ready,
     spec,
@@ -160,7 +161,7 @@ def test_another_process_of_the_same_number_is_left_alone(
             await executor.close()
             await told.end()
         stranger.kill()
-        await stranger.wait()
+        await over(stranger, "a stranger that was killed")
 
     local.run(scenario)
 
@@ -199,11 +200,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", place],
         capture_output=True,
         check=False,
+        timeout=60,
     )
     if mounted.returncode:
         pytest.skip("no disk of 600 kB can be mounted here: that is for root")
     yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+    subprocess.run(["umount", "--lazy", place], check=True, timeout=60)
 
 
 def test_a_full_disk_loses_no_end_and_takes_no_order_by_half(small_disk: Path) -> None:
@@ -247,7 +249,7 @@ def test_a_job_outlives_the_process_of_the_service(local: LocalHarness) -> None:
         "asyncio.run(main())"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", service], cwd=root, check=False)
+    done = subprocess.run([sys.executable, "-c", service], cwd=root, check=False, timeout=300)
     assert done.returncode == -9
 
     async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:

@@ -18,7 +18,7 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
-from tests.contract.harness import POLITE, Told, eventually, python, ready, spec
+from tests.contract.harness import POLITE, Told, eventually, over, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
 pytestmark = pytest.mark.processes
@@ -153,7 +153,7 @@ def test_what_others_run_is_observed(harness: Harness) -> None:
             assert sum(share.workers for share in theirs.placement) == 1
         finally:
             os.killpg(process.pid, 9)
-            await process.wait()
+            await over(process, "a job of others that was killed")
 
     harness.run(scenario)
 

@@ -62,7 +62,7 @@ class Worker:
                 return _dead("hang", f"no answer after {used - began:.0f} s of CPU")
         line = process.stdout.readline()
         if not line:
-            code = process.wait()
+            code = process.wait(60)
             self.stop()
             name = signal.Signals(-code).name if code < 0 else f"status {code}"
             return _dead("died", f"the process ended by {name}")
@@ -97,7 +97,7 @@ class Worker:
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     pipe.close()
-            self._process.wait()
+            self._process.wait(60)
             self._process = None
 
     def __enter__(self) -> Worker:
@@ -204,6 +204,7 @@ def good_runs(names: Iterable[str] = RUNS) -> Iterator[Path]:
                 cwd=folder,
                 check=True,
                 stdout=subprocess.DEVNULL,
+                timeout=300,
             )
         yield folder
 

@@ -77,7 +77,7 @@ def _attended(process: subprocess.Popen[bytes], out: IO[bytes]) -> tuple[int | s
             used, stood = now, time.monotonic()
         if used - began > HANG or time.monotonic() - stood > HANG:
             process.kill()
-            process.wait()
+            process.wait(60)
             return "hang", peak
         # It prints nothing before it answers.
         if not told and os.fstat(out.fileno()).st_size:

@@ -95,7 +95,10 @@ def small_disk() -> list[str]:
     words = ["unshare", "--mount", "--", "sh", "-c"]
     try:
         tried = subprocess.run(
-            [*words, "mount -t tmpfs -o size=128k none /mnt"], capture_output=True, check=False
+            [*words, "mount -t tmpfs -o size=128k none /mnt"],
+            capture_output=True,
+            check=False,
+            timeout=300,
         )
     except FileNotFoundError:
         return []

@@ -124,7 +124,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         # The browser's driver has a loop of its own in this thread.
         ending = threading.Thread(target=harness.end)
         ending.start()
-        ending.join()
+        ending.join(PATIENCE)
+        assert not ending.is_alive(), harness.leftovers()
 
 
 def state_of(live: Running, name: str) -> str:
@@ -590,7 +591,7 @@ def test_many_servers_are_seen_together_and_found_one_by_one(
             page.locator("h1").get_by_text("Server node-437").wait_for()
             go(page, "#/queue/all")
             seen: list[str] = []
-            while True:
+            for _ in range(len(names)):
                 seen += page.locator("td .jobname").all_inner_texts()
                 older = page.get_by_role("button", name="Older")
                 if not older.count():

@@ -109,6 +109,7 @@ def test_what_make_is_asked_for_can_be_made(document: str) -> None:
                     capture_output=True,
                     text=True,
                     check=False,
+                    timeout=300,
                 )
                 assert done.returncode == 0, done.stderr
 

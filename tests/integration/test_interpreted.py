@@ -28,6 +28,7 @@ def test_interpreted_kernels_decide_as_compiled_ones() -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=800,
     )
     assert done.returncode == 0, done.stderr
     interpreted = json.loads(done.stdout)

@@ -39,7 +39,7 @@ def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:
     words = (sys.executable, str(TRAIN), "--steps", "200", "--seed", "3")
     fixed, moved = tmp_path / "fixed", tmp_path / "moved"
     environment = {**os.environ, **ENVIRONMENT, "SHADOWPRICE_CHECKPOINT_DIR": str(fixed)}
-    subprocess.run(words, env=environment, check=True, capture_output=True)
+    subprocess.run(words, env=environment, check=True, capture_output=True, timeout=300)
 
     def generation(number: int, workers: int) -> GenerationSpec:
         return spec(

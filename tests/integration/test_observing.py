@@ -163,7 +163,7 @@ def elsewhere(name: str, tenant: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.wait(60)
 
 
 @contextmanager
@@ -202,13 +202,13 @@ def test_real_processes_are_followed_over_a_restart(
             until(lambda: real(live, mine)["state"] == real(live, gone)["state"] == "running")
             until(lambda: _compared(live)[mine]["would"]["state"] == "finished")
         leaving.kill()
-        leaving.wait()  # while the service is away
+        leaving.wait(60)  # while the service is away
         with watching(tmp_path) as live:
             until(lambda: real(live, gone)["state"] == "ended")
             assert real(live, mine)["state"] == "running"
             assert real(live, mine)["runs"] == 1
             process.kill()
-            process.wait()
+            process.wait(60)
             until(lambda: real(live, mine)["state"] == "ended")
             told = real(live, mine)
             assert 0 < told["utility"] < 50

@@ -223,6 +223,7 @@ def test_a_full_disk_is_told(folder: Path) -> None:
         ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(disk)],
         capture_output=True,
         check=False,
+        timeout=60,
     )
     if mounted.returncode:
         disk.rmdir()
@@ -234,7 +235,7 @@ def test_a_full_disk_is_told(folder: Path) -> None:
         assert "make room" in answer.stderr
         assert list(disk.iterdir()) == []
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", str(disk)], check=True, timeout=60)
         disk.rmdir()
 
 
@@ -283,6 +284,7 @@ def test_a_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", script, *words, "-p", "fifo", "--out", "run"],
         cwd=gone, capture_output=True, text=True, check=False,
+        timeout=300,
     )  # fmt: skip
     assert answer.returncode in {1, 2}
     assert answer.stderr.count("\n") == 1
@@ -294,7 +296,12 @@ def test_a_closed_pipe_is_told(folder: Path) -> None:
         reader, writer = os.pipe()
         os.close(reader)
         answer = subprocess.run(
-            [*CALL, *words], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+            [*CALL, *words],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=300,
         )
         os.close(writer)
         assert answer.returncode == 1
@@ -304,7 +311,12 @@ def test_a_closed_pipe_is_told(folder: Path) -> None:
 def test_a_full_output_is_told(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         answer = subprocess.run(
-            [*CALL, "policies"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [*CALL, "policies"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=300,
         )
     assert answer.returncode == 1
     assert answer.stderr == "error: No space left on device; make room, or write elsewhere\n"
@@ -324,6 +336,7 @@ def test_output_that_was_closed_beforehand_is_told_where_results_were_asked_for(
         answer = subprocess.run(
             ["sh", "-c", f'"$@" {closing}', "sh", *CALL, *words],
             capture_output=True, text=True, check=False,
+            timeout=300,
         )  # fmt: skip
         assert (answer.returncode, answer.stderr) == (status, said), (words, closing)
     assert Path("run/run.json").exists(), "what goes to files goes there"
@@ -333,7 +346,9 @@ def test_terminals_that_know_ascii_alone(folder: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert main([*SIMULATE, "--out", "run"]) == 0
     for words in (("explain", "run", "a\x1b[31m"), ("jobs", "run"), ("simulate", "--help")):
-        answer = subprocess.run([*CALL, *words], capture_output=True, check=False, env=environment)
+        answer = subprocess.run(
+            [*CALL, *words], capture_output=True, check=False, env=environment, timeout=300
+        )
         assert answer.stderr == b""
         assert answer.returncode == 0
         assert answer.stdout.isascii()
@@ -351,7 +366,12 @@ def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
         ((), r"decision, median +[\d.]+ [um]?s"),
     ):
         answer = subprocess.run(
-            [*words, *more], capture_output=True, check=False, env=environment, text=True
+            [*words, *more],
+            capture_output=True,
+            check=False,
+            env=environment,
+            text=True,
+            timeout=300,
         )
         assert answer.returncode == 0, answer.stderr
         assert re.search(told, answer.stdout)
@@ -392,6 +412,7 @@ def test_sigterm_before_a_run_leaves_nothing(folder: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", script + CALL[2], *SIMULATE, "--out", "run"],
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        timeout=300,
     )  # fmt: skip
     assert answer.returncode == 143
     assert answer.stderr == "terminated\n"

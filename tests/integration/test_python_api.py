@@ -137,7 +137,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
         "print(sorted(set(sys.modules) - before)); print('simulate' in dir(shadowprice))"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     ).stdout.splitlines()
     assert ran == ["['shadowprice']", "True"]
 

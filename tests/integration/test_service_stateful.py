@@ -294,12 +294,13 @@ class Api(RuleBasedStateMachine):
     def all_jobs_are_there_and_no_other(self) -> None:
         found: list[dict[str, Any]] = []
         cursor = None
-        while True:
+        for _ in range(len(self.jobs) + 1):
             query = {"limit": 2} | ({} if cursor is None else {"cursor": cursor})
             page = self.call("GET", "/v1/jobs", params=query).json()
             found += page["jobs"]
             if (cursor := page["next"]) is None:
                 break
+        assert cursor is None
         assert {one["name"] for one in found} == set(self.jobs)
         assert [one["id"] for one in found] == sorted({one["id"] for one in found}, reverse=True)
         for one in found:

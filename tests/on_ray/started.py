@@ -42,7 +42,7 @@ class StartedCluster:
         try:
             self.begin_head("0")
             self.address = (self.folder / "ray" / "ray_current_cluster").read_text().strip()
-            self.join()
+            self.join_node()
         except BaseException:
             self.end()
             raise
@@ -57,7 +57,7 @@ class StartedCluster:
         words = ["--head", "--port", port, "--ray-client-server-port", str(self._client_port)]
         self._start(HEAD, "head", "2", *words, "--include-dashboard", "false")
 
-    def join(self) -> None:
+    def join_node(self) -> None:
         """Begin the node that is not the head."""
         self._start(OTHER, "other", "1", "--address", self.address)
 
@@ -72,6 +72,7 @@ class StartedCluster:
                 capture_output=True,
                 text=True,
                 check=False,
+                timeout=300,
             )
             if told.returncode == 0:
                 return

@@ -111,7 +111,7 @@ def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_pat
     try:
         Addressed(tmp_path / "executor", inside.by_client).run(scenario)
     finally:
-        inside.join()
+        inside.join_node()
 
 
 def test_runs_are_spread_by_either_address(inside: StartedCluster) -> None:

@@ -37,7 +37,7 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
         until(lambda: told in (tmp_path / "log").read_text())
         forgetful.kill()
         forgetful.begin_head(forgetful.address.rpartition(":")[2])
-        forgetful.join()
+        forgetful.join_node()
         until(lambda: jobs(client)["only"]["state"] == "finished", lambda: jobs(client))
         over = jobs(client)["only"]
         assert over["generation"] > 1

@@ -87,14 +87,14 @@ class Generation:
                 with suppress(ProcessLookupError):
                     os.kill(leader, number)
 
-    def wait(self) -> list[int]:
+    def ended(self) -> list[int]:
         """Wait until all have ended, and return how: as a shell says it."""
         until = time.monotonic() + PATIENCE
         for rank, process in enumerate(self.processes):
             process.join(max(0.1, until - time.monotonic()))
             if process.exitcode is None:
                 os.kill(process.pid, signal.SIGABRT)  # it tells where it is
-                process.join()
+                process.join(10.0)
                 raise AssertionError(f"worker {rank} hangs:\n{self.log(rank)}")
         return [one.exitcode if one.exitcode >= 0 else 128 - one.exitcode for one in self.processes]
 
@@ -156,11 +156,12 @@ class Job:
     def run(self, workers: int, *words: str) -> None:
         """Run a generation to its end, which has to be a good one."""
         generation = self.start(workers, *words)
-        codes = generation.wait()
+        codes = generation.ended()
         assert codes == [0] * workers, generation.logs()
 
     def end(self) -> None:
         for generation in self.began:
             generation.signal(signal.SIGKILL)
             for process in generation.processes:
-                process.join()
+                process.join(PATIENCE)
+                assert process.exitcode is not None, f"process {process.pid} outlives SIGKILL"

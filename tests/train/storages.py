@@ -68,7 +68,7 @@ class ObjectStore:
     def end(self) -> None:
         """Kill it."""
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        self._process.wait(PATIENCE)
         self._log.close()
 
 

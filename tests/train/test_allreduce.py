@@ -62,7 +62,7 @@ def resized(job: Job, history: list[tuple[int, str]], by: int = 8) -> None:
         wait_for(job, done(job) + by)
         if ending == "killed":
             generation.signal(signal.SIGKILL)
-            assert generation.wait() == [137] * workers
+            assert generation.ended() == [137] * workers
             continue
         if ending == "one by one":  # the signal reaches them at different steps
             for rank in reversed(range(workers)):
@@ -70,7 +70,7 @@ def resized(job: Job, history: list[tuple[int, str]], by: int = 8) -> None:
                 time.sleep(0.01)
         else:
             generation.signal(signal.SIGTERM)
-        assert generation.wait() == [143] * workers, generation.logs()
+        assert generation.ended() == [143] * workers, generation.logs()
 
 
 def wait_for(job: Job, step: int) -> None:
@@ -152,7 +152,7 @@ def test_in_float32_a_resized_run_differs_less_than_seeds_do(job: Make) -> None:
     resized(moved, [(3, "told"), (2, "told"), (4, "killed"), (1, "told")], by=12)
     moved.run(3)
     for one in fixed:
-        assert one.began[0].wait() == [0]
+        assert one.began[0].ended() == [0]
 
     def apart(a: Job, b: Job) -> float:
         first, second = losses(a), losses(b)
@@ -179,7 +179,7 @@ def test_processes_that_load_data_outlive_the_signal_and_load_the_same(job: Make
     generation = moved.start(2, "--pace", "0.05")
     wait_for(moved, 4)
     generation.signal(signal.SIGTERM)  # the whole group of each: what loads data too
-    assert generation.wait() == [143, 143], "\n".join(generation.logs())
+    assert generation.ended() == [143, 143], "\n".join(generation.logs())
     moved.run(1)
     assert losses(moved) == pytest.approx(losses(fixed), rel=1e-9)
 
@@ -204,7 +204,7 @@ def test_it_may_be_told_to_stop_at_any_moment_of_its_beginning(job: Make) -> Non
         generation = moved.start(3)
         time.sleep(late)
         generation.signal(signal.SIGTERM)
-        assert set(generation.wait()) <= {143}, generation.logs()
+        assert set(generation.ended()) <= {143}, generation.logs()
 
 
 def test_a_worker_that_dies_is_a_failure_that_costs_what_was_not_saved(job: Make) -> None:
@@ -214,7 +214,7 @@ def test_a_worker_that_dies_is_a_failure_that_costs_what_was_not_saved(job: Make
     generation = moved.start(3, "--pace", "0.05")
     wait_for(moved, 5)
     generation.signal(signal.SIGKILL, 1)
-    codes = generation.wait()
+    codes = generation.ended()
     assert codes[1] == 137
     assert 0 not in codes
     assert 143 not in codes
@@ -229,7 +229,7 @@ def test_a_change_is_measured_and_told(job: Make) -> None:
     wait_for(moved, done(moved) + 30)  # it went on after what was told last
     told = json.loads((moved.folder / "progress.json").read_bytes())["metrics"]
     generation.signal(signal.SIGTERM)
-    generation.wait()
+    generation.ended()
     assert told.keys() == {
         "loss", "change_checkpoint", "change_away", "change_start", "change_first_step"
     }  # fmt: skip
@@ -243,7 +243,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told(job: Make) -> None:
     generation = moved.start(2, "--file-limit", "20000")
     wait_for(moved, 10)
     generation.signal(signal.SIGTERM)
-    assert generation.wait() == [1, 143]
+    assert generation.ended() == [1, 143]
     said = generation.log()
     assert "no checkpoint after step" in said
     assert "told to stop, but step" in said.splitlines()[-1]

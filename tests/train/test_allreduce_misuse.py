@@ -216,7 +216,7 @@ def test_without_torch_it_says_what_brings_it() -> None:
         "training.join"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.stdout == "5\n"
     assert "needs torch: pip install 'shadowprice[train]'" in done.stderr.splitlines()[-1]

@@ -74,12 +74,12 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
             generation = moved.start(workers, "--pace", "0.05")
             moved.until(lambda goal=goal: at(moved) >= goal)  # type: ignore[misc]
             generation.signal(signal.SIGTERM)
-            assert generation.wait() == [143] * workers, generation.logs()
+            assert generation.ended() == [143] * workers, generation.logs()
         newest = sorted(moved.checkpoints.glob("*.seal"))[-1]
         assert "told to stop: saved after step" in generation.log()
         assert newest.with_suffix("").exists()
         moved.run(1)
-        assert left.wait() == [0], left.log()
+        assert left.ended() == [0], left.log()
     finally:
         fixed.end()
         moved.end()
@@ -113,7 +113,7 @@ def test_what_would_depend_on_the_workers_is_refused(
     job = Job(tmp_path / "job", f"small_{library}.py", words=words)
     try:
         generation = job.start(1)
-        assert generation.wait() == [1]
+        assert generation.ended() == [1]
         assert message in generation.log()
     finally:
         job.end()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib
 import importlib.util
 import json
 import signal
 import sys
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -213,8 +213,8 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     fetcher = Fetcher(fetch, keep=2)
     fetcher.want(5)
     assert begun.wait(10)
-    while not fetcher._known[5].done():
-        time.sleep(0.001)
+    concurrent.futures.wait([fetcher._known[5]], timeout=10)
+    assert fetcher._known[5].done()
     assert fetcher.take(5)["x"] == 5
     assert fetcher.waited == 0
     fetcher.take(6)

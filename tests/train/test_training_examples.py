@@ -29,7 +29,7 @@ def test_digits_are_learnt_over_a_move(tmp_path: Path) -> None:
         generation = job.start(2)
         job.until((tmp_path / "progress.json").exists)
         generation.signal(signal.SIGTERM)
-        assert set(generation.wait()) <= {143, 0}, generation.logs()
+        assert set(generation.ended()) <= {143, 0}, generation.logs()
         job.run(1)
         said = job.began[-1].log()
     finally:
@@ -57,7 +57,7 @@ def test_a_loop_in_ray_trains_form_goes_on_with_another_number_of_workers(tmp_pa
         generation = moved.start(3)
         moved.until((moved.folder / "progress.json").exists)
         generation.signal(signal.SIGTERM)
-        assert generation.wait() == [143] * 3, generation.logs()
+        assert generation.ended() == [143] * 3, generation.logs()
         first = jobs.load(moved.checkpoints)
         assert first is not None
         assert 0 < first.step < 60

@@ -80,7 +80,7 @@ def test_a_report_is_posted_where_there_is_no_file(
         assert jobs.report(2.5, loss=1)
     finally:
         server.shutdown()
-        thread.join()
+        thread.join(60)
         server.server_close()
     body = {"generation": 3, "minibatches": 2.5, "metrics": {"loss": 1.0}}
     assert got == [("/v1/jobs/j/progress", "Bearer token", body)]
@@ -143,7 +143,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(inside: Path)
         "print(jobs.load())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
     )
     assert done.stdout.split("\n")[1] == "Checkpoint(step=1, data=b'one')"
     assert [path.name for path in (inside / "c").iterdir()] == [f"checkpoint-{1:015d}"]
@@ -171,7 +171,9 @@ def test_a_job_that_is_told_to_stop_as_it_leaves_is_done(inside: Path) -> None:
         "        kill(me, number)\n"
         "last, stop = Last(), jobs.StopSignal()\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=False, timeout=300
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert inside.is_dir()
 
@@ -179,7 +181,7 @@ def test_a_job_that_is_told_to_stop_as_it_leaves_is_done(inside: Path) -> None:
 def test_importing_it_costs_a_job_nothing() -> None:
     script = "import sys; import shadowprice.jobs; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
     )
     loaded = set(done.stdout.split())
     assert {name for name in loaded if name.startswith("shadowprice")} == {

@@ -86,7 +86,13 @@ def test_every_family_of_the_testbed_takes_a_step(tmp_path: Path, family: str, d
     words += ["--images", "4", "--minibatch", "4", "--divide", str(divide)]
     environment = {**os.environ, "SHADOWPRICE_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     said = subprocess.run(
-        words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        words,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert said.returncode == 0, said.stderr
     assert re.match(rf"{family} +[\d.]+ MB +[\d.]+ s .* in 1 steps", said.stdout), said.stdout

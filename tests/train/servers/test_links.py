@@ -77,7 +77,8 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
     with pytest.raises(GoneError):
         link.receive()
     assert time.monotonic() - began < 30
-    process.join()
+    process.join(generations.PATIENCE)
+    assert process.exitcode is not None
 
 
 @pytest.mark.parametrize("capacity", [0, CAPACITY])
@@ -96,7 +97,8 @@ def test_what_came_stays_until_the_next_of_its_kind(store: tuple[Any, int], capa
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(generations.PATIENCE)
+        assert not thread.is_alive(), "an end of a link never met the other"
     worker, server = ends[0], ends[1]
     assert (server.memory is not None) is bool(capacity)
     gradient, change = torch.full((2000,), 1.0), torch.full((2000,), 2.0)
@@ -114,7 +116,8 @@ def test_what_came_stays_until_the_next_of_its_kind(store: tuple[Any, int], capa
         taking.start()
         for kind, payload in zip(kinds, (gradient, change), strict=True):
             one.send(Message(kind, payload=payload))
-        taking.join()
+        taking.join(generations.PATIENCE)
+        assert not taking.is_alive(), (name, found)
         assert torch.equal(found[name][0], gradient)
         assert torch.equal(found[name][1], change)
 

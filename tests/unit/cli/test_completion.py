@@ -48,6 +48,7 @@ def test_a_shell_is_offered_what_tests_see(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
+            timeout=300,
         )
         assert not done.stderr
         assert done.stdout.split() == offered(words, tmp_path)

@@ -77,6 +77,7 @@ def run(tmp_path: Path):
             capture_output=True,
             text=True,
             check=False,
+            timeout=800,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

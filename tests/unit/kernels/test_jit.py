@@ -87,7 +87,11 @@ def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path) 
     def run(value: int) -> int:
         (deeper / "callee.py").write_text(CALLEE.format(value), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-B", "-c", script], capture_output=True, text=True, check=True
+            [sys.executable, "-B", "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=800,
         )
         return int(done.stdout)
 
@@ -109,4 +113,5 @@ def test_a_kernel_on_disk_runs_without_the_compiler_and_can_be_compiled_into_oth
             check=True,
             env=environment,
             stderr=subprocess.DEVNULL if further or compiles else None,
+            timeout=800,
         )

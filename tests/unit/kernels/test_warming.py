@@ -53,6 +53,7 @@ def python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
+        timeout=800,
     )
 
 

@@ -28,6 +28,7 @@ def rendered(folder: Path, version: str, namespace: str, **changed: Any) -> list
         text=True,
         check=False,
         env={"HOME": str(folder), "PATH": "/usr/bin:/bin", "GOFLAGS": "-mod=mod"},
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return [one for one in yaml.safe_load_all(done.stdout) if one]

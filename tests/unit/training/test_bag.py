@@ -235,7 +235,7 @@ def test_ctrl_c_leaves_no_copy_behind(tmp_path: Path) -> None:
 def test_copies_die_with_the_program_that_is_killed(tmp_path: Path) -> None:
     with _program(tmp_path) as (program, copies):
         program.kill()
-        program.wait()
+        program.wait(60)
         assert all(map(_gone, copies))
         # Its directory is free again at once.
         with pytest.raises(InputError, match="another function"):

@@ -122,7 +122,7 @@ def test_what_decides_on_copies_is_compiled_before_a_task_begins() -> None:
         "print(told[0])\n"
     )
     words = [sys.executable, "-c", program]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.split() == ["(0,", "1)"], done.stderr
 
 
