@@ -320,6 +320,7 @@ class Hour:
             if answered.cancelled:
                 assert view.state == "cancelled", name
             assert not view.state.open, (name, view)
+            assert view.state != "finished" or view.reason is None, (name, view.reason)
             if view.state == "finished" and not any(e["kind"] == "revised" for e in events):
                 assert self.world.done[name] == self.world.work[name], name
             self._check_promises(name, view, [e for e in events if e["job"] == name])

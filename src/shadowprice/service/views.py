@@ -300,6 +300,8 @@ def changes_of(
         }
     if record.refusal is not None:
         changes["reason"] = record.refusal.record()
+    elif state is State.FINISHED:
+        changes["reason"] = None  # what it once waited for is of no interest any more
     if view.decided is None and record.status is not Status.ARRIVED:
         changes["decided"] = now
     if not state.open and view.closed is None:

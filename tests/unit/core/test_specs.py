@@ -82,6 +82,14 @@ def test_json_lines_read_the_same(tmp_path: Path) -> None:
             ("arrival: 50min", "arival: 50min"),
             r"jobs\[0\]\.arival: unknown key; did you mean 'arrival'",
         ),
+        (
+            ("arrival: 50min", "zzz: 1\n        arrival: 50min"),
+            r"jobs\[0\]\.zzz: unknown key; known: name, tenant, arrival, .*, \.\.\.",
+        ),
+        (
+            ("decay: 0.5", "decay: 0.5, zzz: 1"),
+            r"utility\.zzz: unknown key; known: kind, value, dec",
+        ),
         (("gpu: 1,", "gpu: 1x,"), r"jobs\[0\]\.worker\.gpu: .*unknown unit 'x'"),
         (("1.2s", "1.2"), "without a unit"),
         (("1.2s", "0s"), "longer than nothing"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from pydantic import (
@@ -27,6 +27,9 @@ _TAGS: Mapping[str, frozenset[str]] = {
 
 SOME: Final = 6
 """Keys that are named to one who wrote none."""
+
+MANY: Final = 16
+"""Keys that are named to one who wrote another."""
 
 
 def validate(model: type[Model], value: object, place: str) -> tuple[Model | None, list[Fault]]:
@@ -67,7 +70,7 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     if issue["type"] == "extra_forbidden":
         key = str(location[-1])
         close = closest(key, sorted(_known_keys(model)), cutoff=0.5)
-        mend = f"did you mean {close!r}?" if close else "remove it"
+        mend = f"did you mean {close!r}?" if close else _known_there(model, location[:-1])
         return Fault(where, "unknown key", mend)
     if issue["type"] == "missing":
         return Fault(where, "is missing")
@@ -112,6 +115,26 @@ def _key(part: object) -> str:
 def _known_keys(model: type[BaseModel]) -> set[str]:
     """Return the keys of a model and of everything nested in it."""
     return {key for part in _models(model) for key in part.model_fields}
+
+
+def _known_there(model: type[BaseModel], location: Sequence[Any]) -> str:
+    """Return what to do about a key that is like none: the keys that the place knows."""
+    parts = [model]
+    for step in location:
+        if not isinstance(step, int):
+            named = (part.model_fields.get(str(step)) for part in parts)
+            parts = [one for field in named if field for one in _nearest(field.annotation)]
+    keys = [*dict.fromkeys(key for part in parts for key in part.model_fields)]
+    if not keys:
+        return "remove it"
+    return f"known: {', '.join(keys[:MANY])}{', ...' if len(keys) > MANY else ''}"
+
+
+def _nearest(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models that a field may hold, not what is nested in them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [one for part in getattr(annotation, "__args__", ()) for one in _nearest(part)]
 
 
 def _models(model: type[BaseModel]) -> list[type[BaseModel]]:
