@@ -36,13 +36,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+def _limit_anew(item: pytest.Item) -> None:
+    """Begin the limit of a test again: a failure takes pytest-timeout's off for good."""
+    settings = pytest_timeout._get_item_settings(item)  # which nothing public tells
+    if settings.timeout and not item.config.option.usepdb:
+        item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Limit a second try as the first was: a failure takes pytest-timeout's limit off for good."""
+    """Limit a second try as the first was."""
     if getattr(item, "execution_count", 1) > 1:
-        settings = pytest_timeout._get_item_settings(item)  # which nothing public tells
-        if settings.timeout:
-            item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
+        _limit_anew(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Limit what is taken down after a failure, too."""
+    _limit_anew(item)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import select
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,6 +63,42 @@ def eventually(look: Callable[[], Found | None], what: str) -> Found:
             return found
         assert time.monotonic() < until, f"{what} never came"
         time.sleep(0.1)
+
+
+def first_line(process: subprocess.Popen[str], patience: float = 2 * PATIENCE) -> str:
+    """Return the first line that a service says, empty where it ended before; it is killed where
+    it says none."""
+    assert process.stdout is not None
+    said, _, _ = select.select([process.stdout], [], [], patience)
+    if not said:
+        killed(process)
+        raise AssertionError(f"not a word in {patience:g} s: {process.args}")
+    return process.stdout.readline()
+
+
+def killed(process: subprocess.Popen[str]) -> None:
+    """Kill a service, frozen or not, and wait until it is gone."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait(PATIENCE)
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    """End a service politely, and kill it where it does not."""
+    process.terminate()
+    try:
+        process.wait(60)
+    finally:
+        killed(process)
+
+
+def joined(*threads: threading.Thread) -> None:
+    """Wait for the ends of threads that were told to end."""
+    until = time.monotonic() + PATIENCE
+    for one in threads:
+        one.join(max(0.0, until - time.monotonic()))
+    assert not [one.name for one in threads if one.is_alive()], "told to end, and still there"
 
 
 class User:

@@ -152,7 +152,7 @@ for done in range(1, 2000):
     headers["Content-Type"] = "application/json"
     body = json.dumps({"minibatches": done / 1000}).encode()
     url = os.environ["SHADOWPRICE_PROGRESS_URL"]
-    urllib.request.urlopen(urllib.request.Request(url, body, headers)).close()
+    urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60).close()
     time.sleep(0.2)
 """
     name = "reports"

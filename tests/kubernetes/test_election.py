@@ -18,7 +18,16 @@ import pytest
 import yaml
 from tools.testbed import Testbed
 
-from tests.kubernetes.operators import CLUSTER, DEPLOY, User, eventually, installed, manifest
+from tests.kubernetes.operators import (
+    CLUSTER,
+    DEPLOY,
+    User,
+    eventually,
+    first_line,
+    installed,
+    killed,
+    manifest,
+)
 from tests.postgres import binaries, postgres
 
 pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL")
@@ -81,8 +90,7 @@ class Replica:
             env={**os.environ, "POD_NAME": name},
         )
         log.close()
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = first_line(self.process)
         assert line, self.log.read_text()
         headers = {"Authorization": f"Bearer {token.read_text()}"}
         self.client = httpx.Client(
@@ -93,10 +101,7 @@ class Replica:
         return self.client.get("/readyz").status_code == 200
 
     def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-            self.process.wait()
+        killed(self.process)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.client.close()

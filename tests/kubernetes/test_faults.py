@@ -28,6 +28,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
 from shadowprice.kubernetes.connection import Connection
 from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
+from tests.kubernetes.operators import joined
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -291,4 +292,4 @@ def test_records_that_others_write_too_are_written_in_turn(harness: KubernetesHa
         harness.run(scenario)
     finally:
         over.set()
-        meddler.join()
+        joined(meddler)

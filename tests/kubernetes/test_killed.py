@@ -26,7 +26,14 @@ from tools.testbed import ApiError, Testbed
 from tools.testbed.audit import Audit
 
 from tests.contract.harness import BASE
-from tests.kubernetes.operators import User, eventually, installed, manifest
+from tests.kubernetes.operators import (
+    User,
+    eventually,
+    first_line,
+    installed,
+    killed,
+    manifest,
+)
 
 PATIENCE = 180.0
 """Seconds from one kill to the next: kubelet 1.20 takes 70 to let go of a pod that never began."""
@@ -129,8 +136,7 @@ class Killable:
                     text=True,
                     env={**os.environ, "ARMED": str(self.armed), "STEPS": str(self.steps)},
                 )
-            assert self.process.stdout is not None
-            if self.process.stdout.readline():
+            if first_line(self.process):
                 return
             assert self.process.wait(60) == -signal.SIGKILL, self.said()
             self.kills += 1
@@ -155,8 +161,7 @@ class Killable:
     def end(self) -> None:
         """End it for good."""
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+            killed(self.process)
             assert self.process.stdout is not None
             self.process.stdout.close()
 

@@ -17,6 +17,7 @@ from tools.testbed import Testbed
 from tools.testbed.audit import Audit
 
 from tests.contract.harness import BASE
+from tests.kubernetes.operators import ended, first_line
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "executor-rights.yaml"
 START = "from shadowprice.cli.main import run; run()"
@@ -56,8 +57,7 @@ def serving(folder: Path, config: Path, *more: str) -> Iterator[httpx.Client]:
         ) as process,
     ):
         try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
+            line = first_line(process)
             assert line, (folder / "log").read_text()
             token = (folder / "data" / "operator.token").read_text().strip()
             headers = {"Authorization": f"Bearer {token}"}
@@ -65,8 +65,7 @@ def serving(folder: Path, config: Path, *more: str) -> Iterator[httpx.Client]:
             with httpx.Client(base_url=address, headers=headers, timeout=20) as client:
                 yield client
         finally:
-            process.terminate()
-            process.wait(60)
+            ended(process)  # who leaves the process's context waits for it without a limit
 
 
 def until(said: Callable[[], Any], shown: Callable[[], Any] = lambda: "") -> Any:
@@ -176,7 +175,7 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
                 time.sleep(1.0)
         finally:
             testbed.restart("kube-apiserver")
-            testbed.component("kube-apiserver").wait()
+            testbed.component("kube-apiserver").wait(120.0)
         until(lambda: jobs(client)["ends"]["state"] == "finished", said)
         until(lambda: jobs(client)["comes"]["state"] == "finished", said)
         assert jobs(client)["stays"]["state"] == "running"

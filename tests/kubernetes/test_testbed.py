@@ -245,7 +245,7 @@ def test_what_was_told_survives_a_kill(testbed: Testbed, space: Space, name: str
     space.phase("a", "Running")
     testbed.kill(name)
     testbed.restart(name)
-    testbed.component("kube-apiserver").wait()
+    testbed.component("kube-apiserver").wait(120.0)
     assert space.phase("a", "Running")["spec"]["nodeName"] == "one"
     space.delete("a", 0)
 

@@ -224,6 +224,7 @@ def plugin(user: User, service: Running, *words: str) -> str:
         capture_output=True,
         text=True,
         check=False,
+        timeout=120,
         env={**os.environ, "SHADOWPRICE_TOKEN": token, "COLUMNS": "200"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

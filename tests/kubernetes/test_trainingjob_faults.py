@@ -15,6 +15,7 @@ from tests.kubernetes.operators import (
     User,
     eventually,
     installed,
+    joined,
     manifest,
     operated,
 )
@@ -140,8 +141,7 @@ def test_a_server_that_puts_off_what_is_too_much_loses_nothing(tmp_path: Path) -
                 eventually(told, "all of their statuses")
             finally:
                 over.set()
-                for one in crowding:
-                    one.join()
+                joined(*crowding)
             jobs = service.client.get("/v1/jobs?limit=100").json()["jobs"]
             assert len(jobs) == len(names)
         own = [one for one in entries(bed.audit) if one["user"]["username"] == "shadowprice"]

@@ -171,7 +171,11 @@ class Component:
         """Kill it without a warning, and wait until it is gone."""
         self.signal(signal.SIGKILL)
         if self._process is not None:
-            self._process.wait()
+            try:
+                self._process.wait(PATIENCE)
+            except subprocess.TimeoutExpired as error:
+                told = f"{self.name} is not gone {PATIENCE:g} s after it was killed"
+                raise TestbedError(told) from error
 
     def stop(self) -> None:
         """End it politely, or after ten seconds not so."""

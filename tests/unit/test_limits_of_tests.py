@@ -1,0 +1,47 @@
+"""No test waits for ever, in whatever try or phase: what CI would hang on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+WAITING = """
+import time
+
+import pytest
+
+TRIES = []
+
+
+@pytest.fixture
+def busy():
+    yield
+    if {where!r} == "teardown" and len(TRIES) == 1:
+        time.sleep(600)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(1)
+def test_fails_and_waits(busy):
+    TRIES.append(1)
+    if {where!r} == "second try" and len(TRIES) == 2:
+        time.sleep(600)
+    raise AssertionError("the first failure")
+"""
+
+
+@pytest.mark.parametrize("where", ["second try", "teardown"])
+def test_what_comes_after_a_failure_has_a_limit_too(tmp_path: Path, where: str) -> None:
+    pytest.importorskip("pytest_rerunfailures")
+    (tmp_path / "test_waits.py").write_text(WAITING.format(where=where))
+    words = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
+    words += ["--rootdir", str(ROOT), "-p", "tests.conftest", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Timeout (>1.0s)" in done.stdout
+    assert "the first failure" in done.stdout
