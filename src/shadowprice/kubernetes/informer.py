@@ -12,7 +12,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from shadowprice.kubernetes.connection import Connection
@@ -97,8 +96,8 @@ class Informer(Generic[Kept]):
         """Follow no longer."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            # Not a suppressed cancellation: it may be that of who closes, which then never ended.
+            await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     # ------------------------------------------------------------------ listing

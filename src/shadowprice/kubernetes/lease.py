@@ -111,8 +111,7 @@ class Lease:
             return
         held = not self.lost.is_set()
         self._renewing.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._renewing
+        await asyncio.gather(self._renewing, return_exceptions=True)
         self._renewing = None
         if held:
             with suppress(ApiError):

@@ -1,0 +1,47 @@
+"""What follows a list ends when it is told to, and so does who tells it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from shadowprice.kubernetes.informer import Informer
+
+
+class Lingering:
+    """A server whose watches take a moment to be ended."""
+
+    def __init__(self) -> None:
+        self.ending = asyncio.Event()
+
+    async def get(self, path: str, **query: object) -> dict[str, Any]:
+        return {"items": [], "metadata": {"resourceVersion": "1"}}
+
+    async def lines(self, path: str, **query: object) -> Any:
+        try:
+            await asyncio.sleep(60.0)
+            yield b""
+        finally:
+            self.ending.set()
+            await asyncio.sleep(0.2)
+
+
+def test_who_is_told_to_end_while_it_closes_one_ends() -> None:
+    """A service that was told to stop just then went on for ever."""
+
+    async def scenario() -> None:
+        server = Lingering()
+        informer: Informer[str] = Informer(server, "/api/v1/pods", str)  # type: ignore[arg-type]
+        await informer.start()
+        await asyncio.sleep(0)  # it watches
+        closing = asyncio.create_task(informer.close())
+        async with asyncio.timeout(30.0):
+            await server.ending.wait()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            async with asyncio.timeout(30.0):
+                await closing
+
+    asyncio.run(scenario())
