@@ -232,7 +232,8 @@ class Hour:
         await self.driver.turn()
         self.runner._inbox += self.executor.reports()
         try:
-            await self.runner._round()
+            await self.runner.take_in()
+            await self.runner.order()
         except ProblemError:
             self.refusals += 1
         except ExecutorError as error:

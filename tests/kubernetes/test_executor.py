@@ -217,7 +217,9 @@ def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
         told = Told(executor)
         killed = Killed(executor, count, after=after)
         driving = asyncio.create_task(change.drive(executor, lambda: killed.dead))
+        until = time.monotonic() + 3 * HARNESS_PATIENCE  # two generations, each waited for
         while not (driving.done() or killed.dead):
+            assert time.monotonic() < until, change.number
             await asyncio.sleep(0.02)
         driving.cancel()  # it may be waiting for an answer that never comes
         [failed] = await asyncio.gather(driving, return_exceptions=True)
@@ -250,6 +252,44 @@ def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
     # Every write of the change was a step here, and what is counted past them was none.
     assert all(was for count, was in died.items() if count <= WRITES), died
     assert not died.get(33, False), "a change has more writes than are tried here"
+
+
+def test_how_a_job_ended_is_known_whichever_write_of_its_end_a_service_was_killed_at(
+    testbed: Testbed, tmp_path: Path
+) -> None:
+    """Its pod alone said so, and is taken away: a job that failed is not to become a lost one."""
+
+    async def one(count: int) -> None:
+        folder = tmp_path / f"{tmp_path.name}-{count}"
+        folder.mkdir()
+        own = KubernetesHarness(folder / "executor", testbed)
+        executor = await own.open()
+        assert isinstance(executor, KubernetesExecutor)
+        told, job = Told(executor), f"fails-{count}"
+        wait = f"while [ ! -e {folder}/go ]; do sleep 0.1; done"
+        await executor.start(spec(job, 1, f"{wait}; echo bye; exit 4"))
+        await told.one(Started, job)
+        killed = Killed(executor, count, after=False)
+        (folder / "go").touch()
+        await eventually(lambda: killed.dead)
+        await executor.close()
+        await told.end()
+        assert not told.of(Ended, job)
+        again = await own.open()
+        heard = Told(again)
+        ended = await heard.one(Ended, job)
+        assert (ended.ending, ended.code, ended.tail) == (Ending.FAILED, 4, ("bye",)), count
+        await again.close()
+        await heard.end()
+        own._opened.clear()
+        await asyncio.to_thread(own.end)
+        assert Audit.read(testbed.audit).of_service(own._service).faults() == []
+
+    async def all_of_them() -> None:
+        # Record, secret, pod, record.
+        await asyncio.gather(*(one(count) for count in range(1, 5)))
+
+    asyncio.run(all_of_them())
 
 
 def test_a_stop_keeps_its_grace_whatever_the_clock_of_who_goes_on_with_it(

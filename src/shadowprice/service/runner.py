@@ -51,6 +51,9 @@ Asked = TypeVar("Asked")
 AT_ONCE: Final = 16
 """Orders given, and ends told to be recorded, at the same time."""
 
+A_ROUND: Final = 4 * AT_ONCE
+"""Orders that are given before it is asked again which are still wanted."""
+
 ROLE_LABEL: Final = "shadowprice.io/role"
 """Label of a server that says what may run there: worker, ps or any."""
 
@@ -91,6 +94,8 @@ class Runner:
         self._outbox = Outbox()
         self._inbox: list[Report] = []
         self._wake = asyncio.Event()
+        self._due = asyncio.Event()
+        self._ordering = asyncio.Lock()
         self._cluster: Cluster | None = None
         self._resync = False
         self._closed: set[str] = set()
@@ -118,7 +123,8 @@ class Runner:
 
     def begin(self) -> None:
         """Start carrying orders out."""
-        self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._run())]
+        work = (self._watch(), self._run(), self._order_forever())
+        self._tasks = [asyncio.create_task(one) for one in work]
         self._wake.set()
 
     async def close(self) -> None:
@@ -228,58 +234,82 @@ class Runner:
     # ---------------------------------------------------------------- orders
 
     async def _run(self) -> None:
+        """Take in what is told; orders that were given may wait for their answers meanwhile."""
         while True:
             await self._sleep()
-            try:
-                await self._round()
+            if await self._tried(self.take_in):
+                self._due.set()
+
+    async def _order_forever(self) -> None:
+        """Give orders; what ends meanwhile is recorded beside."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            if await self._tried(self.order):
                 self.trouble = None
-            except ExecutorError as error:
-                self._unreachable(error)
-            except ProblemError as error:
-                log.info("orders wait: %s", error)
-                self._retry_at = time.monotonic() + RETRY
-            except Exception:
-                log.exception("carrying orders out failed")
-                self._driver.metrics.failures.labels("runner").inc()
-                self._resync = True
-                self._retry_at = time.monotonic() + RETRY
+
+    async def _tried(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """Make a step; whether it could be made. Both are tried again in a moment if not."""
+        try:
+            await step()
+        except ExecutorError as error:
+            self._unreachable(error)
+        except ProblemError as error:
+            log.info("orders wait: %s", error)
+            self._again()
+        except Exception:
+            log.exception("carrying orders out failed")
+            self._driver.metrics.failures.labels("runner").inc()
+            self._resync = True
+            self._again()
+        else:
+            return True
+        return False
+
+    def _again(self) -> None:
+        self._retry_at = time.monotonic() + RETRY
+        self._wake.set()
 
     def _unreachable(self, error: ExecutorError) -> None:
         self._driver.metrics.executor_errors.inc()
         self.trouble = f"the executor cannot be reached: {error}"
         log.warning("%s", self.trouble)
         self._resync = True
-        self._retry_at = time.monotonic() + RETRY
+        self._again()
 
     async def _sleep(self) -> None:
         wait = 5.0
-        now = time.monotonic()
-        if self._retry_at > now:
-            await asyncio.sleep(self._retry_at - now)
-            self._wake.set()
         moment = self._outbox.next_moment(self._driver.published.running)
         if moment is not None:
             wait = min(wait, max(0.05, (moment - self._driver.clock.now()) / SECOND))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._wake.wait()
+        await asyncio.sleep(max(0.0, self._retry_at - time.monotonic()))
         self._wake.clear()
 
-    async def _round(self) -> None:
-        """Take in what was reported, acknowledge what was done, and order what is missing."""
+    async def take_in(self) -> None:
+        """Take in what was reported, and acknowledge what was done."""
         if self._resync:
-            self._outbox.found(await self.executor.list())
-            self._resync = False
+            async with self._ordering:  # an order that is on its way is in no list
+                self._outbox.found(await self.executor.list())
+                self._resync = False
         await self._configure()
         await self.settle()
         published = self._driver.published
         done = self._outbox.acknowledged(published.running, published.unacknowledged)
         if done:
             await self._driver.do(Acknowledge(done))
-        published = self._driver.published
-        now = self._driver.clock.now()
-        actions = self._outbox.actions(published.running, published.unacknowledged, now)
-        await _each(self._act, actions)
+
+    async def order(self) -> None:
+        """Order what is missing."""
+        async with self._ordering:
+            published = self._driver.published
+            now = self._driver.clock.now()
+            actions = self._outbox.actions(published.running, published.unacknowledged, now)
+            if len(actions) > A_ROUND:
+                self._due.set()
+            await _each(self._act, actions[:A_ROUND])
 
     async def _act(self, action: Begin | End) -> None:
         if isinstance(action, End):
@@ -297,7 +327,7 @@ class Runner:
         if receipt is Receipt.BUSY:
             self._outbox.held.get(order.job, {}).pop(order.generation, None)
             self._resync = True
-            self._retry_at = time.monotonic() + RETRY
+            self._again()
         elif receipt is Receipt.STALE or (
             receipt is Receipt.DUPLICATE and not await self._is_held(order)
         ):

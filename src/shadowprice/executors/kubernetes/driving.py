@@ -14,8 +14,10 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from shadowprice.executors.contract import Ending
 from shadowprice.executors.generations.generation import ACCEPTED, ENDED, OVER, REFUSED, RUNNING
 from shadowprice.executors.generations.parts import PartEnd, is_decided, verdict_of
 from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
@@ -52,6 +54,12 @@ UNSEEN: Final = 2.0
 
 UNANSWERED: Final = 30.0
 """Longest of the growing pauses between such looks that the server does not answer."""
+
+SETTLED: Final = 10.0
+"""Seconds between looks at a generation that runs, where no event tells of any of its pods."""
+
+OF_ITSELF: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
+"""Endings that the pods' exit statuses say, and no order."""
 
 READING: Final = 60.0
 """Seconds that a log may take once its pod is over."""
@@ -99,6 +107,10 @@ class Drive:
 
     async def _run(self) -> None:
         entry = self._entry
+        if entry.state.get("end"):
+            await self._finish_known()
+            self._executor.look(entry)
+            return
         if not self._launched and not entry.state.get("closing"):
             launch = Launch(self._executor, entry, self._objects)
             why = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
@@ -116,7 +128,7 @@ class Drive:
             await self._order()
             if any(part.end is None for part in entry.parts.values()):
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1.0):
+                    async with asyncio.timeout(SETTLED if self._settled() else 1.0):
                         await entry.news_came.wait()
         await self._finish()
         self._executor.look(entry)
@@ -124,6 +136,18 @@ class Drive:
     _came = 0
     _closed = False
     _looked = 0.0
+
+    def _settled(self) -> bool:
+        """Whether only what is told, and no time that passes, changes where the generation is."""
+        entry = self._entry
+        return entry.phase == RUNNING and all(
+            part.view is not None
+            and part.view.running
+            and part.vanished is None
+            and self._executor.gone_since(part.server) is None
+            for part in entry.parts.values()
+            if part.end is None
+        )
 
     async def _is_over(self) -> bool:
         return all(part.end is not None for part in self._entry.parts.values())
@@ -330,38 +354,70 @@ class Drive:
     async def _finish(self) -> None:
         """Take everything away, and say how it ended."""
         entry = self._entry
+        refused = entry.phase == ACCEPTED and entry.state.get("closing")
+        end = {} if refused else self._end()
+        if end.get("ending") in OF_ITSELF:
+            # Pods go with their secret, and they alone say so: who goes on where this service is
+            # cut off would find none, and take for lost what completed, or failed.
+            await self._write(end=end)
         await self._objects.removed("secrets", self._objects.name)
-        for view in await self._objects.pods():  # as they are now, whatever was told before
+        views = await self._objects.pods()  # as they are now, whatever was told before
+        for view in views:
             part = entry.parts.get(view.process)
-            lost = part is not None and self._executor.is_lost(part.server)
-            if part is not None and part.end is not None and _runs(view) and not lost:
+            if part is not None and part.end is not None and self._goes_on(view):
                 part.end, part.view, part.vanished, part.delivered = None, view, None, 0
                 return
+        await self._cleared(views)
+        if refused:
+            await self._write(phase=REFUSED, reason=refused, plan=None)
+        else:
+            await self._write(phase=ENDED, end=None, plan=None, **end)
+
+    async def _finish_known(self) -> None:
+        """Take away what is left of a generation of which the record says how it ended."""
+        await self._objects.removed("secrets", self._objects.name)
+        while True:
+            views = await self._objects.pods()
+            await self._cleared(views)
+            if not any(map(self._goes_on, views)):
+                break
+            await asyncio.sleep(AGAIN)
+        end = self._entry.state["end"]
+        await self._write(phase=ENDED, end=None, plan=None, **end)
+
+    def _goes_on(self, view: PodView) -> bool:
+        """Whether a pod may still run something, on a node that is not taken for gone."""
+        part = self._entry.parts.get(view.process)
+        return _runs(view) and not (part is not None and self._executor.is_lost(part.server))
+
+    async def _cleared(self, views: Iterable[PodView]) -> None:
+        """Take pods and service away."""
+        for view in views:
+            part = self._entry.parts.get(view.process)
+            lost = part is not None and self._executor.is_lost(part.server)
             body = {"apiVersion": "v1", "kind": "DeleteOptions"}
             grace = 0 if lost or view.over else 1
             await self._objects.removed("pods", view.name, {**body, "gracePeriodSeconds": grace})
-        if len(entry.parts) > 1:
+        if len(self._entry.parts) > 1:
             await self._objects.removed("services", self._objects.name)
-        closing = entry.state.get("closing")
-        if entry.phase == ACCEPTED and closing:
-            await self._write(phase=REFUSED, reason=closing, plan=None)
-            return
+
+    def _end(self) -> dict[str, Any]:
+        """Return what the record is to say of the end."""
+        entry = self._entry
         ends = [part.end for part in entry.parts.values() if part.end is not None]
         known = verdict_of(
             ends, entry.workers, stop_ordered=entry.stop_ordered, tolerant=entry.tolerant
         )
         decided = entry.parts[known.process]
         seen = known.code >= 0 and not decided.unseen
-        await self._write(
-            phase=ENDED,
-            ending=known.ending,
-            process=known.process,
-            code=known.code if seen else None,
-            reason=known.reason,
-            tail=list(decided.tail),
-            forced=any(end.killed for end in ends),
-            plan=None,
-        )
+        return {
+            "ending": known.ending,
+            "process": known.process,
+            "code": known.code if seen else None,
+            "reason": known.reason,
+            "tail": list(decided.tail),
+            "forced": any(end.killed for end in ends),
+        }
 
 
 def _exited(part: Part) -> bool:

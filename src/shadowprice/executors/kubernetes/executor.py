@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from shadowprice.core.owner import Owner
 from shadowprice.executors.contract import (
@@ -105,6 +106,8 @@ class KubernetesExecutor:
         self.path = Path(options.directory)
         self._keeping = Keeping(self.path)
         self._roster: Roster[KubernetesEntry] = Roster()
+        # As pods name them, of which there are many events; what the roster lets go is gone here.
+        self._keyed: WeakValueDictionary[tuple[str, int], KubernetesEntry] = WeakValueDictionary()
         self.gates = False
         self.namespace = self.settings.namespace
         self._expected: frozenset[str] = frozenset()
@@ -234,7 +237,9 @@ class KubernetesExecutor:
         if not self._observing:
             await self._take_over()
         self._records = Records(self._connection, self.namespace, self.service)
-        self._cluster = Cluster(self._connection, self.service, self.settings, self._happened)
+        self._cluster = Cluster(
+            self._connection, self.service, self.settings, self._happened, self._node_moved
+        )
         await self._cluster.start()
         self._look_at_nodes()
         if not self._observing:
@@ -375,6 +380,7 @@ class KubernetesExecutor:
         if entry is None:
             folder = self._keeping.generation(job, number)
             entry = self._roster.entries[job, number] = KubernetesEntry(job, number, folder)
+            self._keyed[entry.key, number] = entry
             entry.spec = spec if state["phase"] == ACCEPTED else None
         if not entry.over or entry.state is not state:
             entry.take(dict(state))
@@ -394,8 +400,14 @@ class KubernetesExecutor:
         """Take in that a pod is other than it was."""
         if service != self.service:
             return
-        for entry in self._roster.entries.values():
-            if entry.number == generation and entry.key == job:
+        entry = self._keyed.get((job, generation))
+        if entry is not None:
+            entry.news_came.set()
+
+    def _node_moved(self, name: str) -> None:
+        """Take in that a node is ready, or off, where it was not, or the other way round."""
+        for entry in self._roster.live:
+            if any(part.server == name for part in entry.parts.values()):
                 entry.news_came.set()
 
     async def _patrol_forever(self) -> None:

@@ -28,6 +28,8 @@ class Cluster:
         What holds of all jobs.
     happened : callable
         Told of every change of a pod of a service: service, key of its job, generation.
+    moved : callable
+        Told of a node that went, came, or is ready, or off, where it was not.
 
     Attributes
     ----------
@@ -43,15 +45,19 @@ class Cluster:
         service: str,
         settings: Settings,
         happened: Callable[[str, str, int], None],
+        moved: Callable[[str], None],
     ) -> None:
         self._service = service
         self._settings = settings
         self._happened = happened
+        self._moved = moved
         self._used: dict[str, Counter[str]] = {}
         self._gone: dict[str, float] = {}
         self.servers: dict[str, ServerSlice] = {}
         self.last: dict[str, PodView] = {}
-        self.nodes: Informer[NodeView] = Informer(connection, "/api/v1/nodes", node_view)
+        self.nodes: Informer[NodeView] = Informer(
+            connection, "/api/v1/nodes", node_view, self._node_changed
+        )
         self.pods: Informer[PodView] = Informer(connection, "/api/v1/pods", pod_view, self._changed)
 
     async def start(self) -> None:
@@ -69,6 +75,10 @@ class Cluster:
         """Follow no longer."""
         await self.nodes.close()
         await self.pods.close()
+
+    def _node_changed(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
+        if old is None or new is None or (old.ready, old.off) != (new.ready, new.off):
+            self._moved(name)
 
     def _changed(self, key: str, old: PodView | None, new: PodView | None) -> None:
         for view, sign in ((old, -1), (new, 1)):

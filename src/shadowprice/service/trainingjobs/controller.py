@@ -54,7 +54,11 @@ AGAIN: Final = 1.0
 
 GOING: Final = 5.0
 """Seconds before a resource that goes is looked at again where nothing says that its job is quiet,
-and its status says what keeps it; thousands may go at once, so it is no way to wait."""
+and its status says what keeps it; thousands may go at once, so it is no way to wait, and with more
+than `GOING_A_SECOND` times so many it is later."""
+
+GOING_A_SECOND: Final = 10.0
+"""Such looks a second, of all resources together: they are to hold up nothing that ends a job."""
 
 FIGURES: Final = 10.0
 """Seconds between two writes of a status in which only figures changed, at least."""
@@ -298,7 +302,7 @@ class Controller:
             if not asked:  # most are gone by then, and nobody has to be told of what goes at once
                 tenant = view.tenant or resource.owner.namespace
                 await self._write_status(key, resource, view, tenant, None)
-            self._queue.add(key, GOING)
+            self._queue.add(key, max(GOING, len(self._going) / GOING_A_SECOND))
             return
         self._going.pop(job, None)
         left = [one for one in resource.finalizers if one != FINALIZER]
