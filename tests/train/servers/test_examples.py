@@ -68,22 +68,12 @@ def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> No
     LocalHarness(tmp_path / "executor", {"cgroup": "off"}).run(scenario)
 
 
-@pytest.mark.parametrize(
-    ("family", "divide"),
-    [
-        ("inception-bn", 1),  # the smallest, whole; the others differ from it in size only
-        ("alexnet", 8),
-        ("resnet50", 8),
-        ("resnet101", 8),
-        ("resnet152", 8),
-        ("vgg11", 8),
-    ],
-)
-def test_every_family_of_the_testbed_takes_a_step(tmp_path: Path, family: str, divide: int) -> None:
+def test_a_family_of_the_testbed_takes_a_step_by_hand(tmp_path: Path) -> None:
+    # The smallest, whole; the others are tried beside what they learn.
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    words = [sys.executable, str(EXAMPLES / "families.py"), "--family", family]
-    words += ["--images", "4", "--minibatch", "4", "--divide", str(divide)]
+    words = [sys.executable, str(EXAMPLES / "families.py"), "--family", "inception-bn"]
+    words += ["--images", "4", "--minibatch", "4"]
     environment = {**os.environ, "SHADOWPRICE_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     said = subprocess.run(
         words,
@@ -95,5 +85,5 @@ def test_every_family_of_the_testbed_takes_a_step(tmp_path: Path, family: str, d
         timeout=300,
     )
     assert said.returncode == 0, said.stderr
-    assert re.match(rf"{family} +[\d.]+ MB +[\d.]+ s .* in 1 steps", said.stdout), said.stdout
+    assert re.match(r"inception-bn +[\d.]+ MB +[\d.]+ s .* in 1 steps", said.stdout), said.stdout
     assert json.loads((tmp_path / "images" / "index.json").read_text())["chunks"][0][1] == 4
