@@ -8,9 +8,10 @@ import pytest
 import pytest_timeout
 from hypothesis import HealthCheck, settings
 
+from tests.rays import ray_cluster
 from tests.testbeds import control_plane, testbed
 
-__all__ = ["control_plane", "testbed", "traces"]
+__all__ = ["control_plane", "ray_cluster", "testbed", "traces"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As jobs in a shell's background inherit it; what tests start would never be interrupted.

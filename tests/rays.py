@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import pytest
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
@@ -78,3 +80,12 @@ class RayCluster:
             for name in list(self.nodes):
                 self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
             self.cluster.remove_node(self.cluster.head_node, allow_graceful=False)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """One for all tests of a process that need no other: it takes half a minute to begin."""
+    pytest.importorskip("ray")
+    cluster = RayCluster()
+    yield cluster
+    cluster.shutdown()

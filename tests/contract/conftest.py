@@ -10,7 +10,6 @@ import pytest
 
 from shadowprice.executors.supervision import cgroups
 from tests.contract.harness import KubernetesHarness, LocalHarness, RayHarness
-from tests.rays import RayCluster
 
 
 def _groups() -> bool:
@@ -18,14 +17,6 @@ def _groups() -> bool:
     if group is not None:
         group.rmdir()
     return group is not None
-
-
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[RayCluster]:
-    pytest.importorskip("ray")
-    cluster = RayCluster()
-    yield cluster
-    cluster.shutdown()
 
 
 EXECUTORS = [

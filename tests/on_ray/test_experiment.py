@@ -20,7 +20,7 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = tuple(
-        measure.Asked(name, tenant, after, 40, {"kind": "constant", "value": 5})
+        measure.Asked(name, tenant, after, 10, {"kind": "constant", "value": 5})
         for name, tenant, after in (("one", "vision", 0.0), ("two", "language", 4.0))
     )
     monkeypatch.setattr(measure, "WORKLOAD", small)
