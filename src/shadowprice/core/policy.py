@@ -126,6 +126,10 @@ class View(Protocol):
         """Whether a server is out."""
         ...
 
+    def runs(self, job: str) -> bool:
+        """Whether a slot is under way in which a job runs: not all that it yields is counted."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:

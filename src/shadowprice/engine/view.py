@@ -53,3 +53,7 @@ class EngineView:
     def lost(self, server: int) -> bool:
         """Whether a server is out."""
         return server in self._engine.lost
+
+    def runs(self, job: str) -> bool:
+        """Whether a slot is under way in which a job runs: not all that it yields is counted."""
+        return self._engine.slot_running is not None and job in self._engine.running

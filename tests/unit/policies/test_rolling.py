@@ -15,6 +15,7 @@ from shadowprice.core.errors import InputError, PolicyError
 from shadowprice.core.events import (
     Commit,
     Decision,
+    JobFailed,
     JobsArrived,
     Promise,
     Queue,
@@ -322,6 +323,56 @@ def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
     assert [made.completion for made in told] == [2]
     assert "servers were lost" in told[0].message
     assert engine.jobs["a"].promise == 2
+
+
+def promises(commands: Sequence[object]) -> list[tuple[str, int | None]]:
+    """Return what was promised, or promised anew, in order."""
+    found = [getattr(command, "decision", None) for command in commands]
+    return [(made.job, made.completion) for made in found if isinstance(made, Promise)]
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_a_job_that_comes_while_a_slot_is_under_way_breaks_no_promise(steady: bool) -> None:
+    # "a" needs all of both slots. What the slot under way is yet to yield is counted by nobody.
+    on = gpus(1, 4)
+    engine = rolling(on, steady=steady)
+    engine.handle(JobsArrived(0, (training(on, "a", utility=Deadline(10.0, 1.0)),)))
+    engine.handle(SlotBegan(0))
+    assert promises(engine.handle(JobsArrived(1, (training(on, "b", arrival=1),)))) == [("b", 401)]
+    engine.handle(SlotEnded(0, {"a": 4}))
+    assert promises(engine.handle(SlotBegan(1))) == []
+    assert engine.running["a"].total_workers == 4
+    # In its last slot nothing of it is left to plan, so that others find all of the next.
+    urgent = training(on, "c", arrival=2, utility=Deadline(10.0, 1.0))
+    assert promises(engine.handle(JobsArrived(2, (urgent,)))) == [("c", 3)]
+    engine.handle(SlotEnded(1, {"a": 4}))
+    assert engine.jobs["a"].completion == engine.jobs["a"].promise == 1
+    engine.handle(SlotBegan(2))
+    assert engine.running["c"].total_workers == 4
+
+
+@pytest.mark.parametrize(("yields", "new"), [(0, 3), (3, 2)])
+def test_a_promise_that_was_counted_on_too_much_is_told_when_the_slot_is_over(
+    yields: int, new: int
+) -> None:
+    on = gpus(1, 4)
+    engine = rolling(on)
+    engine.handle(JobsArrived(0, (training(on, "a", utility=Sigmoid(10.0, 3.0, 1.0)),)))
+    assert engine.jobs["a"].promise == 1
+    engine.handle(SlotBegan(0))
+    assert promises(engine.handle(JobsArrived(1, (training(on, "b", arrival=1),)))) == [("b", 401)]
+    engine.handle(SlotEnded(0, {"a": yields}))
+    assert promises(engine.handle(SlotBegan(1))) == [("a", new)]
+
+
+def test_a_job_that_ended_in_the_slot_under_way_is_not_expected_to_go_on() -> None:
+    on = gpus(1, 4)
+    engine = rolling(on)
+    engine.handle(JobsArrived(0, (training(on, "a", utility=Deadline(10.0, 1.0)),)))
+    engine.handle(SlotBegan(0))
+    engine.handle(JobFailed(1, "a", 1, "out of memory", retries=3))
+    told = promises(engine.handle(JobsArrived(1, (training(on, "b", arrival=1),))))
+    assert ("a", None) in told
 
 
 def test_nothing_is_promised_in_a_slot_that_is_over_or_never_comes() -> None:

@@ -56,6 +56,9 @@ class Book:
         Level at which each stood in the slot before, -1 for none.
     started : ndarray of bool, shape (rows,)
         Which ran before: the first start costs nothing.
+    after : ndarray of int64, shape (rows,)
+        Progress units that remain after the slot under way if it yields what plans count on, also
+        where the job restarts; -1 for rows that do not run in it.
     fastest : ndarray of int64, shape (rows,)
         Most progress units of a slot at the better of the two rates.
     at_once : ndarray of float64, shape (rows,)
@@ -76,6 +79,7 @@ class Book:
         self.loss = np.zeros(0)
         self.standing = np.zeros(0, np.int64)
         self.started = np.zeros(0, np.bool_)
+        self.after = np.zeros(0, np.int64)
         self.fastest = np.zeros(0, np.int64)
         self.at_once = np.zeros(0)
         self._ways = Ways(cluster)
@@ -123,14 +127,18 @@ class Book:
         self.promise[row] = -1
         self.standing[row] = -1
         self.started[row] = False
+        self.after[row] = -1
         self.fastest[row] = int(job.internal_gains.max())
         self.at_once[row] = float(job.utility.values(_NOW)[0])
         return row
 
-    def resume(self, state: JobState) -> None:
+    def resume(self, state: JobState, before: Book) -> None:
         """Take in a job that was decided before, with its promise and where it stands."""
         row = self.add(state.job)
         self.jobs.left[row] = state.remaining
+        known = before.table.rows.get(state.job.name)
+        if known is not None and before.table.jobs[known] is state.job:
+            self.after[row] = before.after[known]
         self.promise[row] = -1 if state.promise is None else state.promise
         self.started[row] = state.started is not None
         if state.placement is not None:
@@ -154,11 +162,34 @@ class Book:
             self.table.clear(row)
             self.standing[row] = -1
 
-    def refresh(self, view: View) -> None:
-        """Take note of the progress that jobs made."""
-        left, states = self.jobs.left, view.open_jobs
+    def refresh(self, view: View) -> bool:
+        """Take note of the progress that jobs made.
+
+        While a slot is under way, what it is yet to yield is counted as it is planned: what is laid
+        out begins with the next slot. Counted as done by nobody, each promise without much slack
+        would seem broken whenever a job arrives.
+
+        Returns
+        -------
+        bool
+            Whether a slot is, so that what is noted of some is expected only.
+        """
+        left, states, expected = self.jobs.left, view.open_jobs, False
         for name, row in self.table.rows.items():
             left[row] = states[name].remaining
+            if view.runs(name):
+                expected = True
+                if self.after[row] >= 0:
+                    left[row] = min(left[row], self.after[row])
+        return expected
+
+    def stood(self, rows: Integers, level: Integers) -> None:
+        """Take note of the level at which each row stands in the slot that begins, -1 for none."""
+        self.standing[rows] = level
+        self.started[rows] |= level >= 0
+        sure = self.jobs.sure[rows, np.maximum(level, 0)]
+        after = np.maximum(self.jobs.left[rows] - sure, 0)
+        self.after[rows] = np.where(level >= 0, after, -1)
 
     def most_gain(self, rows: Integers) -> Integers:
         """Return the most progress units of a slot that each row can make where it finds room."""
@@ -212,6 +243,7 @@ class Book:
         self.loss = np.concatenate((self.loss, np.zeros(more)))
         self.standing = np.concatenate((self.standing, np.full(more, -1, np.int64)))
         self.started = np.concatenate((self.started, np.zeros(more, np.bool_)))
+        self.after = np.concatenate((self.after, np.full(more, -1, np.int64)))
         self.fastest = np.concatenate((self.fastest, np.zeros(more, np.int64)))
         self.at_once = np.concatenate((self.at_once, np.zeros(more)))
 

@@ -185,12 +185,15 @@ class Planner:
 
     def promised(self) -> Integers:
         """Return the rows of promised jobs, the earliest promise first; then the least slack."""
-        book = self._book
-        rows = np.flatnonzero(book.promise >= 0)
-        jobs = book.jobs
+        rows = np.flatnonzero(self._owed())
+        book, jobs = self._book, self._book.jobs
         fastest = book.most_gain(rows)
         slots = -(-jobs.left[rows] // np.maximum(fastest, 1))
         return rows[np.lexsort((rows, -slots, book.promise[rows]))].astype(np.int64)
+
+    def _owed(self) -> NDArray[np.bool_]:
+        """Return which rows are promised, and not expected to be done with the slot under way."""
+        return (self._book.promise >= 0) & (self._book.jobs.left > 0)
 
     # ---------------------------------------------------------------- laying out
 
@@ -381,7 +384,7 @@ class Planner:
     def _keep(self, now: int) -> bool:
         """Carry the plans of before over to a new slot; False where that is not possible."""
         before, target = self._current, self._other
-        promised = self._book.promise >= 0
+        promised = self._owed()
         kept = before.order[promised[before.order]]
         if len(kept) < int(promised.sum()):
             return False

@@ -100,6 +100,7 @@ class Rolling(Reactive[RollingParameters]):
             else [self._learner]
         )
         self._laid_out_for: int | None = None
+        self._expected = False
         self._too_many: frozenset[str] | None = None
 
     def _new_learner(self, part: Floats) -> PriceLearner:
@@ -126,7 +127,7 @@ class Rolling(Reactive[RollingParameters]):
         if state.job.bag is not None:
             self._bags.resume(state, before._bags, view.slot)
         else:
-            self._book.resume(state)
+            self._book.resume(state, before._book)
 
     def _leave(self, name: str) -> None:
         if name in self._bags.jobs:
@@ -277,6 +278,8 @@ class Rolling(Reactive[RollingParameters]):
         idle = not book.table.rows and not self._bags.jobs
         if idle or (book.until is not None and slot >= book.until):
             return
+        if self._expected:  # laid out while the slot before was under way: now it is known
+            self._laid_out_for = None
         yield from self._lay_out(view, slot)
         weight = self._weights(slot)
         yield from self._give_up(view, slot)
@@ -424,8 +427,7 @@ class Rolling(Reactive[RollingParameters]):
             if table.put(free, book.jobs, log, stay=stay):
                 break
         self._grow(slot, rows, weight, free)
-        book.standing[rows] = log.level[rows]
-        book.started[rows] |= log.level[rows] >= 0
+        book.stood(rows, log.level[rows])
         yield from table.rearrange(rows)
 
     # ---------------------------------------------------------------- shared steps
@@ -434,7 +436,7 @@ class Rolling(Reactive[RollingParameters]):
         """Lay promised jobs out from a slot on, once a slot; tell of promises that broke."""
         if self._laid_out_for == slot:
             return
-        self._book.refresh(view)
+        self._expected = self._book.refresh(view)
         self._bags.refresh(view, self._pools.capacity())
         parameters = self._parameters
         broken = self._planner.renew(slot, revise=parameters.revision, steady=parameters.steady)
