@@ -271,10 +271,12 @@ def test_how_a_job_ended_is_known_whichever_write_of_its_end_a_service_was_kille
         await told.one(Started, job)
         killed = Killed(executor, count, after=False)
         (folder / "go").touch()
-        await eventually(lambda: killed.dead)
+        await eventually(lambda: killed.dead or bool(told.of(Ended, job)))
         await executor.close()
         await told.end()
-        assert not told.of(Ended, job)
+        # Pods go with their secret: where this one went by itself, there was a write less.
+        assert killed.dead or count == 4
+        assert killed.dead != bool(told.of(Ended, job))
         again = await own.open()
         heard = Told(again)
         ended = await heard.one(Ended, job)
