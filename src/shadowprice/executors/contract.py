@@ -609,3 +609,11 @@ class Reaching(Executor, Protocol):
         ExecutorError
             If nobody does.
         """
+
+
+@runtime_checkable
+class Fresh(Protocol):
+    """An executor that can look at once at what jobs report by file."""
+
+    async def progress(self) -> Sequence[Progressed]:
+        """Return what was reported by file since the last look, and is told nowhere else."""

@@ -45,6 +45,9 @@ WAITING: Final = 20_000
 CHUNK_SECONDS: Final = 0.03
 """Time that a chunk of the backlog may take while others wait for answers."""
 
+FRESH_SECONDS: Final = 0.5
+"""Time that a slot which is over waits for reports of this moment."""
+
 SNAPSHOT_SECONDS: Final = 0.003
 """Time that a piece of a snapshot may take between two batches."""
 
@@ -117,6 +120,8 @@ class Driver:
     discard : callable or None
         Lets an executor remove what it keeps of jobs that are over, and returns those of which
         nothing is left; None where nothing runs.
+    fresh : callable or None
+        Lets reports of this moment come in before a slot is counted.
     """
 
     snapshot_seconds = SNAPSHOT_SECONDS
@@ -143,6 +148,7 @@ class Driver:
         self._swept = time.monotonic()
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
+        self.fresh: Callable[[], Awaitable[None]] | None = None
         self._sampler = Sampler(truth)
         self._stopping = False
         self.trouble: str | None = None
@@ -331,6 +337,11 @@ class Driver:
 
     async def _step(self) -> None:
         """Take in what waits, in one batch."""
+        if self._until_edge() <= 0 and self.fresh is not None:
+            # What was done since the last look would seem not done, and plans to fall short.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FRESH_SECONDS):
+                    await self.fresh()
         batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
         batch = [waiting for waiting in batch if not waiting.answer.cancelled()]
         operations: list[Operation] = []

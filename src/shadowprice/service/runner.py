@@ -22,6 +22,7 @@ from shadowprice.executors.contract import (
     Ended,
     Executor,
     ExecutorError,
+    Fresh,
     GenerationSpec,
     Progressed,
     Receipt,
@@ -103,6 +104,7 @@ class Runner:
         self._tasks: list[asyncio.Task[None]] = []
         driver.listeners.append(self._published)
         driver.discard = self.discard
+        driver.fresh = self.fresh
 
     # ---------------------------------------------------------------- life
 
@@ -154,6 +156,14 @@ class Runner:
             except ExecutorError as error:
                 self._unreachable(error)
                 await asyncio.sleep(RETRY)
+
+    async def fresh(self) -> None:
+        """Take in what jobs report at this moment: a slot is about to be counted."""
+        if not isinstance(self.executor, Fresh):
+            return
+        with suppress(ExecutorError):  # whoever orders next will see what is wrong
+            for report in await self.executor.progress():
+                self._driver.report(report)
 
     async def settle(self) -> None:
         """Take in what was reported so far."""

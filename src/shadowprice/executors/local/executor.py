@@ -23,6 +23,7 @@ from shadowprice.executors.contract import (
     Held,
     LogChunk,
     Observed,
+    Progressed,
     Receipt,
     Report,
     ServerSlice,
@@ -293,6 +294,16 @@ class LocalExecutor:
             self._desk.tell(news)
         if entry.stop_ordered:
             self._signal(entry)
+
+    async def progress(self) -> Sequence[Progressed]:
+        """Look at once at what jobs report by file; see `Fresh.progress`."""
+        async with contextlib.AsyncExitStack() as looking:
+            # Who is being looked at is told of in a moment.
+            entries = [one for one in self._desk.live if not one.looking.locked()]
+            for entry in entries:
+                await looking.enter_async_context(entry.looking)
+            found = await asyncio.to_thread(lambda: [one.new_progress() for one in entries])
+        return [report for report in found if report is not None]
 
     async def _patrol_forever(self) -> None:
         while True:

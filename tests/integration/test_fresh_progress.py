@@ -1,0 +1,47 @@
+"""What a job did until the end of a slot is counted in it, however seldom files are looked at."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shadowprice.executors.contract import ExecutorOptions, Fresh
+from shadowprice.executors.local import executor as module
+from shadowprice.executors.local.executor import LocalExecutor
+from tests.services import job, running
+
+pytestmark = pytest.mark.processes
+
+CLUSTER = {"slot": "2s", "horizon": 600, "servers": [{"name": "machine", "capacity": {"cpu": 4}}]}
+TRAIN = (
+    "import time\nfrom shadowprice import jobs\n"
+    "for step in range(1, 600):\n time.sleep(0.1)\n jobs.report(step)\n"
+)
+
+
+def test_progress_is_that_of_the_slots_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATROL", 3600.0)  # nobody else looks at files
+    (tmp_path / "local").mkdir()
+    settings = ExecutorOptions(directory=str(tmp_path / "local"), settings={"cgroup": "off"})
+    executor = LocalExecutor(settings)
+    assert isinstance(executor, Fresh)
+    source = str(Path(__file__).parents[2] / "src")
+    run = {"command": [sys.executable, "-c", TRAIN], "grace": "1s", "env": {"PYTHONPATH": source}}
+    with running(tmp_path, cluster=CLUSTER, executor=executor) as live:
+        record = job("trains", worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
+        assert live.client.post("/v1/jobs", json=record).is_success
+        seen: list[float] = []
+        until = time.monotonic() + 120.0
+        while len(seen) < 4:
+            assert time.monotonic() < until, seen
+            told = live.client.get("/v1/jobs/trains/progress").json()["points"]
+            seen = sorted({one["minibatches"] for one in told})
+            time.sleep(0.1)
+        # One look a slot, and each tells what was done since the one before.
+        steps = [after - before for before, after in itertools.pairwise(seen)]
+        assert all(0 < one <= 60 for one in steps), seen
+        assert live.client.delete("/v1/jobs/trains").is_success
