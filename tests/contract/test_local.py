@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +20,13 @@ from shadowprice.executors.contract import (
     Executor,
     ExecutorError,
     ExecutorOptions,
+    Fresh,
+    Progressed,
     Refused,
     Share,
     Started,
 )
+from shadowprice.executors.generations.entry import Entry
 from shadowprice.executors.generations.generation import Generation
 from shadowprice.executors.generations.store import Store, key_of
 from shadowprice.executors.local import executor as module
@@ -305,3 +309,39 @@ def test_a_directory_that_cannot_be_used_says_so(tmp_path: Path) -> None:
     executor = create("local", ExecutorOptions(str(tmp_path / "file")))
     with pytest.raises(ExecutorError, match="file"):
         asyncio.run(executor.open())
+
+
+def test_a_look_that_nobody_waits_for_loses_no_report(
+    local: LocalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATROL", 3600.0)  # nobody else looks at files
+    slow = threading.Event()
+    look = Entry.new_progress
+
+    def slowly(self: Entry) -> Progressed | None:
+        found = look(self)
+        if found is not None:
+            slow.wait(PATIENCE)
+        return found
+
+    report = """import json, os, time
+path = os.environ["SHADOWPRICE_PROGRESS_FILE"]
+with open(path + ".new", "w") as file:
+    json.dump({"generation": 1, "minibatches": 7}, file)
+os.rename(path + ".new", path)
+print("ready", flush=True)
+time.sleep(600)"""
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        assert isinstance(executor, Fresh)
+        await executor.start(spec("job", 1, python(report)))
+        await ready(executor, "job")
+        monkeypatch.setattr(Entry, "new_progress", slowly)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await executor.progress()
+        slow.set()
+        assert (await told.one(Progressed, "job")).progress == 7_000_000
+        assert await executor.progress() == []
+
+    local.run(scenario)

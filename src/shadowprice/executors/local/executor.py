@@ -89,7 +89,7 @@ class LocalExecutor:
         self._cgroup: Path | None = None
         self._memory = "off"
         self._patrolling: asyncio.Task[None] | None = None
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking: set[asyncio.Task[Any]] = set()
         self._launched: dict[int, tuple[str, int]] = {}
         self._rung = b""
 
@@ -297,13 +297,27 @@ class LocalExecutor:
 
     async def progress(self) -> Sequence[Progressed]:
         """Look at once at what jobs report by file; see `Fresh.progress`."""
-        async with contextlib.AsyncExitStack() as looking:
+        looking = asyncio.create_task(self._progress())
+        self._looking.add(looking)
+        looking.add_done_callback(self._looking.discard)
+        try:
+            return await asyncio.shield(looking)
+        except asyncio.CancelledError:  # who asked waits no longer; a look is seen once only
+            looking.add_done_callback(self._tell_late)
+            raise
+
+    async def _progress(self) -> list[Progressed]:
+        async with contextlib.AsyncExitStack() as held:
             # Who is being looked at is told of in a moment.
             entries = [one for one in self._desk.live if not one.looking.locked()]
             for entry in entries:
-                await looking.enter_async_context(entry.looking)
+                await held.enter_async_context(entry.looking)
             found = await asyncio.to_thread(lambda: [one.new_progress() for one in entries])
         return [report for report in found if report is not None]
+
+    def _tell_late(self, looked: asyncio.Task[list[Progressed]]) -> None:
+        if not looked.cancelled() and looked.exception() is None:
+            self._desk.tell(looked.result())
 
     async def _patrol_forever(self) -> None:
         while True:
