@@ -40,7 +40,11 @@ def test_digits_are_learnt_over_a_move(tmp_path: Path) -> None:
 
 
 def test_a_gpt_learns_to_write(tmp_path: Path) -> None:
-    job = Job(tmp_path, str(EXAMPLES / "gpt.py"), words=("--steps", "40", "--width", "48"))
+    job = Job(
+        tmp_path,
+        str(EXAMPLES / "gpt.py"),
+        words=("--steps", "30", "--width", "48", "--layers", "1"),
+    )
     try:
         job.run(2)
         said = job.began[-1].log()
