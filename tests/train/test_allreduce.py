@@ -61,6 +61,7 @@ def resized(job: Job, history: list[tuple[int, str]], by: int = 8) -> None:
         generation = job.start(workers)
         wait_for(job, done(job) + by)
         if ending == "killed":
+            generation.signal(signal.SIGSTOP)  # none may see another die, and leave on its own
             generation.signal(signal.SIGKILL)
             assert generation.ended() == [137] * workers
             continue
