@@ -2,18 +2,65 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from shadowprice.executors.contract import Ended, Ending, Executor
+from shadowprice.executors.contract import Ended, Ending, Executor, Share
 from shadowprice.executors.generations.store import Store
-from tests.contract.harness import LocalHarness, RayHarness, Told, ready, spec
+from shadowprice.executors.ray.driving import Drive
+from tests.contract.harness import (
+    PATIENCE,
+    LocalHarness,
+    RayHarness,
+    Told,
+    eventually,
+    ready,
+    spec,
+)
 from tests.rays import RayCluster
 
 pytestmark = pytest.mark.ray
+
+
+def test_an_end_is_known_before_the_actors_go_that_alone_could_tell_it(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service is cut off once the actors of what failed have gone, and another goes on."""
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    asked: list[str] = []
+    ask = Drive._ask
+
+    async def cut_off(self: Drive, what: str, **more: Any) -> Any:
+        answer = await ask(self, what, **more)
+        asked.append(what)
+        if asked.count("kill") == 2:
+            await asyncio.sleep(PATIENCE)  # the service is closed before
+        return answer
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Drive, "_ask", cut_off)
+            command = "[ $RANK = 1 ] && { echo broken; exit 9; }; exec sleep 600"
+            await executor.start(spec("job", 1, command, Share("one", 1), Share("two", 1)))
+            await eventually(lambda: asked.count("kill") == 2)
+            await executor.close()
+            await told.end()
+        assert not told.of(Ended, "job")
+        executor = await own.open()
+        told = Told(executor)
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code, ended.tail) == (Ending.FAILED, 9, ("broken",)), ended
+        assert ended.reason == "worker-1 exited 9"
+        assert (await executor.logs("job", 1, "worker-1")).text == "broken\n"
+        await executor.close()
+        await told.end()
+
+    harness.run(scenario)
 
 
 def test_damaged_records_on_a_node_are_a_loss_and_no_more(

@@ -82,6 +82,10 @@ class Drive:
             await self._executor.look(entry)
             return
         self._take_lock()
+        if entry.state.get("ending"):
+            await self._let_go()
+            await self._executor.look(entry)
+            return
         while any(part.end is None for part in entry.parts.values()):
             entry.news_came.clear()
             for part in entry.parts.values():
@@ -287,7 +291,7 @@ class Drive:
     # ---------------------------------------------------------------- ending
 
     async def _finish(self) -> None:
-        """Fetch what was written, let the actors go, and say how it ended."""
+        """Fetch what was written, say how it ended, and let the actors go."""
         entry = self._entry
         parts = list(entry.parts.values())
         into = str(entry.generation.logs)
@@ -295,9 +299,6 @@ class Drive:
             if part.on_node:
                 with contextlib.suppress(BridgeError):
                     await self._ask("collect", name=part.actor, into=into)
-                    await self._ask("call", name=part.actor, method="retire", arguments=[])
-                with contextlib.suppress(BridgeError):
-                    await self._ask("kill", name=part.actor)
         ends = [part.end for part in parts if isinstance(part.end, PartEnd)]
         ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
         known = verdict_of(ends, entry.workers, stop_ordered=ordered, tolerant=entry.tolerant)
@@ -310,7 +311,21 @@ class Drive:
             "tail": decided.state.get("tail", []),
             "forced": any(bool(part.state.get("forced")) for part in parts),
         }
-        await asyncio.to_thread(self._write, phase=ENDED, **change)
+        # Actors alone know how their processes ended: who goes on where this service is cut off
+        # would find none, and take for lost what completed, or failed.
+        await asyncio.to_thread(self._write, **change)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Let the actors of what is over go, and then say that it is."""
+        entry = self._entry
+        for part in entry.parts.values():
+            if part.on_node:
+                with contextlib.suppress(BridgeError):
+                    await self._ask("call", name=part.actor, method="retire", arguments=[])
+                with contextlib.suppress(BridgeError):
+                    await self._ask("kill", name=part.actor)
+        await asyncio.to_thread(self._write, phase=ENDED)
         if entry.lock is not None:
             entry.lock.release()
             entry.lock = None
