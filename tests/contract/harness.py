@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import json
 import os
+import pickle
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,7 @@ from shadowprice.executors.contract import (
     Progressed,
     Refused,
     Report,
+    ServerSeen,
     ServerSlice,
     Share,
     Started,
@@ -92,13 +95,19 @@ POLITE = "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; 
 STUBBORN = "trap 'echo no' TERM; echo ready; while :; do sleep 0.05; done"
 
 
-async def ready(executor: Executor, job: str, generation: int = 1, word: str = "ready") -> None:
+async def ready(
+    executor: Executor,
+    job: str,
+    generation: int = 1,
+    word: str = "ready",
+    process: str = "worker-0",
+) -> None:
     """Wait until a job has set itself up and says so."""
     until = time.monotonic() + PATIENCE
     text = ""
     while time.monotonic() < until:
         with contextlib.suppress(KeyError):
-            text = (await executor.logs(job, generation, start=0)).text
+            text = (await executor.logs(job, generation, process, start=0)).text
             if word in text:
                 return
         await asyncio.sleep(0.02)
@@ -173,6 +182,27 @@ async def over(process: asyncio.subprocess.Process, what: str) -> int:
         raise AssertionError(f"{what}, process {process.pid}, did not end") from None
 
 
+def serve_until_killed() -> None:
+    """Be a service that gives one order, read from its input, and follows what comes of it."""
+    kind, options, order = pickle.load(sys.stdin.buffer)
+
+    async def serve() -> None:
+        executor = create(kind, options)
+        await executor.open()
+        await executor.configure(SERVERS)
+        missing = {server.name for server in SERVERS}
+        if not executor.capabilities.discovers_servers:
+            missing.clear()
+            await executor.start(order)
+        async for report in executor.watch():
+            if isinstance(report, ServerSeen) and missing:
+                missing.discard(report.server.name)
+                if not missing:
+                    await executor.start(order)
+
+    asyncio.run(serve())
+
+
 class LocalHarness:
     """The local executor, with or without control groups.
 
@@ -183,6 +213,9 @@ class LocalHarness:
     settings : mapping of str to str
         Its settings.
     """
+
+    kind = "local"
+    """By which it is chosen."""
 
     killed = "supervisor was killed"
     """What is said of a generation whose agent was killed."""
@@ -202,9 +235,30 @@ class LocalHarness:
         self.settings = dict(settings)
         self._opened: list[Executor] = []
 
+    def options(self) -> ExecutorOptions:
+        """Return what its executors are made with."""
+        return ExecutorOptions(str(self.path), settings=self.settings)
+
     def make(self) -> Executor:
         """Return an executor that was not opened."""
-        return create("local", ExecutorOptions(str(self.path), settings=self.settings))
+        return create(self.kind, self.options())
+
+    @contextlib.contextmanager
+    def served(self, order: GenerationSpec) -> Iterator[subprocess.Popen[bytes]]:
+        """Have an order given by a service in a process of its own, which is killed at the end."""
+        line = "from tests.contract.harness import serve_until_killed as serve; serve()"
+        root = Path(__file__).parents[2]
+        with subprocess.Popen(
+            [sys.executable, "-c", line], cwd=root, stdin=subprocess.PIPE
+        ) as process:
+            try:
+                assert process.stdin is not None
+                pickle.dump((self.kind, self.options(), order), process.stdin)
+                process.stdin.close()
+                yield process
+            finally:
+                process.kill()
+                process.wait(PATIENCE)
 
     async def open(self) -> Executor:
         """Begin, as a service does that starts, or starts again."""
@@ -311,6 +365,7 @@ class RayHarness(LocalHarness):
         The cluster.
     """
 
+    kind = "ray"
     killed = "the supervisor of worker-0 was killed"
 
     def __init__(self, path: Path, cluster: RayCluster) -> None:
@@ -318,11 +373,11 @@ class RayHarness(LocalHarness):
         self.cluster = cluster
         self.lost = False
 
-    def make(self) -> Executor:
-        """Return an executor that was not opened."""
+    def options(self) -> ExecutorOptions:
+        """Return what its executors are made with."""
         own = {name: value for name, value in self.settings.items() if name != "cgroup"}
         own["node_dir"] = str(self.path / "nodes")
-        return create("ray", ExecutorOptions(str(self.path), "test", self.cluster.address, own))
+        return ExecutorOptions(str(self.path), "test", self.cluster.address, own)
 
     async def open(self) -> Executor:
         """Begin, as a service does that starts, or starts again."""
@@ -379,6 +434,7 @@ class KubernetesHarness(LocalHarness):
         The cluster.
     """
 
+    kind = "kubernetes"
     killed = "deleted, but not by the scheduler"
     containers = True
     shortens = False  # kubelets before 1.22 do not
@@ -404,11 +460,10 @@ class KubernetesHarness(LocalHarness):
         self.lost: list[str] = []
         self._service = f"t-{key_of(str(path))[:16]}"
 
-    def make(self) -> Executor:
-        """Return an executor that was not opened."""
+    def options(self) -> ExecutorOptions:
+        """Return what its executors are made with."""
         own = {name: value for name, value in self.settings.items() if name != "cgroup"}
-        config = str(self.bed.kubeconfig)
-        return create("kubernetes", ExecutorOptions(str(self.path), self._service, config, own))
+        return ExecutorOptions(str(self.path), self._service, str(self.bed.kubeconfig), own)
 
     async def open(self) -> Executor:
         """Begin, as a service does that starts, or starts again."""

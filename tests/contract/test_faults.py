@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from shadowprice.executors.contract import (
     Started,
 )
 from shadowprice.executors.generations.generation import start_time
-from tests.contract.harness import POLITE, Told, python, ready, spec
+from tests.contract.harness import POLITE, Told, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
 pytestmark = pytest.mark.processes
@@ -54,6 +55,55 @@ def test_an_agent_killed_while_the_service_is_away_is_found_out(harness: Harness
         executor = await own.open()
         told = Told(executor)
         assert (await told.one(Ended, "job")).ending is Ending.LOST
+        await executor.close()
+        await told.end()
+
+    harness.run(scenario)
+
+
+# Worker 1 fails once it is told to; worker 0 saves when it is told to end, and then waits.
+FAILS = (
+    'cd "$SHADOWPRICE_CHECKPOINT_DIR"; wait_for() { until [ -e $1 ]; do sleep 0.05; done; }; '
+    "if [ $RANK = 1 ]; then touch ready-1; wait_for fail; echo broken; exit 9; fi; "
+    "trap 'touch told; wait_for go; exit 143' TERM; touch ready-0; "
+    "while :; do sleep 0.05; done"
+)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_a_failure_that_the_service_was_killed_beside_is_told_as_one(
+    harness: Harness, moment: str
+) -> None:
+    """Killed before one of two fails, or once the other is told to end, which it does before the
+    service is there again, or after."""
+    order = spec("job", 1, FAILS, Share("one", 1), Share("two", 1), grace=120.0)
+
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        await executor.close()
+        await told.end()
+
+        def there(name: str) -> Path | None:
+            return next(own.path.rglob(name), None)
+
+        with own.served(order) as service:
+            await eventually(lambda: bool(there("ready-0") and there("ready-1")))
+            one = there("ready-1")
+            assert one is not None
+            assert service.poll() is None
+            if moment != "before":
+                one.with_name("fail").touch()
+                await eventually(lambda: there("told") is not None)
+        one.with_name("fail").touch()
+        if moment != "during":
+            one.with_name("go").touch()
+            await asyncio.sleep(2.0)
+        executor = await own.open()
+        told = Told(executor)
+        one.with_name("go").touch()
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.code) == (Ending.FAILED, 9), ended
+        assert ended.reason == "worker-1 exited 9"
+        assert ended.tail == ("broken",)
         await executor.close()
         await told.end()
 

@@ -134,6 +134,35 @@ def test_running_jobs_are_found_again_and_not_killed(harness: Harness) -> None:
     harness.run(scenario)
 
 
+def test_what_was_told_to_stop_and_does_while_the_service_is_away_has_stopped(
+    harness: Harness,
+) -> None:
+    command = (
+        'cd "$SHADOWPRICE_CHECKPOINT_DIR"; trap "touch told; until [ -e go ]; do sleep 0.05; done;'
+        ' exit 143" TERM; echo ready; while :; do sleep 0.05; done'
+    )
+
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, command, Share("one", 1), Share("two", 1), grace=120.0))
+        for process in ("worker-0", "worker-1"):
+            await ready(executor, "job", process=process)
+        await told.one(Started, "job")
+        await executor.stop(77, "job", 1)
+        await eventually(lambda: next(own.path.rglob("told"), None) is not None)
+        await executor.close()
+        await told.end()
+        next(own.path.rglob("told")).with_name("go").touch()
+        await asyncio.sleep(3.0)  # over; a cluster has not removed what is left of it
+        executor = await own.open()
+        told = Told(executor)
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.command) == (Ending.STOPPED, 77), ended
+        await executor.close()
+        await told.end()
+
+    harness.run(scenario)
+
+
 def test_an_end_that_nobody_saw_is_told_until_it_is_forgotten(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, "sleep 0.5; echo bye; exit 4"))

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.executors.contract import Ending
@@ -63,6 +63,8 @@ OF_ITSELF: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
 
 READING: Final = 60.0
 """Seconds that a log may take once its pod is over."""
+
+_OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None, "plan": None}
 
 
 class Drive:
@@ -262,6 +264,7 @@ class Drive:
         elif entry.state.get("closing"):
             command, grace = FINISH, 0.0
         elif is_decided(entry.ends(), entry.workers, tolerant=entry.tolerant):
+            await self._keep_what_decided()
             command, grace = FINISH, entry.grace
         else:
             return
@@ -273,6 +276,17 @@ class Drive:
                 part.ending = time.monotonic() - self._since(part.view)
         due = [p for p in entry.parts.values() if p.end is None and p.delivered != command]
         await asyncio.gather(*(self._deliver(part, command, grace) for part in due))
+
+    async def _keep_what_decided(self) -> None:
+        """Write down which ends make the others' processes end, before those are told to.
+
+        Who goes on where this service is cut off would find pods that are gone, or going, and take
+        them for deleted by somebody else.
+        """
+        parts = self._entry.parts
+        known = {name: part.known() for name, part in parts.items() if part.end is not None}
+        if len(known) < len(parts) and not self._entry.state.get("deciding"):
+            await self._write(deciding=known)
 
     def _since(self, view: PodView) -> float:
         """Return the seconds since a pod was told to end, as the server counts them.
@@ -371,7 +385,7 @@ class Drive:
         if refused:
             await self._write(phase=REFUSED, reason=refused, plan=None)
         else:
-            await self._write(phase=ENDED, end=None, plan=None, **end)
+            await self._write(**_OVER, **end)
 
     async def _finish_known(self) -> None:
         """Take away what is left of a generation of which the record says how it ended."""
@@ -383,7 +397,7 @@ class Drive:
                 break
             await asyncio.sleep(AGAIN)
         end = self._entry.state["end"]
-        await self._write(phase=ENDED, end=None, plan=None, **end)
+        await self._write(**_OVER, **end)
 
     def _goes_on(self, view: PodView) -> bool:
         """Whether a pod may still run something, on a node that is not taken for gone."""

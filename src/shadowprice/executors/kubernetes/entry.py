@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,16 @@ class Part:
         """Whether its process began."""
         return self.view is not None and self.view.began is not None
 
+    def known(self) -> dict[str, Any]:
+        """Return what a record is to say of its end, for whoever goes on."""
+        assert self.end is not None
+        return {"end": asdict(self.end), "tail": list(self.tail), "unseen": self.unseen}
+
+    def take(self, known: Mapping[str, Any]) -> None:
+        """Take in what a record says of its end."""
+        self.end = PartEnd(**known["end"])
+        self.tail, self.unseen = tuple(known["tail"]), bool(known["unseen"])
+
 
 class KubernetesEntry(DrivenEntry):
     """One generation that is not forgotten; see `generations.entry`.
@@ -101,6 +112,13 @@ class KubernetesEntry(DrivenEntry):
             parts = [Part(**one) for one in plan["parts"]]
             self.parts = {one.process: one for one in parts}
             self.namespace = str(plan["namespace"])
+            for name, known in (state.get("deciding") or {}).items():
+                self.parts[name].take(known)
+
+    @property
+    def told_to_end(self) -> bool:
+        """Whether its processes may have been told to end, by this service or an earlier one."""
+        return self.stop_ordered or bool(self.state.get("deciding"))
 
     def read(self) -> None:
         """Its record is in the API server: see `take`."""

@@ -157,7 +157,8 @@ class Launch:
             if part.view is None and entry.phase == RUNNING:
                 # It went while nobody looked; its node has a moment to be through with it.
                 part.vanished = time.monotonic()
-                part.told = entry.stop_ordered
+            if part.view is None or part.view.deleting:
+                part.told = entry.told_to_end
         if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
             # One that is missing may have run, and been removed: it is not begun again.
             return "the service ended before it had begun all of it"
