@@ -337,11 +337,8 @@ class Driver:
 
     async def _step(self) -> None:
         """Take in what waits, in one batch."""
-        if self._until_edge() <= 0 and self.fresh is not None:
-            # What was done since the last look would seem not done, and plans to fall short.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FRESH_SECONDS):
-                    await self.fresh()
+        if self._until_edge() <= 0:
+            await self._freshen()
         batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
         batch = [waiting for waiting in batch if not waiting.answer.cancelled()]
         operations: list[Operation] = []
@@ -372,6 +369,22 @@ class Driver:
             self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
         if edge_at is not None:
             self._edged(outcome.answers[edge_at])
+
+    async def _freshen(self) -> None:
+        """Let reports of this moment come in; the slot is counted whether they can or not.
+
+        What was done since the last look would seem not done, and plans to fall short.
+        """
+        if self.fresh is None:
+            return
+        try:
+            async with asyncio.timeout(FRESH_SECONDS):
+                await self.fresh()
+        except TimeoutError:
+            pass  # what comes later is of the next slot
+        except Exception:  # whatever an executor gets wrong, slots go on
+            self.metrics.failures.labels("progress").inc()
+            log.exception("jobs could not be asked how far they are before a slot was counted")
 
     def _edged(self, answer: Any) -> None:
         servers = self.published.servers

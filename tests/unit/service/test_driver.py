@@ -22,7 +22,7 @@ from shadowprice.service.recovery import PolicyChoice
 from shadowprice.service.store import Store, tables
 from shadowprice.service.submission import read_submissions
 from shadowprice.service.truth import Truth
-from tests.live_hours import CLUSTER
+from tests.live_hours import CLUSTER, SLOT
 from tests.worlds import HandClock
 
 PATIENCE = 60.0
@@ -169,3 +169,47 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
 
     asyncio.run(play())
     store.close()
+
+
+@pytest.mark.parametrize("fault", [ValueError("damaged"), TimeoutError("in its depths")])
+def test_a_slot_is_counted_though_looking_at_progress_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Exception
+) -> None:
+    hand = HandClock()
+    clock = SteadyClock(hand)
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    asked: list[int | None] = []
+
+    async def fresh() -> None:
+        asked.append(driver.published.servers.slot_running)
+        raise fault
+
+    async def play() -> None:
+        driver.fresh = fresh
+        running = asyncio.create_task(driver.run())
+        async with asyncio.timeout(PATIENCE):
+            await driver.do(_submit("job"))
+            for _ in range(3):
+                before = driver.published.servers.slot_running
+                hand.advance(SLOT)
+                while driver.published.servers.slot_running == before:
+                    driver._wake.set()  # the clock here is set by hand
+                    assert not running.done(), running
+                    await asyncio.sleep(0.01)
+            await driver.do(_submit("another"))
+        await driver.stop()
+        await running
+        await driver.finish()
+
+    asyncio.run(play())
+    store.close()
+    assert len(asked) >= 3
+    told = [record for record in caplog.records if "how far they are" in record.message]
+    quiet = isinstance(fault, TimeoutError)
+    assert len(told) == (0 if quiet else len(asked))
+    assert all(record.exc_info and record.exc_info[1] is fault for record in told)
+    failures = driver.metrics.failures.labels("progress")._value.get()
+    assert failures == len(told)
