@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from tools.testbed import ApiError, Testbed, host_python
 
 from shadowprice.core.program import Program
@@ -35,6 +36,7 @@ from shadowprice.executors.generations.generation import OVER, Generation
 from shadowprice.executors.generations.store import Store, key_of
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
+from shadowprice.executors.local import executor as local
 from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.executors.registry import create
 from tests.rays import RayCluster
@@ -286,6 +288,10 @@ class LocalHarness:
             if state["phase"] == "running" and any(one[0] == name for one in state["placement"]):
                 self.kill_agent(job, number)
 
+    def blind(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let files of progress be looked at only where somebody asks for it."""
+        monkeypatch.setattr(local, "PATROL", 3600.0)
+
     def files(self) -> bytes:
         """Return all that is on disk for people to read: logs, and what supervisors said."""
         return b"".join(path.read_bytes() for path in self.path.rglob("*.log"))
@@ -404,6 +410,17 @@ class RayHarness(LocalHarness):
         """Kill a raylet."""
         self.cluster.kill(name)
         self.lost = True
+
+    def blind(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let files of progress be looked at only where somebody asks for it."""
+        happened = RayExecutor._happened
+
+        def without_progress(self: RayExecutor, event: dict[str, Any]) -> None:
+            if event["event"] == "news":
+                event["news"]["progress"] = None
+            happened(self, event)
+
+        monkeypatch.setattr(RayExecutor, "_happened", without_progress)
 
     def leftovers(self) -> list[str]:
         """Return the processes of jobs that are still there; nodes keep their own of Ray's."""

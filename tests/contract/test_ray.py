@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shadowprice.executors.contract import Ended, Ending, Executor, Share
+from shadowprice.executors.contract import Ended, Ending, Executor, Progressed, Share, Started
 from shadowprice.executors.generations.store import Store
 from shadowprice.executors.ray.driving import Drive
+from shadowprice.executors.ray.executor import LOOKING, RayExecutor
+from shadowprice.service.driver import FRESH_SECONDS
 from tests.contract.harness import (
     PATIENCE,
     LocalHarness,
     RayHarness,
     Told,
     eventually,
+    python,
     ready,
     spec,
 )
@@ -80,5 +84,81 @@ def test_damaged_records_on_a_node_are_a_loss_and_no_more(
         assert ended.ending is Ending.LOST
         await executor.start(spec("damaged", 2, "true"))
         assert (await told.one(Ended, "damaged", 2)).ending is Ending.DONE
+
+    harness.run(scenario)
+
+
+REPORTS = python(
+    """import json, os, time
+path = os.environ["SHADOWPRICE_PROGRESS_FILE"]
+with open(path + ".new", "w") as file:
+    json.dump({"generation": 1, "minibatches": 7}, file)
+os.rename(path + ".new", path)
+print("ready", flush=True)
+time.sleep(600)"""
+)
+
+
+async def _begun(executor: Executor, told: Told, *jobs: str) -> RayExecutor:
+    for job in jobs:
+        await executor.start(spec(job, 1, REPORTS))
+        await told.one(Started, job)
+        await ready(executor, job)
+    assert isinstance(executor, RayExecutor)
+    return executor
+
+
+async def _told_by_a_look(executor: RayExecutor, told: Told, job: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        if job in {one.job for one in await executor.progress()} or told.of(Progressed, job):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{job} was never told of")
+
+
+def test_a_stuck_actor_keeps_no_look_from_the_others(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    harness.blind(monkeypatch)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        ray = await _begun(executor, told, "stuck", "well")
+        agent = harness.part("stuck", 1)["agent"]
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            for found in (["well"], []):
+                began = time.monotonic()
+                assert [one.job for one in await ray.progress()] == found
+                assert time.monotonic() - began < 2 * LOOKING
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        await _told_by_a_look(ray, told, "stuck")
+
+    harness.run(scenario)
+
+
+def test_a_stuck_connection_holds_no_slot(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    harness.blind(monkeypatch)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        ray = await _begun(executor, told, "job")
+        assert ray.link is not None
+        assert ray.link._process is not None
+        bridge = ray.link._process.pid
+        os.kill(bridge, signal.SIGSTOP)
+        try:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(FRESH_SECONDS):
+                    await ray.progress()
+            # As long as that is not answered, nothing more is asked, nor waited for.
+            assert list(await ray.progress()) == []
+        finally:
+            os.kill(bridge, signal.SIGCONT)
+        await _told_by_a_look(ray, told, "job")
 
     harness.run(scenario)

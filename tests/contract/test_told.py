@@ -12,6 +12,7 @@ import pytest
 from shadowprice.executors.contract import (
     Ended,
     Executor,
+    Fresh,
     Progressed,
     Refused,
     ServerSeen,
@@ -127,6 +128,40 @@ def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
         # What it said last came before its end, however soon that followed.
         kinds = [type(one) for one in told.reports if not isinstance(one, ServerSeen)]
         assert kinds == [Started, Progressed, Progressed, Progressed, Ended]
+
+    harness.run(scenario)
+
+
+def test_a_look_tells_what_is_reported_by_then(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = (
+        'tell() { echo "{\\"generation\\": 1, \\"minibatches\\": $1}" > '
+        '"$SHADOWPRICE_PROGRESS_FILE.new"; '
+        'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; echo told $1; }; '
+        "await() { while [ ! -e $SHADOWPRICE_CHECKPOINT_DIR/$1 ]; do sleep 0.05; done; }; "
+        "await first; tell 7; await second; tell 9; sleep 600"
+    )
+    harness.blind(monkeypatch)
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        if not executor.capabilities.progress_files:
+            pytest.skip("this executor reads no files")
+        assert isinstance(executor, Fresh)
+        assert list(await executor.progress()) == []
+        for job in ("one", "two"):
+            await executor.start(spec(job, 1, command, checkpoint_dir=str(tmp_path / job)))
+            await told.one(Started, job)
+            (tmp_path / job / "first").touch()
+            await ready(executor, job, word="told 7")
+        seen = [(one.job, one.progress) for one in await executor.progress()]
+        assert sorted(seen) == [("one", 7_000_000), ("two", 7_000_000)]
+        (tmp_path / "two" / "second").touch()
+        await ready(executor, "two", word="told 9")
+        (report,) = await executor.progress()  # once each
+        assert (report.job, report.progress) == ("two", 9_000_000)
+        assert list(await executor.progress()) == []
+        assert [one for one in told.reports if isinstance(one, Progressed)] == []
 
     harness.run(scenario)
 

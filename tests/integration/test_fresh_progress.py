@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from shadowprice.executors.contract import ExecutorOptions, Fresh
+from shadowprice.executors.contract import ExecutorOptions, Fresh, Progressed
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.executor import LocalExecutor
 from tests.services import job, running
@@ -44,4 +46,29 @@ def test_progress_is_that_of_the_slots_end(tmp_path: Path, monkeypatch: pytest.M
         # One look a slot, and each tells what was done since the one before.
         steps = [after - before for before, after in itertools.pairwise(seen)]
         assert all(0 < one <= 60 for one in steps), seen
+        assert live.client.delete("/v1/jobs/trains").is_success
+
+
+class Stuck(LocalExecutor):
+    """Never says what was reported by now."""
+
+    async def progress(self) -> Sequence[Progressed]:
+        await asyncio.sleep(3600.0)
+        return ()
+
+
+def test_an_executor_that_does_not_answer_holds_no_slot(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    settings = ExecutorOptions(directory=str(tmp_path / "local"), settings={"cgroup": "off"})
+    source = str(Path(__file__).parents[2] / "src")
+    run = {"command": [sys.executable, "-c", TRAIN], "grace": "1s", "env": {"PYTHONPATH": source}}
+    with running(tmp_path, cluster=CLUSTER, executor=Stuck(settings)) as live:
+        record = job("trains", worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
+        assert live.client.post("/v1/jobs", json=record).is_success
+        told: list[object] = []
+        until = time.monotonic() + 120.0
+        while len(told) < 2:  # by the looks of every second
+            assert time.monotonic() < until, told
+            told = live.client.get("/v1/jobs/trains/progress").json()["points"]
+            time.sleep(0.1)
         assert live.client.delete("/v1/jobs/trains").is_success

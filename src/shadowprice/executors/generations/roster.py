@@ -84,7 +84,7 @@ class Roster(Generic[Known]):
             yield told
 
 
-async def let_go(entries: Iterable[DrivenEntry], *others: asyncio.Task[None] | None) -> None:
+async def let_go(entries: Iterable[DrivenEntry], *others: asyncio.Task[Any] | None) -> None:
     """End the tasks that carry generations on, and others beside them. What runs goes on."""
     tasks = [one.driving for one in entries if one.driving is not None]
     tasks += [task for task in others if task is not None]

@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 import ray
 import ray.cloudpickle
 import ray.util.client
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shadowprice.executors.ray import agent
@@ -54,6 +54,8 @@ class Bridge:
         self._place: dict[str, Any] = {}
         self._actors: dict[str, Any] = {}
         self._following: queue.Queue[tuple[str, str]] = queue.Queue()
+        self._looks: dict[str, Any] = {}
+        self._looking = threading.Lock()
         self._answers: dict[str, Callable[..., Any]] = {
             name.removeprefix("do_"): getattr(self, name)
             for name in dir(self)
@@ -150,6 +152,43 @@ class Bridge:
     def do_call(self, name: str, method: str, arguments: list[Any]) -> Any:
         """Return what an actor answers."""
         return ray.get(getattr(self._actor(name), method).remote(*arguments), timeout=SOON)
+
+    def do_progress(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
+        """Return what processes have reported by now, of those whose actors say so in time.
+
+        Parameters
+        ----------
+        names : list of str
+            Of their actors.
+        most : float
+            Seconds that they have, together.
+        """
+        if not self._looking.acquire(blocking=False):
+            return {}  # Ray takes no questions just now; one thread waits for it, and no more
+        try:
+            return self._reported(names, most)
+        finally:
+            self._looking.release()
+
+    def _reported(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
+        if self._looks:  # what was answered too late tells of that time, and is let go
+            late, _ = ray.wait(
+                list(self._looks.values()), num_returns=len(self._looks), timeout=0.0
+            )
+            self._looks = {name: one for name, one in self._looks.items() if one not in late}
+        for name in names:
+            actor = self._actors.get(name)
+            if actor is not None and name not in self._looks:  # a stuck one is asked once
+                self._looks[name] = actor.look.remote()
+        asked = {self._looks[name]: name for name in names if name in self._looks}
+        ready = ray.wait(list(asked), num_returns=len(asked), timeout=most)[0] if asked else []
+        found: dict[str, list[Any] | None] = {}
+        for reference in ready:
+            name = asked[reference]
+            del self._looks[name]
+            with contextlib.suppress(RayError):  # it is gone: who follows it tells of that
+                found[name] = ray.get(reference)["progress"]
+        return found
 
     def do_kill(self, name: str) -> None:
         """End an actor, and with it all that it looks after."""

@@ -23,6 +23,7 @@ from shadowprice.executors.contract import (
     Held,
     LogChunk,
     Observed,
+    Progressed,
     Receipt,
     Report,
     ServerGone,
@@ -51,6 +52,9 @@ PATROL: Final = 1.0
 
 CONNECT: Final = 60.0
 """Seconds that Ray has to let a driver in."""
+
+LOOKING: Final = 0.4
+"""Seconds that actors have to say what was reported by now: less than a slot waits for that."""
 
 TURN: Final = 10.0
 """Seconds that the bridge of a service that was killed has to end."""
@@ -95,6 +99,7 @@ class RayExecutor:
         self.link: Link | None = None
         self._by_client = False
         self._patrolling: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[Any] | None = None
         self.token = ""
         self.litter: dict[str, str] = {}
         """Actors of processes that were lost with their server: what that keeps of them."""
@@ -195,7 +200,7 @@ class RayExecutor:
     async def close(self) -> None:
         """Let go. What runs goes on."""
         entries = tuple(self._desk.entries.values())
-        await let_go(entries, self._patrolling)
+        await let_go(entries, self._patrolling, self._looking)
         self._patrolling = None
         if self.link is not None:
             await self.link.close()
@@ -276,6 +281,45 @@ class RayExecutor:
                 over = bool(news) and not isinstance(news[-1], Started)
                 news.insert(len(news) - over, progress)
             self._desk.tell(news)
+
+    async def progress(self) -> Sequence[Progressed]:
+        """Look at once at what jobs report by file; see `Fresh.progress`.
+
+        What does not answer in `LOOKING` seconds is told of when it does, as every report is.
+        """
+        if self._looking is not None and not self._looking.done():
+            return ()  # nobody answered the last time; what that finds is told
+        looking = self._looking = asyncio.create_task(self._progress())
+        try:
+            return await asyncio.shield(looking)
+        except asyncio.CancelledError:  # who asked waits no longer; a report is told once only
+            looking.add_done_callback(self._tell_late)
+            raise
+
+    async def _progress(self) -> list[Progressed]:
+        running = {
+            name: entry
+            for entry in self._desk.live
+            for name, part in entry.parts.items()
+            if part.attached and part.end is None
+        }
+        found: dict[str, list[Any] | None] = {}
+        if running and self.link is not None:
+            # Longer than actors have: the bridge's own time, of which there may be none.
+            found = await self.link.ask("progress", 2 * LOOKING, names=list(running), most=LOOKING)
+        reports = []
+        for entry in {id(entry): entry for entry in running.values()}.values():
+            async with entry.looking:  # nothing is told after an end
+                for name in entry.parts:
+                    entry.reported(found.get(name))
+                report = None if entry.told_end else entry.new_progress()
+            if report is not None:
+                reports.append(report)
+        return reports
+
+    def _tell_late(self, looked: asyncio.Task[Any]) -> None:
+        if not looked.cancelled() and looked.exception() is None:
+            self._desk.tell(looked.result())
 
     async def _patrol_forever(self) -> None:
         trouble = ""
