@@ -160,7 +160,8 @@ class Edge:
         engine, job = batch.engine, record.job
         placement = engine.running[job.name]
         order = batch.truth.orders.get(job.name)
-        moved = record.generation > 1 and order is not None and order.slot == slot
+        begun = record.generation > 1 or engine.cluster.restart_first
+        moved = begun and order is not None and order.slot == slot
         gain = job.gain(placement.total_workers, colocated=placement.colocated, moved=moved)
         if self.virtual:
             return min(gain, record.remaining)
