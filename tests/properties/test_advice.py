@@ -272,6 +272,31 @@ def test_the_optimum_is_solved_again_for_every_change() -> None:
         assert advice.verified == "run"
 
 
+def test_a_later_arrival_is_told_though_the_last_slot_would_not_do() -> None:
+    """Where every change is run, a way is not given up because its largest change is refused."""
+    case = crowded("rolling")
+    at_the_end = [
+        {**one, "name": f"late-{at}", "arrival": "3 slots"}
+        for at, one in enumerate(case.entries[:-1])
+    ]
+    case = replace(case, entries=[*at_the_end, *case.entries], until=4)
+    position = len(case.entries) - 1
+    counsel = case.counsel(position)
+    found = {advice.key: advice for advice in counsel.advice}
+    assert found["arrival"].after == "1 slot"
+    assert not case.admitted(position, "arrival", "3 slots")
+    hold(case, positions=[position])
+
+
+def test_nothing_is_tried_that_comes_too_late_for_any_server() -> None:
+    case = crowded("rolling")
+    long = {**case.entries[-1], "epochs": 3 * case.entries[-1]["epochs"]}
+    case = replace(case, entries=[*case.entries[:-1], long], until=5)
+    assert case.scenario().jobs[-1].fastest_slots == 3
+    hopeless = {way.key: way.up_to for way in case.counsel(len(case.entries) - 1).hopeless}
+    assert hopeless["arrival"] == "2 slots"
+
+
 def test_a_later_deadline_and_a_later_arrival_are_told_in_slots() -> None:
     case = crowded("oasis", {"prices": "online"})
     position = len(case.entries) - 1

@@ -17,6 +17,7 @@ from shadowprice.results.advice import Advice, Counsel, Hopeless
 from shadowprice.simulator.advice.delays import Delays
 from shadowprice.simulator.advice.moments import (
     Admission,
+    Ask,
     Moment,
     Rerun,
     Visitor,
@@ -182,6 +183,11 @@ def _worth_its_price(way: Way, step: int, found: Admission) -> int:
     return bisect_right(way.values, enough) + 1
 
 
+def _is_size(way: Way) -> bool:
+    """Whether a way leaves a job as it is but for the room that it takes."""
+    return way.name == "size" and way.key[-1] != BANDWIDTH  # less of it makes the work longer
+
+
 def _as_much_work(way: Way, work: float) -> int:
     """Return the step that leaves a job about a part of its work; 0 for no guess.
 
@@ -246,8 +252,8 @@ class _Advisor:
         self._outcomes: list[_Outcome] = []
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon
-        if scenario.until is not None:
-            last = min(last, scenario.until - 1)
+        if scenario.until is not None:  # later than that, no server could complete it
+            last = min(last, scenario.until - self._job.fastest_slots)
         self._later = later(self._job, last)
         self._delays = Delays(self._variants, self._later)
         self._in_force: str | None = None
@@ -305,20 +311,20 @@ class _Advisor:
             self.error = error
             return False
         ways = [*self._ways(moment.end)]
-        in_vain = self._smaller_in_vain(ways, moment)
+        in_vain = self._smaller_in_vain(ways, moment.ask)
         work = 0.0  # part of the work with which it was admitted
         for way in ways:
-            vain = in_vain and way.name == "size" and way.key[-1] != BANDWIDTH
+            vain = in_vain and _is_size(way)
             start = _as_much_work(way, work)
             asked = self._ask_about(way, moment, self._in_force, start, vain=vain)
             if way.key == ("epochs",) and isinstance(asked, Found):
                 work = way.values[asked.step - 1] / int(way.before)
         return True
 
-    def _smaller_in_vain(self, ways: list[Way], moment: Moment) -> bool:
+    def _smaller_in_vain(self, ways: Sequence[Way], ask: Ask) -> bool:
         """Whether the job is refused even with the least of everything that it asks for."""
-        least = self._variants.least([way for way in ways if way.name == "size"])
-        return least is None or moment.ask(least) is None
+        least = self._variants.least([way for way in ways if _is_size(way)])
+        return least is None or ask(least) is None
 
     def _ask_about(
         self, way: Way, moment: Moment, in_force: str | None, start: int, *, vain: bool
@@ -420,7 +426,9 @@ class _Advisor:
         if end is None:
             end = self._job.arrival + self._scenario.cluster.horizon
         work = 0.0
-        for way in (*self._ways(end), self._later):
+        ways = [*self._ways(end)]
+        in_vain = self._affordable and self._smaller_in_vain(ways, self._rerun.ask)
+        for way in (*ways, self._later):
 
             def fate(step: int, way: Way = way) -> Admission | None:
                 job = self._variants.job(way, step)
@@ -429,9 +437,14 @@ class _Advisor:
                 self._afford()
                 return self._rerun.ask(job)
 
+            found: Found[Admission] | Nothing = Nothing(1)
             try:
-                start = _as_much_work(way, work)
-                found = smallest(fate, len(way.values), start, evenly=EVENLY // 4)
+                if not (in_vain and _is_size(way)):
+                    # Less room is not in the way; of all else too much may be: in the last slot,
+                    # or with one worker, there is least time.
+                    evenly = 0 if _is_size(way) else EVENLY
+                    start = _as_much_work(way, work)
+                    found = smallest(fate, len(way.values), start, evenly=evenly)
             except _TooDearError:
                 self._left_out.append(way.label)
                 continue
@@ -457,8 +470,12 @@ class _Advisor:
                 )
             )
 
+    @property
+    def _affordable(self) -> bool:
+        return self._rerun.arrivals + self._rerun.head < self._most
+
     def _afford(self) -> None:
-        if self._rerun.arrivals + self._rerun.head >= self._most:
+        if not self._affordable:
             raise _TooDearError
 
     def counsel(self) -> Counsel:
