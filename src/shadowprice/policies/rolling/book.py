@@ -132,13 +132,14 @@ class Book:
         self.at_once[row] = float(job.utility.values(_NOW)[0])
         return row
 
-    def resume(self, state: JobState, before: Book) -> None:
-        """Take in a job that was decided before, with its promise and where it stands."""
+    def resume(self, state: JobState, before: Book, *, runs: bool) -> None:
+        """Take in a job that was decided before, with its promise and where it stands.
+
+        Where it runs in the slot under way, what that is to yield is known from before, or else
+        counted from where the job stands: without it each promise would seem a slot late.
+        """
         row = self.add(state.job)
         self.jobs.left[row] = state.remaining
-        known = before.table.rows.get(state.job.name)
-        if known is not None and before.table.jobs[known] is state.job:
-            self.after[row] = before.after[known]
         self.promise[row] = -1 if state.promise is None else state.promise
         self.started[row] = state.started is not None
         if state.placement is not None:
@@ -149,6 +150,12 @@ class Book:
             workers = self.jobs.workers[row, first:end]
             at = int(np.searchsorted(workers, state.placement.total_workers))
             self.standing[row] = first + min(at, len(workers) - 1)
+            if runs:
+                sure = self.jobs.sure[row, self.standing[row]]
+                self.after[row] = max(state.remaining - int(sure), 0)
+        known = before.table.rows.get(state.job.name)
+        if known is not None and before.table.jobs[known] is state.job:
+            self.after[row] = before.after[known]
 
     def remove(self, name: str) -> None:
         """Forget a job."""

@@ -127,7 +127,7 @@ class Rolling(Reactive[RollingParameters]):
         if state.job.bag is not None:
             self._bags.resume(state, before._bags, view.slot)
         else:
-            self._book.resume(state, before._book)
+            self._book.resume(state, before._book, runs=view.runs(state.job.name))
 
     def _leave(self, name: str) -> None:
         if name in self._bags.jobs:
