@@ -4,15 +4,20 @@ The memory is all that the policy's attributes hold. What it shares with the eng
 reference: open jobs by name, the cluster, the view. So a memory is taken in time that grows with
 what the policy knows, fits a clone of the engine as well as the engine itself, and can be carried
 to another process. Only what policies are made of is read back: plain values, arrays, and classes
-of this package.
+of this package. What attributes there are, and what they mean, is a matter of the sources: a memory
+that is kept for another process is labelled with theirs (`sources`).
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
@@ -36,6 +41,30 @@ _PLAIN: Final = frozenset(
     }
 )
 """What memories hold besides numpy's and this package's classes."""
+
+
+_MADE_OF: Final = ("cloning", "core", "engine", "kernels", "laws", "policies")
+"""The packages whose classes memories hold."""
+
+
+@functools.cache
+def sources() -> str:
+    """Return what tells the sources that memories follow from from every other version of them."""
+    digest = hashlib.sha256()
+    package = resources.files("shadowprice")
+    for name in _MADE_OF:
+        for path, entry in _modules(package / name, name):
+            digest.update(f"{path}\0".encode())
+            digest.update(hashlib.sha256(entry.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def _modules(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _modules(entry, f"{path}/{entry.name}")
+        elif entry.name.endswith(".py"):
+            yield f"{path}/{entry.name}", entry
 
 
 def remember(policy: Policy, view: EngineView) -> bytes:

@@ -23,7 +23,7 @@ from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, Status
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.memory import recall, twin
+from shadowprice.engine.memory import recall, sources, twin
 from shadowprice.engine.records import (
     Fields,
     cluster_of,
@@ -154,7 +154,11 @@ class Captured:
 
     def _head(self) -> Fields:
         """Return all that does not grow with the open jobs, but for names and the memory."""
-        versions = {"shadowprice": shadowprice.__version__, "python": platform.python_version()}
+        versions = {
+            "shadowprice": shadowprice.__version__,
+            "python": platform.python_version(),
+            "sources": sources(),
+        }
         return {
             "snapshot": FORMAT,
             "versions": versions,
@@ -179,7 +183,8 @@ def restore(
         As of `Engine`.
     memory : bool
         Whether the policy takes the memory over; if not, it begins anew on what it sees, as a
-        policy of another kind, version or parameters has to.
+        policy of another kind or parameters has to. It begins anew, too, where the memory was kept
+        by another version of the sources, if it can.
 
     Raises
     ------
@@ -197,12 +202,17 @@ def restore(
         raise InputError(Fault("snapshot", f"is damaged: {error!r}")) from error
     if engine.state_digest() != record["state_digest"]:
         raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
-    if memory:
+    if memory and (_is_of_these_sources(record) or not engine.can_begin_anew):
         engine.ledger.renumber(engine.sequence)
         recall(engine.policy, _memory_of(record), engine.view)
     else:
         engine.begin_policy_anew()
     return engine
+
+
+def _is_of_these_sources(record: Mapping[str, Any]) -> bool:
+    versions = record.get("versions")  # those before had no such label
+    return isinstance(versions, Mapping) and versions.get("sources") == sources()
 
 
 def _memory_of(record: Mapping[str, Any]) -> bytes:

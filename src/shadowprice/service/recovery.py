@@ -26,6 +26,7 @@ from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.engine.capacity import changed_cluster
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import entry_of
+from shadowprice.engine.memory import sources
 from shadowprice.engine.records import cluster_of, cluster_record, placement_of
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.registry import make_policy
@@ -59,7 +60,8 @@ class PolicyChoice:
     @property
     def label(self) -> str:
         """What equal choices of one version share: a memory fits only its own."""
-        return json.dumps([self.name, self.settings, shadowprice.__version__], sort_keys=True)
+        version = f"{shadowprice.__version__}+{sources()}"
+        return json.dumps([self.name, self.settings, version], sort_keys=True)
 
     def build(self, cluster: Cluster) -> Policy:
         """Return the policy, freshly built.
@@ -241,6 +243,8 @@ def _replayed(
     label = _value(connection, "policy")
     same = label == choice.label
     before = choice if same else _choice_of(label)
+    if before == choice and not same:
+        log.info("another version of %s was here: it begins anew on what there is", choice.name)
     engine = restore(state, before.build(cluster_of(state["cluster"])))
     # As the service is now, not as the one was that wrote the snapshot: what really runs is waited
     # for from the first order on, and where nothing does, orders that nobody acknowledges would add
@@ -250,7 +254,7 @@ def _replayed(
         engine.unacknowledged.clear()
     table, replayed = tables.journal, 0
     memory = connection.execute(select(tables.memory)).first()
-    if memory is not None and memory.policy != label:
+    if memory is not None and memory.policy != before.label:  # or of other sources than these
         memory = None
     knows = engine.sequence
     rows = connection.execute(

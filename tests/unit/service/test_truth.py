@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -9,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
+from shadowprice.engine.memory import inner
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.operations import Cancel, Revise, Submit
@@ -25,6 +28,7 @@ from shadowprice.service.slots import Edge
 from shadowprice.service.store import Store, tables
 from shadowprice.service.submission import read_submissions
 from shadowprice.service.truth import Truth
+from shadowprice.service.views import State
 from tests.live_hours import CLUSTER, SLOT
 from tests.worlds import HandClock
 
@@ -485,6 +489,60 @@ def test_what_is_to_run_since_the_last_start_is_waited_for_after_the_next(bench:
     assert {order.job for order in waited.values()} == {"real"}
     bench.read()
     assert bench.truth.engine.unacknowledged == waited
+
+
+@pytest.mark.parametrize("snapshot", ["at its end", "of its beginning"])
+def test_what_an_earlier_version_wrote_is_read_by_a_policy_that_begins_anew(
+    tmp_path: Path, snapshot: str
+) -> None:
+    """Its memory has not all attributes that there are now, and its label names no sources."""
+    bench = Bench(tmp_path / "data", "rolling", virtual=True)
+    for at in range(8):
+        bench.submit(f"job-{at}", chunks=3)
+        bench.slot(at % 2)
+    views = dict(bench.truth.views)
+    promises = {name: view.promise for name, view in views.items() if view.promise is not None}
+    assert 4 <= len(promises) < len(views)
+    digest = bench.truth.engine.state_digest()
+    policy: Any = inner(bench.truth.engine.policy)
+    del policy._expected, policy._book.after
+    bench.truth.engine._memory = None
+    if snapshot == "at its end":
+        bench.truth.write_snapshot()
+    bench.truth._memory_is_large = False
+    row = bench.truth.memory_row(bench.truth.clock.now())
+    assert row is not None
+    with bench.store.transaction() as connection:
+        connection.execute(delete(tables.memory))
+        connection.execute(tables.memory.insert(), [row])
+    _written_by_an_earlier_version(bench)
+    bench.read()
+    assert bench.truth.engine.state_digest() == digest
+    assert bench.truth.views == views
+    bench.submit("another")  # in the middle of a slot, of which the jobs that run have the yield
+    bench.slot(40)
+    with bench.store.reading() as connection:
+        ended = list_jobs(connection, limit=100)
+    assert {view.state for view in ended} == {State.FINISHED}
+    kept = {view.name: view.promise for view in ended if view.name in promises}
+    assert kept == promises
+    bench.store.close()
+
+
+def _written_by_an_earlier_version(bench: Bench) -> None:
+    """Take the labels of the sources off what is kept: earlier versions wrote none."""
+    label = json.dumps(["rolling", {}, "0.1.0"])
+    with bench.store.transaction() as connection:
+        bench.store.put(connection, "policy", label)
+        connection.execute(update(tables.memory).values(policy=label))
+        for row in connection.execute(select(tables.snapshots)).all():
+            state = json.loads(zlib.decompress(row.state))
+            state["versions"].pop("sources", None)
+            connection.execute(
+                update(tables.snapshots)
+                .where(tables.snapshots.c.sequence == row.sequence)
+                .values(state=zlib.compress(json.dumps(state).encode()))
+            )
 
 
 def test_the_policy_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
