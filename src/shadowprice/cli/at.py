@@ -77,7 +77,7 @@ def _servers(moment: Moment, *, every: bool) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText
-    from shadowprice.results.moment import folded
+    from shadowprice.results.places import folded
 
     resources = [name for name, (_, total) in moment.usage.items() if total]
     table = Table(header_style="bold", box=None, pad_edge=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import polars as pl
 from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.files import DECISIONS, Fields, Run, read_info, read_lines, read_table
+from shadowprice.results.places import folded_names, group_of, together
 
 JOBS: Final[dict[str, Any]] = {
     "job": pl.String(),
@@ -47,7 +47,7 @@ class Moment:
         A row an open job: those that run, then those that wait, each in order of arrival.
         ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``; ``since`` the first
         slot of an unbroken stay in that state; ``ran`` the slots it ran before this one;
-        ``servers`` where it stands (``gpu-3 x2``: two workers there, ``+1ps`` one parameter
+        ``servers`` where it stands (``gpu-[3,5] x2``: two workers on each, ``+1ps`` one parameter
         server); ``next`` the slot in which a job that waits ran next; ``completion`` when it
         completed in the end; ``reason`` why it waits.
     servers : polars.DataFrame
@@ -200,7 +200,7 @@ def _jobs(
                 len(before),
                 sum(workers for _, workers, _ in entries),
                 sum(ps for _, _, ps in entries),
-                " ".join(_stand(names[server], workers, ps) for server, workers, ps in entries),
+                _stand(names, entries),
                 None if entries else after,
                 row["completion"],
                 None if entries else _waits(last.get(name), slot),
@@ -221,10 +221,14 @@ def _since(before: list[int], slot: int) -> int:
     return first
 
 
-def _stand(name: str, workers: int, ps: int) -> str:
-    counts = [f"x{workers}"] if workers else []
-    counts += [f"+{ps}ps"] if ps else []
-    return " ".join([name, *counts])
+def _stand(names: list[str], entries: list[tuple[int, int, int]]) -> str:
+    standing = ((names[server], (workers, ps)) for server, workers, ps in entries)
+    told = []
+    for servers, (workers, ps) in together(standing):
+        counts = [f"x{workers}"] if workers else []
+        counts += [f"+{ps}ps"] if ps else []
+        told += [" ".join([name, *counts]) for name in folded_names(servers)]
+    return " ".join(told)
 
 
 def _waits(decision: Fields | None, slot: int) -> str:
@@ -319,35 +323,3 @@ def _lost(info: Fields, slot: int) -> set[str]:
         elif event["slot"] <= slot and "server_back" in event:
             lost.discard(event["server_back"])
     return lost
-
-
-def group_of(server: str) -> str:
-    """Return a server's name without its number: ``gpu`` of ``gpu-3``."""
-    return re.sub(r"-\d+$", "", server)
-
-
-def folded(names: Iterable[str]) -> str:
-    """Return names of servers in short: ``gpu-[0-3,7] net``."""
-    numbers: dict[str, list[int]] = {}
-    single: list[str] = []
-    for name in names:
-        match = re.fullmatch(r"(.*)-(0|[1-9]\d*)", name)
-        if match:
-            numbers.setdefault(match[1], []).append(int(match[2]))
-        else:
-            single.append(name)
-    parts = [f"{group}-{_ranges(sorted(found))}" for group, found in numbers.items()]
-    return " ".join([*parts, *single])
-
-
-def _ranges(numbers: list[int]) -> str:
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    if len(numbers) == 1:
-        return str(numbers[0])
-    told = (str(low) if low == high else f"{low}-{high}" for low, high in spans)
-    return f"[{','.join(told)}]"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
 from shadowprice.results.advice import Advice, Counsel, Hopeless
 from shadowprice.results.files import outcome_word
+from shadowprice.results.places import folded_names, together
 from shadowprice.results.story import Stay, Story
 
 _LONG: Final = re.compile(r"\d+\.\d{6,}")
@@ -289,12 +290,21 @@ def _slots(stay: Stay) -> str:
 
 
 def _where(stay: Stay, names: Sequence[str]) -> str:
-    workers = ", ".join(f"{n} on {names[server]}" for server, n, _ in stay.entries if n)
+    workers = _standing((names[server], number) for server, number, _ in stay.entries)
     told = f"{counted(stay.workers, 'worker')} ({workers})" if stay.workers else ""
     if stay.ps:
-        ps = ", ".join(f"{n} on {names[server]}" for server, _, n in stay.entries if n)
+        ps = _standing((names[server], number) for server, _, number in stay.entries)
         told += f"{' and ' if told else ''}{counted(stay.ps, 'parameter server')} ({ps})"
     return told
+
+
+def _standing(numbers: Iterable[tuple[str, int]]) -> str:
+    """Return how many stand on which servers: ``4 on gpu-0, 2 each on gpu-[1,3-5]``."""
+    told = []
+    for servers, number in together((name, number) for name, number in numbers if number):
+        on = "each on" if len(servers) > 1 else "on"
+        told.append(f"{number} {on} {' and '.join(folded_names(servers))}")
+    return ", ".join(told)
 
 
 def _span(slots: float, slot_seconds: float) -> str:

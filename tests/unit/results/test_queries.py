@@ -16,7 +16,7 @@ from shadowprice.engine import Engine
 from shadowprice.results.difference import difference
 from shadowprice.results.files import Run
 from shadowprice.results.listing import Range, Selection, columns_of, ordered
-from shadowprice.results.moment import Moment, amounts_of, folded, moment_of
+from shadowprice.results.moment import Moment, amounts_of, moment_of
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from tests.replays import world
@@ -110,8 +110,6 @@ def test_a_slot_outside_the_run_is_refused() -> None:
 def test_amounts_and_names_are_read_back() -> None:
     assert amounts_of("gpu 2, memory 16GiB") == {"gpu": 2000, "memory": 16 * 2**30}
     assert amounts_of(None) == {}
-    names = [f"gpu-{n}" for n in (0, 1, 2, 5, 10, 11)] + ["net", "a-b-7"]
-    assert folded(names) == "gpu-[0-2,5,10-11] a-b-7 net"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""Servers and what stands on them, in short: equal ones together, ``gpu-[0-3,7]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+What = TypeVar("What", bound=Hashable)
+
+
+def group_of(server: str) -> str:
+    """Return a server's name without its number: ``gpu`` of ``gpu-3``."""
+    return re.sub(r"-\d+$", "", server)
+
+
+def folded(names: Iterable[str]) -> str:
+    """Return names of servers in short: ``gpu-[0-3,7] net``."""
+    return " ".join(folded_names(names))
+
+
+def folded_names(names: Iterable[str]) -> list[str]:
+    """Return names of servers in short, those that differ in their number as one."""
+    numbers: dict[str, list[int]] = {}
+    single: list[str] = []
+    for name in names:
+        match = re.fullmatch(r"(.*)-(0|[1-9]\d*)", name)
+        if match:
+            numbers.setdefault(match[1], []).append(int(match[2]))
+        else:
+            single.append(name)
+    parts = [f"{group}-{_ranges(sorted(found))}" for group, found in numbers.items()]
+    return [*parts, *single]
+
+
+def together(standing: Iterable[tuple[str, What]]) -> list[tuple[list[str], What]]:
+    """Return servers on which the same stands together: their names, and what it is.
+
+    Parameters
+    ----------
+    standing : iterable of (str, hashable)
+        Names of servers, and what stands on each.
+    """
+    alike: dict[What, list[str]] = {}
+    for name, what in standing:
+        alike.setdefault(what, []).append(name)
+    return [(names, what) for what, names in alike.items()]
+
+
+def _ranges(numbers: list[int]) -> str:
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    if len(numbers) == 1:
+        return str(numbers[0])
+    told = (str(low) if low == high else f"{low}-{high}" for low, high in spans)
+    return f"[{','.join(told)}]"
