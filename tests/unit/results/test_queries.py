@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from shadowprice.results.moment import Moment, amounts_of, moment_of
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from tests.replays import world
+from tests.unit.results.test_places import unfolded
 
 
 @dataclass
@@ -62,8 +64,8 @@ def test_a_moment_is_what_the_engine_held(policy: str, seed: int) -> None:
         for row in running.iter_rows(named=True):
             placement = live["running"][row["job"]]
             assert (row["workers"], row["ps"]) == (placement.total_workers, placement.total_ps)
-            where = [names[server] for server in placement.servers]
-            assert [word for word in row["servers"].split() if word in names] == where
+            there = zip(placement.servers, placement.workers, placement.ps, strict=True)
+            assert _standing(row["servers"]) == {names[at]: (w, ps) for at, w, ps in there}
             before = [at for at in seen.slots if at < slot and row["job"] in _ran(seen, at)]
             assert row["ran"] == len(before)
             assert row["since"] == slot or row["job"] in _ran(seen, row["since"])
@@ -74,6 +76,14 @@ def test_a_moment_is_what_the_engine_held(policy: str, seed: int) -> None:
             assert row["reason"]
         if live["used"] is not None:
             _check_servers(moment, live, resources, capacity)
+
+
+def _standing(told: str) -> dict[str, tuple[int, int]]:
+    """Return the workers and parameter servers that are told to be on each server."""
+    standing: dict[str, tuple[int, int]] = {}
+    for names, workers, ps in re.findall(r"(\S+)(?: x(\d+))?(?: \+(\d+)ps)?(?: |$)", told):
+        standing |= {name: (int(workers or 0), int(ps or 0)) for name in unfolded(names)}
+    return standing
 
 
 def _ran(seen: Seen, slot: int) -> dict[str, Any]:
