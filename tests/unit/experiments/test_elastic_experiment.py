@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -16,9 +17,19 @@ from shadowprice import jobs
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.planning import free_port
 from shadowprice.experiments.elastic import measure
-from shadowprice.experiments.elastic.live import Lived, live
+from shadowprice.experiments.elastic.live import Decides, Lived, live
 from shadowprice.experiments.elastic.measure import SCRIPT, SLOT
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.operations import Submit
+from shadowprice.service.reading import list_jobs
+from shadowprice.service.recovery import PolicyChoice
+from shadowprice.service.settings import LIVE
+from shadowprice.service.slots import Edge
+from shadowprice.service.store import Store
+from shadowprice.service.submission import read_submissions
+from shadowprice.service.truth import Truth
+from tests.worlds import HandClock
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
 SPEEDS = {1: 4.0, 2: 7.0, 4: 12.0}
@@ -51,16 +62,16 @@ def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> 
     assert np.linalg.norm(alone) > 0.5
 
 
-def _simulated(policy: str) -> tuple[Any, dict[str, Any]]:
+def _simulated(who: Decides) -> tuple[Any, dict[str, Any]]:
     asked = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
     lived = {job["name"]: Lived({"name": job["name"]}, after, ()) for after, job in asked}
-    run = measure._simulated(policy, SLOT, asked, lived)
+    run = measure._simulated(who, SLOT, asked, lived)
     return run, {job["name"]: job for _, job in asked}
 
 
-@pytest.mark.parametrize("policy", ["rolling", "drf"])
-def test_predicted_progress_is_the_simulators_own(policy: str) -> None:
-    run, asked = _simulated(policy)
+@pytest.mark.parametrize("who", [measure.POLICIES[0], Decides("drf")], ids=lambda who: who.policy)
+def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
+    run, asked = _simulated(who)
     slots = 1 + max(run.jobs["completion"].drop_nulls().to_list())
     found = measure._predicted_progress(run, asked, slots, SLOT)
     finished = run.jobs.filter(pl.col("completion").is_not_null())
@@ -70,6 +81,56 @@ def test_predicted_progress_is_the_simulators_own(policy: str) -> None:
         # Done by the end of the slot in which the simulator completes it, and not before that one.
         assert found[row["job"]][row["completion"]] >= work - 1e-6
         assert found[row["job"]][row["completion"] - 1] < work
+
+
+@pytest.mark.parametrize(
+    "who",
+    # Not oasis: it answers at once, before it is known that the plans of the slot fell short.
+    [one for one in measure.POLICIES if one.policy != "oasis"],
+    ids=lambda who: who.policy,
+)
+def test_a_service_does_with_the_same_facts_what_the_simulator_does(
+    who: Decides, tmp_path: Path
+) -> None:
+    """Nothing runs here: each slot yields what was declared, so that nothing else may differ."""
+    clock, submitted = HandClock(), {}
+    origin = clock.at
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    given = ClusterSpec.model_validate(measure.cluster(SLOT)).resolve()
+    choice = PolicyChoice(who.policy, dict(who.parameters))
+    truth = Truth(store, given, choice, SteadyClock(clock), virtual=True)
+    asked = [
+        (one.after + 0.1 * at, measure._record(one, SPEEDS, 0, 1.5))
+        for at, one in enumerate(measure.WORKLOAD, start=1)
+    ]
+    waiting, passed = list(asked), 0.0
+    while waiting or truth.engine.open_jobs:
+        assert passed < 60 * SLOT, truth.engine.open_jobs
+        due = waiting[0][0] if waiting else math.inf
+        edge = SLOT * (1 + passed // SLOT)
+        passed = min(due, edge)
+        clock.at = origin + round(passed * SECOND)
+        if passed == edge:
+            truth.commit([Edge(virtual=True)])
+            continue
+        _, job = waiting.pop(0)
+        stated = {key: value for key, value in job.items() if key != "run"}
+        found = read_submissions([stated], given, tenant=None, runs=False)
+        truth.commit([Submit(found, at_once=True)])
+        name = str(job["name"])
+        after = (clock.wall() - truth.calendar.origin) / SECOND
+        submitted[name] = Lived({"name": name}, after, ())
+    run = measure._simulated(who, SLOT, asked, submitted)
+    with store.reading() as connection:
+        ended = {view.name: view.completion for view in list_jobs(connection)}
+    store.close()
+    assert ended == {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
+
+
+def test_policies_are_set_as_where_jobs_really_run() -> None:
+    for who in measure.POLICIES:
+        assert LIVE.get(who.policy, {}).items() <= dict(who.parameters).items()
 
 
 def test_measured_progress_is_what_was_reported_by_the_end_of_a_slot() -> None:
@@ -114,7 +175,8 @@ def test_real_jobs_are_set_beside_the_simulator(
         for name, tenant, after in (("one", "vision", 0.0), ("two", "language", 4.0))
     )
     monkeypatch.setattr(measure, "WORKLOAD", small)
-    monkeypatch.setattr(measure, "POLICIES", ("fifo", "rolling"))
+    who = (Decides("fifo"), next(one for one in measure.POLICIES if one.policy == "rolling"))
+    monkeypatch.setattr(measure, "POLICIES", who)
     monkeypatch.setattr(measure, "WIDTHS", (1, 2))
     ran: list[str] = []
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -32,11 +33,20 @@ if TYPE_CHECKING:
 
     from shadowprice.experiments.framework import Settings, Tables
 
-POLICIES: Final = ("rolling", "oasis", "fifo", "drf")
+POLICIES: Final = (
+    Decides("rolling", {"steady": True}),
+    Decides("oasis", {"prices": "online"}),
+    Decides("fifo"),
+    Decides("drf"),
+)
+"""As where jobs really run, with what is set: the simulator's have to be set as the service's."""
+
 SLOT: Final = 5.0
 """Seconds of a slot, or a multiple of it where a start takes long."""
 STARTS: Final = 3
 """Starts that a slot is long, at least."""
+PROBED: Final = 3
+"""Jobs that begin one after the other where a start is measured."""
 MOST_SLOTS: Final = 120
 """Slots after which what is not over is cancelled."""
 SCRIPT: Final = Path(__file__).with_name("train.py")
@@ -112,13 +122,13 @@ def measure_elastic(settings: Settings) -> Tables:
     ]
     ran = settings.each(
         _lived,
-        [(jobs, policy, slot, where) for policy in policies],
-        lambda _jobs, policy, *_: f"really running under {policy}",
+        [(jobs, who, slot, where) for who in policies],
+        lambda _jobs, who, *_: f"really running under {who.policy}",
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
-    for policy, lived in zip(policies, ran, strict=True):
-        _compare(policy, slot, jobs, lived, rows, curves)
+    for who, lived in zip(policies, ran, strict=True):
+        _compare(who, slot, jobs, lived, rows, curves)
     measured = [
         {"workers": n, "per_second": per_second, "half_width": half_width}
         for n, (per_second, half_width) in steps.items()
@@ -132,13 +142,13 @@ def measure_elastic(settings: Settings) -> Tables:
         "starts": pl.DataFrame(
             [{"executor": where.executor, "slot": slot, "start": start, "restart": restart}]
         ),
-        "summary": _summary(table, progress, policies),
+        "summary": _summary(table, progress, [who.policy for who in policies]),
     }
 
 
 def _lived(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    policy: str,
+    who: Decides,
     slot: float,
     where: Where,
 ) -> dict[str, Lived]:
@@ -147,24 +157,26 @@ def _lived(
     asked = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
     limit = MOST_SLOTS * slot
     with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
-        found = live(Path(folder), cluster(slot), asked, Decides(policy), limit=limit, where=where)
+        found = live(Path(folder), cluster(slot), asked, who, limit=limit, where=where)
     return {name.removesuffix(mark): one for name, one in found.items()}
 
 
-def _probe(speeds: Mapping[int, float], seed: int) -> dict[str, Any]:
-    """Return a job that is alone, to see what its start costs."""
-    alone = Asked("probe", "vision", 0.0, 40, {"kind": "constant", "value": 1})
+def _probe(number: int, speeds: Mapping[int, float], seed: int) -> dict[str, Any]:
+    """Return a job that has the cluster to itself, to see what its start costs."""
+    alone = Asked(f"probe-{number}", "vision", 0.0, 40, {"kind": "constant", "value": 1})
     return _record(alone, speeds, seed, 0.0)
 
 
 def _started(speeds: Mapping[int, float], where: Where, seed: int) -> float:
     """Return the seconds from the beginning of a job's first slot on in which it got nowhere."""
-    lived = _lived([(0.0, _probe(speeds, seed))], "fifo", SLOT, where)
-    found = lived["probe"].start(speeds)
-    if found is None:
-        told = lived["probe"].record.get("reason")
+    probes = [(0.0, _probe(number, speeds, seed)) for number in range(PROBED)]
+    lived = _lived(probes, Decides("fifo"), SLOT, where)
+    found = [one.start(speeds) for one in lived.values()]
+    known = [one for one in found if one is not None]
+    if not known:
+        told = next(iter(lived.values())).record.get("reason")
         raise ShadowpriceError(f"the job that was to be measured got nowhere: {told}")
-    return found
+    return median(known)
 
 
 def _profiled(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
@@ -217,7 +229,7 @@ def _record(one: Asked, speeds: Mapping[int, float], seed: int, restart: float) 
 
 
 def _compare(
-    policy: str,
+    who: Decides,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, Lived],
@@ -225,7 +237,8 @@ def _compare(
     curves: list[dict[str, Any]],
 ) -> None:
     """Set what was lived beside what the simulator says of the same jobs and submissions."""
-    run = _simulated(policy, slot, jobs, lived)
+    policy = who.policy
+    run = _simulated(who, slot, jobs, lived)
     told = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
     for _, job in jobs:
@@ -270,7 +283,7 @@ def _compare(
 
 
 def _simulated(
-    policy: str,
+    who: Decides,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, Lived],
@@ -285,9 +298,9 @@ def _simulated(
         documents.append({**stated, **named})
     source = Source(cluster=cluster(slot), jobs=documents)
     scenario, _ = source.scenario()
-    # What the live service knows: jobs as they come.
-    settings = {"prices": "online"} if policy == "oasis" else {}
-    return record_run(scenario, policy, build_policy(scenario, policy, settings), settings=settings)
+    settings = dict(who.parameters)
+    policy = build_policy(scenario, who.policy, settings)
+    return record_run(scenario, who.policy, policy, settings=settings)
 
 
 def _predicted_progress(
