@@ -65,6 +65,10 @@ class Simulation:
         What else happens, in any order.
     seed : int
         Seed of the durations of tasks.
+    at_once : bool
+        Whether each job is answered by itself in the middle of the slot in which it comes, as by a
+        service: what that slot yields is not known then. Otherwise those of a slot are answered
+        together, before the next begins.
     """
 
     cluster: Cluster
@@ -74,6 +78,7 @@ class Simulation:
     execution: ExecutionModel = field(default_factory=ExactExecution)
     incidents: Sequence[Incident] = ()
     seed: int = 0
+    at_once: bool = False
 
     def run(
         self,
@@ -150,11 +155,12 @@ class Course:
     ) -> None:
         """Take note of what is to come from this slot on, and of who looks on."""
         slot = self.slot
+        self._at_once = simulation.at_once
         jobs, incidents = simulation.jobs, simulation.incidents
         if slot:
             jobs = [job for job in jobs if job.arrival >= slot]
             incidents = [event for event in incidents if event.slot >= slot]
-        self._agenda = _agenda(jobs, incidents)
+        self._agenda = _agenda(jobs, incidents, at_once=self._at_once)
         self._upcoming = next(self._agenda, None)
         # Jobs of which word may come when they are long over.
         self._awaited = {event.job for event in incidents if isinstance(event, JobCancelled)}
@@ -194,17 +200,14 @@ class Course:
             while upcoming is not None and upcoming[0] <= slot:
                 self._still = 0
                 for event in upcoming[1]:
-                    if isinstance(event, JobsArrived):
-                        self._arrived += len(event.jobs)
-                        machines.submit(event)
-                    machines.obey(_send(engine, event, observers))
-                    if isinstance(event, JobCancelled):
-                        machines.withdraw(event.job)
+                    self._take(event)
                 upcoming = self._upcoming = next(self._agenda, None)
                 self._tell(self._arrived, self._jobs, slot)
             machines.obey(_send(engine, SlotBegan(slot), observers))
             for observer in observers:
                 observer.slot_running(engine, slot)
+            if self._at_once:
+                self._answer_at_once(slot)
             machines.obey(_send(engine, machines.run(slot), observers))
             _hand_over(engine, self._awaited, collectors)
             self.slot += 1
@@ -220,6 +223,27 @@ class Course:
         if to is None:
             for observer in observers:
                 observer.finished(engine)
+
+    def _take(self, event: DriverEvent) -> None:
+        """Let the engine take in what comes from outside."""
+        if isinstance(event, JobsArrived):
+            self._arrived += len(event.jobs)
+            self._machines.submit(event)
+        self._machines.obey(_send(self.engine, event, self._observers))
+        if isinstance(event, JobCancelled):
+            self._machines.withdraw(event.job)
+
+    def _answer_at_once(self, slot: int) -> None:
+        """Take in the jobs that come while a slot runs; they arrive with the next."""
+        if self._upcoming is None or self._upcoming[0] != slot + 1:
+            return
+        later: list[DriverEvent] = []
+        for event in self._upcoming[1]:
+            if isinstance(event, JobsArrived) and event.jobs[0].before_arrival:
+                self._take(event)
+            else:
+                later.append(event)
+        self._upcoming = slot + 1, later
 
     def _go_to_next(self, to: int | None) -> bool:
         """Pass over slots in which nothing happens; return whether there is one to go through."""
@@ -259,13 +283,15 @@ def _hand_over(engine: Engine, awaited: set[str], collectors: Sequence[Observer]
 
 
 def _agenda(
-    jobs: Sequence[Job], incidents: Sequence[Incident]
+    jobs: Sequence[Job], incidents: Sequence[Incident], *, at_once: bool = False
 ) -> Iterator[tuple[int, list[DriverEvent]]]:
     """Yield, slot by slot, what comes from outside, in the engine's order."""
     events: list[DriverEvent] = list(incidents)
     by_arrival = sorted(jobs, key=lambda job: job.arrival)  # stable: file order within a slot
-    for arrival, group in groupby(by_arrival, key=lambda job: job.arrival):
-        events.append(JobsArrived(arrival, tuple(group)))
+    groups: Iterable[tuple[Job, ...]] = ((job,) for job in by_arrival)
+    if not at_once:
+        groups = (tuple(group) for _, group in groupby(by_arrival, key=lambda job: job.arrival))
+    events += [JobsArrived(group[0].arrival, group) for group in groups]
     events.sort(key=lambda event: (event.slot, PRIORITY[type(event)]))
     for slot, batch in groupby(events, key=lambda event: event.slot):
         yield slot, list(batch)

@@ -98,6 +98,7 @@ def record_run(
     observers: Sequence[Observer] = (),
     progress: RunProgress | None = None,
     stop: StopSign | None = None,
+    at_once: bool = False,
 ) -> Run:
     """Run a scenario under a policy and keep everything about it.
 
@@ -117,6 +118,8 @@ def record_run(
         Called with (jobs arrived, jobs in all, slot) now and then.
     stop : StopSign, optional
         What stops it early; by default Ctrl-C does.
+    at_once : bool
+        Whether jobs are answered as by a service; see `Simulation`.
 
     Returns
     -------
@@ -132,6 +135,7 @@ def record_run(
         execution=scenario.execution,
         incidents=scenario.incidents,
         seed=scenario.seed,
+        at_once=at_once,
     )
     partial = False
     before, began = preparing.seconds, working_time()

@@ -83,12 +83,7 @@ def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
         assert found[row["job"]][row["completion"] - 1] < work
 
 
-@pytest.mark.parametrize(
-    "who",
-    # Not oasis: it answers at once, before it is known that the plans of the slot fell short.
-    [one for one in measure.POLICIES if one.policy != "oasis"],
-    ids=lambda who: who.policy,
-)
+@pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.policy)
 def test_a_service_does_with_the_same_facts_what_the_simulator_does(
     who: Decides, tmp_path: Path
 ) -> None:

@@ -300,7 +300,7 @@ def _simulated(
     scenario, _ = source.scenario()
     settings = dict(who.parameters)
     policy = build_policy(scenario, who.policy, settings)
-    return record_run(scenario, who.policy, policy, settings=settings)
+    return record_run(scenario, who.policy, policy, settings=settings, at_once=True)
 
 
 def _predicted_progress(
