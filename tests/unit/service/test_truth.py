@@ -17,6 +17,7 @@ from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
 from shadowprice.engine.memory import inner
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
+from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.operations import Cancel, Revise, Submit
 from shadowprice.service.outcome import Outcome
@@ -249,6 +250,24 @@ def test_what_a_change_cost_takes_the_place_of_what_was_stated(bench: Bench) -> 
     assert bench.kinds("moved").count("remeasured") == 1
     bench.read()  # what was learnt is in the journal
     assert bench.truth.engine.jobs["moved"].job.restart == Fraction(15, 60)
+
+
+def test_the_next_plan_counts_what_a_change_cost(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "rolling")
+    bench.submit("moved", restart="3s")
+    bench.slot()
+    bench.started("moved")
+
+    def counted() -> float:
+        policy = bench.truth.engine.policy
+        assert isinstance(policy, Rolling)
+        return float(policy._book.loss[policy._book.table.rows["moved"]])
+
+    assert counted() == 3 / 60
+    change(bench, "moved", 15.0, change_first_step=4.0)
+    bench.slot()
+    assert counted() == 15 / 60
+    bench.store.close()
 
 
 def test_the_cost_of_a_change_is_the_median_of_the_newest_and_at_most_a_slot(
