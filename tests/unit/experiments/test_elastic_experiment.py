@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -20,16 +19,8 @@ from shadowprice.experiments.elastic import measure
 from shadowprice.experiments.elastic.live import Decides, Lived, live
 from shadowprice.experiments.elastic.measure import SCRIPT, SLOT
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
-from shadowprice.service.clock import SECOND, SteadyClock
-from shadowprice.service.operations import Submit
-from shadowprice.service.reading import list_jobs
-from shadowprice.service.recovery import PolicyChoice
 from shadowprice.service.settings import LIVE
-from shadowprice.service.slots import Edge
-from shadowprice.service.store import Store
-from shadowprice.service.submission import read_submissions
-from shadowprice.service.truth import Truth
-from tests.worlds import HandClock
+from tests.twins import declared
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
 SPEEDS = {1: 4.0, 2: 7.0, 4: 12.0}
@@ -87,39 +78,12 @@ def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
 def test_a_service_does_with_the_same_facts_what_the_simulator_does(
     who: Decides, tmp_path: Path
 ) -> None:
-    """Nothing runs here: each slot yields what was declared, so that nothing else may differ."""
-    clock, submitted = HandClock(), {}
-    origin = clock.at
-    store = Store(str(tmp_path / "data"))
-    store.open()
-    given = ClusterSpec.model_validate(measure.cluster(SLOT)).resolve()
-    choice = PolicyChoice(who.policy, dict(who.parameters))
-    truth = Truth(store, given, choice, SteadyClock(clock), virtual=True)
     asked = [
         (one.after + 0.1 * at, measure._record(one, SPEEDS, 0, 1.5))
         for at, one in enumerate(measure.WORKLOAD, start=1)
     ]
-    waiting, passed = list(asked), 0.0
-    while waiting or truth.engine.open_jobs:
-        assert passed < 60 * SLOT, truth.engine.open_jobs
-        due = waiting[0][0] if waiting else math.inf
-        edge = SLOT * (1 + passed // SLOT)
-        passed = min(due, edge)
-        clock.at = origin + round(passed * SECOND)
-        if passed == edge:
-            truth.commit([Edge(virtual=True)])
-            continue
-        _, job = waiting.pop(0)
-        stated = {key: value for key, value in job.items() if key != "run"}
-        found = read_submissions([stated], given, tenant=None, runs=False)
-        truth.commit([Submit(found, at_once=True)])
-        name = str(job["name"])
-        after = (clock.wall() - truth.calendar.origin) / SECOND
-        submitted[name] = Lived({"name": name}, after, ())
+    ended, submitted = declared(tmp_path / "data", measure.cluster(SLOT), asked, who)
     run = measure._simulated(who, SLOT, asked, submitted)
-    with store.reading() as connection:
-        ended = {view.name: view.completion for view in list_jobs(connection)}
-    store.close()
     assert ended == {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
 
 

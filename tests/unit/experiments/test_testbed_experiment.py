@@ -21,6 +21,7 @@ from shadowprice.simulator.scenario import build_policy, record_run
 from shadowprice.simulator.source import Source
 from shadowprice.traces.generator import GeneratorOptions, generate
 from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
+from tests import twins
 
 
 def _resolved(files: Files) -> tuple[Any, list[Any]]:
@@ -45,6 +46,21 @@ def test_in_shares_and_slots_the_files_are_those_of_the_papers_testbed(seed: int
             before = getattr(theirs, side) / stated.capacity.max(axis=0)
             after = getattr(mine, side) / on.capacity.max(axis=0)
             np.testing.assert_allclose(after, before, rtol=1e-12)
+
+
+@pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.policy)
+def test_a_service_does_with_the_same_facts_what_the_simulator_does(
+    who: Decides, tmp_path: Path
+) -> None:
+    files = measure._files(measure.FULL, 0, 3.0)
+    asked = [
+        ((2 + files.arrival(str(job["name"]))) * files.seconds - measure.AHEAD + 0.02 * at, job)
+        for at, job in enumerate(files.jobs)
+    ]
+    asked.sort(key=lambda one: one[0])
+    ended, submitted = twins.declared(tmp_path / "data", files.cluster, asked, who)
+    run = measure.simulated(files, who, submitted)
+    assert ended == {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
 
 
 @pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.policy)

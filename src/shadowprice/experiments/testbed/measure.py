@@ -186,7 +186,9 @@ def simulated(files: Files, who: Decides, lived: Mapping[str, Lived] | None = No
     scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario()
     parameters = dict(who.parameters)
     policy = build_policy(scenario, who.policy, parameters)
-    return record_run(scenario, who.policy, policy, settings=parameters)
+    # Submitted ahead of its slot, a job is answered in the middle of the one before.
+    at_once = lived is not None
+    return record_run(scenario, who.policy, policy, settings=parameters, at_once=at_once)
 
 
 def _compare(

@@ -1,0 +1,75 @@
+"""A service in which nothing runs: every slot yields what was declared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.experiments.elastic.live import Decides, Lived
+from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.operations import Submit
+from shadowprice.service.reading import list_jobs
+from shadowprice.service.recovery import PolicyChoice
+from shadowprice.service.slots import Edge
+from shadowprice.service.store import Store
+from shadowprice.service.submission import read_submissions
+from shadowprice.service.truth import Truth
+from tests.worlds import HandClock
+
+
+def declared(
+    folder: Path,
+    cluster: Mapping[str, Any],
+    jobs: Sequence[tuple[float, Mapping[str, Any]]],
+    who: Decides,
+) -> tuple[dict[str, int | None], dict[str, Lived]]:
+    """Let a service decide on jobs that do just what was declared.
+
+    Parameters
+    ----------
+    folder : Path
+        Where it keeps its data.
+    cluster : mapping
+        What a cluster file holds.
+    jobs : sequence of (float, mapping)
+        Seconds after which each is submitted, ascending, and what a job file says of it.
+    who : Decides
+        Who decides.
+
+    Returns
+    -------
+    dict of str to int or None
+        The slot in which each job completed.
+    dict of str to Lived
+        When each was submitted.
+    """
+    clock, lived = HandClock(), {}
+    origin = clock.at
+    store = Store(str(folder))
+    store.open()
+    given = ClusterSpec.model_validate(dict(cluster)).resolve()
+    choice = PolicyChoice(who.policy, dict(who.parameters))
+    truth = Truth(store, given, choice, SteadyClock(clock), virtual=True)
+    slot, waiting, passed = float(given.slot_seconds), list(jobs), 0.0
+    while waiting or truth.engine.open_jobs:
+        assert passed < 200 * slot, truth.engine.open_jobs
+        due = waiting[0][0] if waiting else math.inf
+        edge = slot * (1 + passed // slot)
+        passed = min(due, edge)
+        clock.at = origin + round(passed * SECOND)
+        if passed == edge:
+            truth.commit([Edge(virtual=True)])
+            continue
+        _, job = waiting.pop(0)
+        stated = {key: value for key, value in job.items() if key not in {"run", "arrival"}}
+        found = read_submissions([stated], given, tenant=None, runs=False)
+        truth.commit([Submit(found, at_once=True)])
+        name = str(job["name"])
+        lived[name] = Lived({"name": name}, (clock.wall() - truth.calendar.origin) / SECOND, ())
+    with store.reading() as connection:
+        ended = {view.name: view.completion for view in list_jobs(connection)}
+    store.close()
+    return ended, lived
