@@ -189,6 +189,57 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
     assert Audit.read(testbed.audit).of_service("shadowprice").faults() == []
 
 
+def test_nodes_that_close_open_go_and_come_are_servers_that_do(
+    testbed: Testbed, tmp_path: Path
+) -> None:
+    """A job runs wherever it may, through a cordon, a taint, and a node that is deleted."""
+    settings = ["--executor-set", f"shared={tmp_path / 'jobs'}", "--executor-set", "lost_after=20"]
+    with serving(tmp_path, testbed.kubeconfig, *settings) as client:
+
+        def servers() -> dict[str, str]:
+            return {
+                one["name"]: one["state"] for one in client.get("/v1/servers").json()["servers"]
+            }
+
+        def nodes() -> set[str]:
+            return {one["spec"]["nodeName"] for one in pods(testbed) if _runs(one)}
+
+        def said() -> Any:
+            return servers(), nodes(), jobs(client), (tmp_path / "log").read_text()[-3000:]
+
+        def is_(state: str) -> None:
+            until(lambda: servers() == {"one": "up", "two": state}, said)
+            where = {"one", "two"} if state == "up" else {"one"}
+            until(lambda: nodes() == where, said)
+
+        until(lambda: len(servers()) == 2, said)
+        # Three of its workers fit on one, and a fourth on the other.
+        stays = job("stays", 10**6) | {"worker": {"cpu": 0.6}, "minibatches": 1000}
+        assert client.post("/v1/jobs", json=stays).is_success
+        is_("up")
+        testbed.kubectl("cordon", "two")
+        is_("drained")
+        testbed.kubectl("uncordon", "two")
+        is_("up")
+        testbed.kubectl("taint", "nodes", "two", "closed=yes:NoSchedule")
+        is_("drained")
+        testbed.kubectl("taint", "nodes", "two", "closed-")
+        is_("up")
+        testbed.kubectl("delete", "node", "two")
+        try:
+            is_("lost")
+        finally:
+            testbed.lose("two")
+            testbed.restore("two")  # a kubelet makes its node when it begins
+        is_("up")
+        for folder in tmp_path.glob("jobs/files/*/checkpoints"):
+            (folder / "done").touch()
+        until(lambda: jobs(client)["stays"]["state"] == "finished", said)
+        assert jobs(client)["stays"]["failures"] == 0, said()
+        until(lambda: pods(testbed) == [], said)
+    assert Audit.read(testbed.audit).of_service("shadowprice").faults() == []
+
+
 def _runs(pod: dict[str, Any]) -> bool:
     return bool(pod["status"]["phase"] == "Running")
 
