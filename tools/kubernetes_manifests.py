@@ -34,6 +34,7 @@ EXPRESSIONS: Final[Mapping[str, str]] = {
     "policy": "$.Values.policy",
     "resources": "toJson $.Values.resources",
     "cluster": "toYaml $.Values.cluster | quote",
+    "digest": "toYaml $.Values.cluster | sha256sum",
     "database-secret": "$.Values.database.secret",
     "database-key": "$.Values.database.key",
     "token-secret": "$.Values.token.secret",
@@ -53,6 +54,7 @@ MARKED: Final[Mapping[str, Any]] = {
     "policy": "@policy@",
     "arguments": ["@arguments@"],
     "resources": "@resources@",
+    "digest": "@digest@",
     "database": {"secret": "@database-secret@", "key": "@database-key@"},
     "token": {"secret": "@token-secret@", "key": "@token-key@"},
 }

@@ -15,6 +15,8 @@ NAMESPACE: Final = "shadowprice"
 USER: Final = 65_532
 PORT: Final = 8642
 LABELS: Final = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/instance": NAME}
+DIGEST: Final = "checksum/cluster"
+"""Annotation of the chart's pods: the digest of their cluster file."""
 
 VALUES: Final[Mapping[str, Any]] = {
     "image": "shadowprice:latest",
@@ -230,6 +232,9 @@ def deployment(values: Values) -> Document:
             },
         ],
     }
+    labels = {**LABELS, ACTIVE_LABEL: "false"}
+    # Replicas read the cluster file as they begin: where it changes, others begin.
+    about = {"annotations": {DIGEST: values["digest"]}} if "digest" in values else {}
     return _object(
         "Deployment",
         "apps/v1",
@@ -239,7 +244,7 @@ def deployment(values: Values) -> Document:
             "replicas": values["replicas"],
             "selector": {"matchLabels": dict(LABELS)},
             "strategy": {"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1}},
-            "template": {"metadata": {"labels": {**LABELS, ACTIVE_LABEL: "false"}}, "spec": pod},
+            "template": {"metadata": {"labels": labels, **about}, "spec": pod},
         },
     )
 

@@ -54,9 +54,9 @@ def manifest(name: str, namespace: str = "default", **spec: Any) -> dict[str, An
     }
 
 
-def eventually(look: Callable[[], Found | None], what: str) -> Found:
+def eventually(look: Callable[[], Found | None], what: str, patience: float = PATIENCE) -> Found:
     """Return what a look finds at last."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     while True:
         found = look()
         if found:

@@ -53,7 +53,10 @@ def test_helm_renders_the_manifests() -> None:
     assert "x-kubernetes-validations" in json.dumps(rules)  # Helm's default is a newer server
     apart = ("CustomResourceDefinition", "Namespace", "PodDisruptionBudget")
     plain = json.loads(json.dumps(kubernetes_manifests.plain()))
-    assert of_kind(documents, *apart) == of_kind(plain, *apart)
+    found = of_kind(documents, *apart)
+    pods = found["Deployment", RELEASE]["spec"]["template"]["metadata"]
+    assert [*pods.pop("annotations")] == [kubernetes_objects.DIGEST]
+    assert found == of_kind(plain, *apart)
 
 
 def test_helm_installs_upgrades_and_removes_it(bed: Testbed) -> None:
@@ -62,9 +65,12 @@ def test_helm_installs_upgrades_and_removes_it(bed: Testbed) -> None:
         named = [one["metadata"]["name"] for one in json.loads(found)["items"]]
         return [name for name in named if RELEASE in name]
 
-    def replicas() -> int:
+    def deployment() -> dict[str, Any]:
         found = bed.kubectl("get", "deployment", "-n", "prod", RELEASE, "-o", "json")
-        return int(json.loads(found)["spec"]["replicas"])
+        return dict(json.loads(found)["spec"])
+
+    def replicas() -> int:
+        return int(deployment()["replicas"])
 
     with (
         helm.Chart.load(str(CHART)) as chart,
@@ -81,6 +87,11 @@ def test_helm_installs_upgrades_and_removes_it(bed: Testbed) -> None:
             chart, RELEASE, {"replicas": 1, "jobNamespaces": ["vision"]}, namespace="prod"
         )
         assert replicas() == 1
+        # Replicas read the cluster file as they begin: an edited one makes other pods.
+        before = deployment()["template"]
+        edited = {**kubernetes_objects.VALUES["cluster"], "slot": "10min"}
+        cluster.upgrade(chart, RELEASE, {"cluster": edited}, namespace="prod")
+        assert deployment()["template"] != before
         cluster.uninstall(RELEASE)
     assert there("deployment") == []
     assert there("clusterrole") == []

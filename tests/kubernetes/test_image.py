@@ -1,8 +1,9 @@
 """The service as operators install it: its image, its chart, two replicas that are pods.
 
-``make test-image`` builds the image by its recipe, and runs this. Nothing of the chart is changed
-but its values: the account that it makes, and no other, asks the API server, and its network policy
-holds from the first packet of either replica on. People ask by ``kubectl shadowprice``.
+``make test-image`` builds the image by its recipe, and runs this. By the chart nothing is changed
+but values: the account that it makes, and no other, asks the API server, and its network policy
+holds from the first packet of either replica on. People ask by ``kubectl shadowprice``. By the
+plain manifests the commands of the documents are what an operator types.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ import yaml
 from tools.testbed import Testbed, missing
 from tools.testbed.audit import Audit
 from tools.testbed.network import Forward
-from tools.testbed.places import program
+from tools.testbed.places import TestbedError, program
 from tools.testbed.service_image import NAME, archive
 
 from tests.contract.harness import BASE
-from tests.kubernetes.operators import User, eventually, manifest
+from tests.kubernetes.operators import DEPLOY, User, eventually, manifest
 from tests.postgres import binaries, postgres
 
 helm = pytest.importorskip("helm_python")
@@ -84,15 +85,19 @@ def plugin(bed: Testbed, folder: Path, *words: str) -> str:
         raise AssertionError(f"{error}\n{said}") from error
 
 
+BEGINNING = 240.0
+"""Seconds in which a pod begins to serve: its startup probe gives it 180."""
+
+
 class Deployed:
     """The replicas of the Deployment, looked at from outside."""
 
-    def __init__(self, bed: Testbed) -> None:
-        self._bed = bed
+    def __init__(self, bed: Testbed, space: str = SPACE) -> None:
+        self._bed, self._space = bed, space
 
     def pods(self) -> dict[str, dict[str, Any]]:
         chosen = f"labelSelector=app.kubernetes.io/instance%3D{RELEASE}"
-        found = self._bed.ask("GET", f"/api/v1/namespaces/{SPACE}/pods?{chosen}")["items"]
+        found = self._bed.ask("GET", f"/api/v1/namespaces/{self._space}/pods?{chosen}")["items"]
         return {one["metadata"]["name"]: one for one in found}
 
     def ready(self) -> list[str]:
@@ -111,7 +116,7 @@ class Deployed:
         ]
 
     def lease(self) -> dict[str, Any]:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{SPACE}/leases/{RELEASE}"
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._space}/leases/{RELEASE}"
         return dict(self._bed.ask("GET", path)["spec"])
 
     def ask(self, name: str, path: str) -> httpx.Response:
@@ -130,11 +135,29 @@ class Deployed:
         [container] = self.pods()[name]["status"]["containerStatuses"]
         return int(container["restartCount"])
 
+    def begins(self) -> None:
+        """Wait until both replicas are ready, and one of them leads."""
+        try:
+            eventually(lambda: len(self.ready()) == 2, "two replicas that are ready", BEGINNING)
+            eventually(lambda: len(self.active()) == 1, "a leader")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.said()}") from error
+
     def said(self) -> str:
         """Return what its pods, and they of themselves, say."""
-        told = [self._bed.kubectl("describe", "pods", "-n", SPACE)]
-        told += [self._bed.kubectl("logs", "-n", SPACE, name, "--tail=30") for name in self.pods()]
+        told = [self._bed.kubectl("describe", "pods", "-n", self._space)]
+        for name in self.pods():
+            try:
+                told.append(self._bed.kubectl("logs", "-n", self._space, name, "--tail=30"))
+            except TestbedError as error:  # of one that never began
+                told.append(str(error))
         return "\n".join(told)
+
+
+def give_secrets(bed: Testbed, space: str, url: str) -> None:
+    for name, key, text in (("database", "url", url), ("token", "token", TOKEN)):
+        words = (f"{RELEASE}-{name}", f"--from-literal={key}={text}")
+        bed.kubectl("create", "secret", "generic", "-n", space, *words)
 
 
 def values() -> dict[str, Any]:
@@ -181,15 +204,9 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
     ):
         url = database.url.replace(f"127.0.0.1:{database.port}", f"{bed.gateway}:{DATABASE}")
         bed.kubectl("create", "namespace", SPACE)
-        for name, key, text in (("database", "url", url), ("token", "token", TOKEN)):
-            words = (f"{RELEASE}-{name}", f"--from-literal={key}={text}")
-            bed.kubectl("create", "secret", "generic", "-n", SPACE, *words)
+        give_secrets(bed, SPACE, url)
         cluster.install(chart, RELEASE, values(), namespace=SPACE)
-        try:
-            eventually(lambda: len(deployed.ready()) == 2, "two replicas that are ready")
-            eventually(lambda: len(deployed.active()) == 1, "a leader")
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{deployed.said()}") from error
+        deployed.begins()
         [leader] = deployed.active()
         [standby] = set(deployed.pods()) - {leader}
         assert deployed.lease()["holderIdentity"].startswith(leader)
@@ -225,8 +242,14 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
         except AssertionError as error:
             raise AssertionError(f"{error}\n{deployed.lease()}\n{deployed.said()}") from error
         user.waits_for("comes", "Finished")
-        eventually(lambda: deployed.restarts(leader) == 1, "the old leader's new beginning")
-        eventually(lambda: len(deployed.ready()) == 2, "two replicas that are ready")
+        try:
+            again = "the old leader's new beginning"
+            eventually(lambda: deployed.restarts(leader) == 1, again, BEGINNING)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{error}: {deployed.restarts(leader)} of them\n{deployed.said()}"
+            ) from error
+        eventually(lambda: len(deployed.ready()) == 2, "two replicas that are ready", BEGINNING)
         eventually(lambda: len(deployed.active()) == 1, "one leader")
         assert user.condition("stays", "Running")["status"] == "True"
         assert pod_of(user, "stays") == before  # it ran on, and nobody began it anew
@@ -247,3 +270,46 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
     # them away before the pods.
     refused = [call for call in own if call.status in {401, 403} and call.at < removed]
     assert refused == []
+
+
+def groups(bed: Testbed) -> set[str]:
+    return {one["name"] for one in bed.ask("GET", "/apis")["groups"]}
+
+
+def test_the_plain_manifests_run_a_job_by_the_commands_of_the_documents(
+    bed: Testbed, tmp_path: Path
+) -> None:
+    space = "shadowprice"
+    user, deployed = User(bed), Deployed(bed, space)
+    with postgres() as database, closing(Forward(bed.gateway, database.port, DATABASE)):
+        url = database.url.replace(f"127.0.0.1:{database.port}", f"{bed.gateway}:{DATABASE}")
+        # What an operator edits first is the cluster file: slots of this test are not 20 minutes.
+        objects = [*yaml.safe_load_all((DEPLOY / "shadowprice.yaml").read_text())]
+        [edited] = [one for one in objects if one["metadata"]["name"] == f"{RELEASE}-cluster"]
+        edited["data"] = {"cluster.yaml": yaml.safe_dump(values()["cluster"])}
+        (tmp_path / "shadowprice.yaml").write_text(yaml.safe_dump_all(objects))
+        # Then as `docs/trainingjobs.md` has it for a server of 1.20, with an image that nodes have.
+        files = (DEPLOY / "crd.yaml", tmp_path / "shadowprice.yaml", DEPLOY / "budget-1.20.yaml")
+        definition, service, budget = (("-f", str(file)) for file in files)
+        bed.kubectl("apply", *definition, *service, *budget)
+        images = (f"{RELEASE}={NAME}", f"token={NAME}")
+        bed.kubectl("-n", space, "set", "image", f"deployment/{RELEASE}", *images)
+        give_secrets(bed, space, url)
+        deployed.begins()
+
+        run = {"command": "sleep 3", "image": BASE, "grace": "1s", "pod": {"pull": "Never"}}
+        asked = manifest("ends", namespace=space, worker={"cpu": "0.2"}, run=run)
+        user.apply(asked)
+        try:
+            eventually(
+                lambda: user.condition("ends", "Finished", space).get("status") == "True", "an end"
+            )
+        except AssertionError as error:
+            told = (user.resource("ends", space), deployed.said())
+            raise AssertionError(f"{error}\n{told}") from error
+
+        bed.kubectl("delete", "tj", "--all", "--all-namespaces", "--timeout=90s")
+        bed.kubectl("delete", *budget, *service, "--timeout=150s")
+        bed.kubectl("delete", *definition, "--timeout=60s")
+        # A server goes on naming a group for a moment.
+        eventually(lambda: "shadowprice.io" not in groups(bed), "the end of the definition")

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -76,6 +77,7 @@ func main() {
 		"toJson":        toJSON,
 		"toYaml":        toJSON, // JSON is YAML
 		"quote":         func(value interface{}) string { return strconv.Quote(fmt.Sprint(value)) },
+		"sha256sum":     func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) },
 		"semverCompare": compare,
 		"uniq":          uniq,
 		"prepend": func(list []interface{}, one interface{}) []interface{} {

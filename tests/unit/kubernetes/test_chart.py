@@ -57,6 +57,8 @@ def test_the_chart_is_the_manifests(tmp_path: Path) -> None:
         crd = found.pop("CustomResourceDefinition/None/trainingjobs.shadowprice.io")
         assert ("x-kubernetes-validations" in json.dumps(crd)) == rules
         assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        pods = found[f"Deployment/{kubernetes_objects.NAMESPACE}/shadowprice"]["spec"]["template"]
+        assert [*pods["metadata"].pop("annotations")] == [kubernetes_objects.DIGEST]
         assert found == by_name(
             [*json.loads(json.dumps(plain)), kubernetes_objects.budget(values, budget)]
         )
@@ -87,6 +89,19 @@ def test_values_reach_what_they_are_for(tmp_path: Path) -> None:
         for subject in one.get("subjects", ()):
             assert subject["namespace"] == "prod"
     assert "NetworkPolicy/prod/shadowprice" not in found
+
+
+@needs_go
+def test_an_edited_cluster_file_makes_other_pods(tmp_path: Path) -> None:
+    """Replicas read it as they begin."""
+
+    def digest(**changed: Any) -> str:
+        found = by_name(rendered(tmp_path, "v1.31.0", "prod", **changed))
+        pods = found["Deployment/prod/shadowprice"]["spec"]["template"]
+        return str(pods["metadata"]["annotations"][kubernetes_objects.DIGEST])
+
+    cluster = kubernetes_objects.VALUES["cluster"]
+    assert digest() == digest(replicas=3) != digest(cluster={**cluster, "slot": "10min"})
 
 
 def test_least_is_allowed() -> None:
