@@ -215,7 +215,7 @@ def _check_bounds(jobs: pl.DataFrame, source: str) -> None:
     """Refuse more jobs, or a larger number in one of them, than can be planned."""
     bounds.JOBS.check(jobs.height, source, "select some of them by limit, from and to")
     for name, bound in LARGEST.items():
-        beyond = jobs.filter(~(pl.col(name) <= bound.most) & ~pl.col(name).is_nan())
+        beyond = jobs.filter(~(pl.col(name) <= bound.most))
         if not beyond.is_empty():
             job, value = beyond.select("job", name).row(0)
             raise InputError(Fault(f"{source}: job {shown(job)}", f"{name} {bound.message(value)}"))

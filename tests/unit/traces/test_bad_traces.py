@@ -5,10 +5,12 @@ import os
 import tracemalloc
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.traces.locate import read_trace
+from tests.hostile.trace_files import TRACES
 
 GOOD = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 06:13:03,5.0,1,5.0,v\n"
 ROW = "2017-10-09 06:13:03,5.0,1,5.0,v\n"
@@ -106,6 +108,29 @@ def test_wrong_types_are_listed_with_their_lines(tmp_path):
     assert text == "bad: line 3: num_gpus '1.5' is not a whole number; write a whole number"
     text = fault(tmp_path, (GOOD + f"2017-10-09 06:13:03,1,{10**30},5.0,v\n").encode())
     assert text == f"bad: line 3: num_gpus '{10**30}' is out of all range; write at most 1e+15"
+
+
+@pytest.mark.parametrize("name", [name for name in TRACES if not name.endswith("-log")])
+def test_nan_in_any_field_is_a_number_that_is_missing(tmp_path, name):
+    blank = {"swf": " ", "gavel": "\t"}.get(name, ",")
+    rows = [line.split(blank) for line in TRACES[name].splitlines()]
+    form = "pai" if name.startswith("pai") else name
+    for at in range(len(rows[-1])):
+        changed = [*rows[:-1], [*rows[-1][:at], "nan", *rows[-1][at + 1 :]]]
+        files = dict(TRACES) | {name: "\n".join(map(blank.join, changed)) + "\n"}
+        path = tmp_path / str(at)
+        if form == "pai":
+            path.mkdir()
+            for part in ("job", "task"):
+                (path / f"pai_{part}_table.csv").write_text(files[f"pai_{part}"])
+        else:
+            path.write_text(files[name])
+        try:
+            jobs = read_trace(f"{form}:{path}").jobs
+        except InputError:
+            continue
+        assert jobs["submit"].is_finite().all()
+        assert not any(one.is_nan().any() for one in jobs.select(pl.selectors.float()))
 
 
 def test_many_faults_are_cut_off_with_a_count(tmp_path):
