@@ -105,16 +105,21 @@ def test_the_last_useful_slot_is_the_last_that_is_worth_something(
 def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
     """Return jobs of which some lose a part of a slot whenever they move."""
     rng = np.random.default_rng(seed)
-    shares = [Fraction(0), Fraction(1, 40), Fraction(1, 4), Fraction(1)]
-    return [replace(one, restart=shares[int(rng.integers(4))]) for one in jobs]
+    shares = [Fraction(0), Fraction(1, 40), Fraction(1, 4), Fraction(3, 4), Fraction(1)]
+    return [replace(one, restart=shares[int(rng.integers(5))]) for one in jobs]
 
 
 @settings(deadline=None, derandomize=True, max_examples=120)
 @given(
-    SEEDS, st.sampled_from(["none", "moves", "starts"]), st.booleans(), st.booleans(), st.booleans()
+    SEEDS,
+    st.sampled_from(["none", "moves", "starts"]),
+    st.sampled_from([0.1, 0.5, 1.0]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
 )
 def test_without_faults_every_promise_is_kept(
-    seed: int, restarts: str, revision: bool, steady: bool, together: bool
+    seed: int, restarts: str, restart_limit: float, revision: bool, steady: bool, together: bool
 ) -> None:
     on, jobs, _ = world(seed, incidents=False)
     if together:
@@ -122,7 +127,7 @@ def test_without_faults_every_promise_is_kept(
     on = replace(on, restart_first=restarts == "starts")
     if restarts != "none":
         jobs = moving(jobs, seed)
-    _, recorder, told = run(on, jobs, revision=revision, steady=steady)
+    _, recorder, told = run(on, jobs, revision=revision, steady=steady, restart_limit=restart_limit)
     done = completions(jobs, recorder.segments(), first=on.restart_first)
     assert done == recorder.completions
     for _, promise in told:

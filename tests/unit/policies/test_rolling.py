@@ -149,6 +149,32 @@ def test_a_job_that_loses_a_whole_slot_by_a_start_runs_where_nothing_else_would(
     assert max(recorder.completions.values()) < slots + 4
 
 
+def test_a_job_whose_restart_takes_half_a_slot_is_promised_nothing_unless_asked() -> None:
+    on = gpus(1, 4, horizon=40)
+    one = training(on, "a", utility=Constant(5.0), restart_seconds=on.slot_seconds / 2)
+    (waits,) = decide(on, [one])
+    assert isinstance(waits, Queue)
+    (made,) = decide(on, [one], restart_limit=0.7)
+    assert isinstance(made, Promise)
+
+
+@pytest.mark.parametrize("share", [Fraction(1, 2), Fraction(9, 10), Fraction(1)])
+def test_a_job_that_completes_only_where_it_does_not_restart_is_planned_before_less_dense_ones(
+    share: Fraction,
+) -> None:
+    """Nothing can be promised to it: planned as if it stayed, it is in time."""
+    on = gpus(1, 4, horizon=60)
+    lost = on.slot_seconds * share
+    long = training(on, "long", epochs=20, utility=Reciprocal(5.0), restart_seconds=lost)
+    tight = training(on, "tight", arrival=1, epochs=6, utility=Constant(50.0), restart_seconds=lost)
+    tight = replace(tight, utility=Deadline(50.0, tight.shortest_slots - 1))
+    policy = make_policy("rolling", PolicyContext(on), {})
+    recorder = Recorder(on, [long, tight], policy)
+    Simulation(on, [long, tight], policy, until=60).run([recorder])
+    assert recorder.completions["tight"] == tight.arrival + tight.shortest_slots - 1
+    assert recorder.completions["long"] < 60
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -17,6 +19,7 @@ from shadowprice.policies.rolling.standing import Standing
 from shadowprice.policies.rolling.ways import Ways, useful
 
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 NEVER: Final = int(np.iinfo(np.int64).max) // 16
 """Last useful slot of a job whose utility never ends."""
@@ -41,6 +44,8 @@ class Book:
         End of the timespan T.
     quotas : Quotas
         What promises to each tenant may hold.
+    restart_limit : float
+        Part of a slot from which on a restart takes so much that no plan counts on the job.
 
     Attributes
     ----------
@@ -67,8 +72,11 @@ class Book:
         Last slot in which anything may run.
     """
 
-    def __init__(self, cluster: Cluster, until: int | None, quotas: Quotas) -> None:
+    def __init__(
+        self, cluster: Cluster, until: int | None, quotas: Quotas, *, restart_limit: float = 1.0
+    ) -> None:
         self.table = Standing(cluster)
+        self._restart_limit = restart_limit
         self._cluster, self._quotas = cluster, quotas
         self.until = until
         self.final = NEVER if until is None else until - 1
@@ -124,6 +132,8 @@ class Book:
         jobs.last[row] = self._last_slot(job)
         jobs.tenant[row] = self._quotas.row_of(self._cluster, job)
         self.loss[row] = float(job.restart)
+        if self.unsure(row):
+            jobs.sure[row] = 0
         self.promise[row] = -1
         self.standing[row] = -1
         self.started[row] = False
@@ -131,6 +141,10 @@ class Book:
         self.fastest[row] = int(job.internal_gains.max())
         self.at_once[row] = float(job.utility.values(_NOW)[0])
         return row
+
+    def unsure(self, rows: Integers | int) -> Flags:
+        """Return which rows lose so much of a slot when they move that no plan counts on them."""
+        return np.asarray(self.loss[rows] >= self._restart_limit)
 
     def resume(self, state: JobState, before: Book, *, runs: bool) -> None:
         """Take in a job that was decided before, with its promise and where it stands.
@@ -197,6 +211,25 @@ class Book:
         sure = self.jobs.sure[rows, np.maximum(level, 0)]
         after = np.maximum(self.jobs.left[rows] - sure, 0)
         self.after[rows] = np.where(level >= 0, after, -1)
+
+    @contextmanager
+    def hopeful(self, rows: Integers) -> Iterator[None]:
+        """Let plans of some rows count on slots without a restart meanwhile.
+
+        One that stands restarts unless it stays at its level: on more levels it is counted as if it
+        stayed, or restarted in every slot, whichever is more.
+        """
+        jobs = self.jobs
+        sure, gains, standing = jobs.sure[rows], jobs.gains[rows], self.standing[rows]
+        stays = np.take_along_axis(gains, np.maximum(standing, 0)[:, None], axis=1)
+        levels = np.arange(gains.shape[1])
+        staying = np.where(levels >= standing[:, None], stays, 0)
+        hoped = np.where(standing[:, None] < 0, gains, np.maximum(sure, staying))
+        jobs.sure[rows] = hoped
+        try:
+            yield
+        finally:
+            jobs.sure[rows] = sure
 
     def most_gain(self, rows: Integers) -> Integers:
         """Return the most progress units of a slot that each row can make where it finds room."""

@@ -60,6 +60,13 @@ class RollingParameters(Parameters):
         description="share of what its plan is worth that a promise may give up for room: promised "
         "is the last slot that is worth the rest",
     )
+    restart_limit: float = Field(
+        default=0.5,
+        gt=0.0,
+        le=1.0,
+        description="part of a slot: jobs that lose as much or more whenever they move are "
+        "promised nothing, as plans that hold whatever moves would take too much room; they wait",
+    )
     together: bool = Field(
         default=True,
         description="whether waiting jobs are laid out with promised ones, by when all are due, "

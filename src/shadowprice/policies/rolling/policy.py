@@ -44,6 +44,7 @@ from shadowprice.policies.rolling.reasons import crowded, dear, too_late, worthl
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 _FEW: Final = 16
 """Waiting jobs, at most, that are laid out together: more are a rush, for which promised jobs had
@@ -87,7 +88,8 @@ class Rolling(Reactive[RollingParameters]):
         super().__init__(context, parameters)
         cluster = context.cluster
         self._quotas = quotas_of(cluster, wanted=parameters.quota)
-        self._book = Book(cluster, context.until, self._quotas)
+        limit = parameters.restart_limit
+        self._book = Book(cluster, context.until, self._quotas, restart_limit=limit)
         self._bags = BagBook(cluster, self._quotas)
         self._planner = Planner(cluster, self._book, self._bags, self._quotas)
         self._pools = Pools(cluster)
@@ -297,9 +299,11 @@ class Rolling(Reactive[RollingParameters]):
             result = self._plan(slot, waiting, self._planner.layout.line)
         planned = result[:, 0] >= 0
         if not (crowd or self._quotas.given or self._parameters.steady):
-            self._lay_out_together(slot, waiting, result)
+            together = self._lay_out_together(slot, waiting, result)
+            planned = planned if together is None else together
         layout = self._planner.layout
         line = layout.line
+        planned |= self._plan_hopefully(slot, waiting, ~planned)
         if self._quotas.given:
             # Tenants come first in their shares; only then may others have what is left of them.
             self._fill(slot, rows, weight, line)
@@ -377,6 +381,24 @@ class Rolling(Reactive[RollingParameters]):
             )  # fmt: skip
         return result
 
+    def _plan_hopefully(self, slot: int, waiting: Integers, chosen: Flags) -> Flags:
+        """Plan chosen jobs that complete only where they do not restart in every slot.
+
+        Nobody is promised anything by this, so nothing breaks where they do; see `Book.hopeful`.
+
+        Returns
+        -------
+        ndarray of bool, shape (waiting,)
+            Who has a plan by it.
+        """
+        book, planned = self._book, np.zeros(len(waiting), np.bool_)
+        hopeful = np.flatnonzero(chosen & (book.promise[waiting] < 0) & (book.loss[waiting] > 0.0))
+        if len(hopeful):
+            with book.hopeful(waiting[hopeful]):
+                found = self._plan(slot, waiting[hopeful], self._planner.layout.line)
+            planned[hopeful] = found[:, 0] >= 0
+        return planned
+
     def _plan_waiting(self, slot: int, rows: Integers) -> Generator[Decision, None, Floats]:
         """Plan waiting jobs in what promises leave; promise what is worth its price.
 
@@ -385,9 +407,10 @@ class Rolling(Reactive[RollingParameters]):
         ndarray of float64, shape (jobs, 4)
             What was planned; see `plan_waiting`.
         """
-        layout = self._planner.layout
-        result = self._plan(slot, rows, layout.line)
-        promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3])
+        layout, unsure = self._planner.layout, self._book.unsure(rows)
+        with self._book.hopeful(rows[unsure]):
+            result = self._plan(slot, rows, layout.line)
+        promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & ~unsure
         promised[promised] = self._evidence.suffices(slot, rows[promised], result[promised, 2])
         for at in np.flatnonzero(promised).tolist():
             end, done, value, cost = result[at].tolist()
@@ -395,17 +418,22 @@ class Rolling(Reactive[RollingParameters]):
         layout.order = np.concatenate((layout.order, rows[promised]))
         return result
 
-    def _lay_out_together(self, slot: int, waiting: Integers, result: Floats) -> None:
+    def _lay_out_together(self, slot: int, waiting: Integers, result: Floats) -> Flags | None:
         """Lay all open jobs out by what they are due, where all have room and so earn more.
 
         One by one, the densest first, each takes the slots that suit it, and one that could have
         waited stands in the way of one that could not. Nobody is promised anything by this.
+
+        Returns
+        -------
+        ndarray of bool, shape (waiting,), or None
+            Who is laid out now, and nobody else who waits; None where plans stay as they are.
         """
         book = self._book
         # Where all had no room, they have none until somebody is gone.
         crowd = self._too_many
         if not self._parameters.together or (crowd is not None and crowd <= book.table.rows.keys()):
-            return
+            return None
         self._too_many = None
         alone = np.zeros(len(waiting))
         by = np.zeros(len(waiting), np.int64)
@@ -414,8 +442,12 @@ class Rolling(Reactive[RollingParameters]):
         left = (book.promise[waiting] < 0) & (alone > 0.0)
         planned = np.where(result[:, 0] >= 0, result[:, 2], 0.0)
         more = alone[left].sum() * (1.0 - slack) > planned[left].sum()
-        if more and left.sum() <= _FEW and not self._planner.fits(slot, waiting[left], by[left]):
-            self._too_many = frozenset(book.table.rows)
+        if not more or left.sum() > _FEW:
+            return None
+        if self._planner.fits(slot, waiting[left], by[left]):
+            return left
+        self._too_many = frozenset(book.table.rows)
+        return None
 
     def _stand(self, slot: int, rows: Integers, weight: Floats) -> Iterator[Decision]:
         """Put what was packed on servers, moving as little as possible."""
