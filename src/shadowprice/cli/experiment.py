@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ import typer
 
 from shadowprice.cli.completion import complete_experiment
 from shadowprice.core import bounds
-from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from shadowprice.experiments.spreading import Times
 
 ALL = "all"
+RAN, SKIPPED, FAILED = "ran", "skipped", "failed"
 
 
 def experiment(
@@ -75,6 +77,9 @@ def experiment(
     """Measure and draw a figure of a paper: CSV tables, a PNG and a manifest.
 
     Runs that are done are kept in OUT.runs until all are: after Ctrl-C, the same command goes on.
+    Of `all`, an experiment that needs what is not here is skipped, and one that fails keeps no
+    other from being made; what became of each is told at the end, and the status is 1 if any
+    failed.
 
     [bold]Examples[/bold]
 
@@ -91,6 +96,7 @@ def experiment(
     from shadowprice.experiments.elastic.live import Where
     from shadowprice.experiments.framework import (
         Settings,
+        check_drawing,
         experiments,
         find_experiment,
         forget_runs,
@@ -112,22 +118,66 @@ def experiment(
         where = Where(executor or "local", address, tuple(executor_set or ()), listen)
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = Console(stderr=True)
-    made: list[tuple[Experiment, float, Times]] = []
+    made: list[_Made] = []
     places = {one.name: folder / one.name if name == ALL else folder for one in chosen}
     for place in places.values():  # of all, before the first: the last may be days away
         check_directory(place, is_experiment)
+    check_drawing()  # or none of them could be made
     with OnRay(on) if on else nullcontext(InTurn()) as spread:
         for one in chosen:
             target = places[one.name]
             settings = partial(Settings, quick, seed, spread=spread, where=where)
-            made.append((one, *_make(one, target, settings, errors, keep=name == ALL)))
+            if name != ALL:
+                _make(one, target, settings, errors, keep=False)
+            else:
+                made.append(_attempt(one, target, settings, errors))
+                if made[-1].why:
+                    errors.print(f"{one.name} {made[-1]}", soft_wrap=True, markup=False)
+                    continue
             figure = target / f"{one.name}.png"
             Console().print(f"{one.title} ({one.source})\n[bold]{figure}[/bold]", soft_wrap=True)
     if name == ALL:
+        Console().print(_table(made))
+        left = [row for row in made if row.why]
+        for row in left:
+            Console().print(f"{row.name} {row}", soft_wrap=True, markup=False)
+        if any(row.outcome == FAILED for row in left):
+            raise typer.Exit(1)  # what others did is kept: the same command makes what failed only
         # Until here, so that what is cut off makes no experiment again that was done.
         for target in places.values():
             forget_runs(target)
-        Console().print(_table(made))
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What became of one experiment of all."""
+
+    name: str
+    outcome: str
+    took: float
+    times: Times | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.outcome} after {self.took:.1f} s: {self.why}"
+
+
+def _attempt(one: Experiment, out: Path, chosen: Callable[..., Settings], errors: Console) -> _Made:
+    """Make one of all, and say what became of it."""
+    from shadowprice.experiments.framework import UnavailableError
+
+    began = time.perf_counter()
+    try:
+        took, times = _make(one, out, chosen, errors, keep=True)
+    except (MissingExtraError, UnavailableError) as error:
+        outcome, why = SKIPPED, str(error)
+    except ShadowpriceError as error:
+        outcome, why = FAILED, str(error)
+    except Exception as error:  # of whatever: the others are still to be made
+        outcome, why = FAILED, f"{type(error).__name__}: {error}"
+    else:
+        return _Made(one.name, RAN, took, times)
+    return _Made(one.name, outcome, time.perf_counter() - began, None, why)
 
 
 def _check_executor(name: str, executor: str) -> None:
@@ -183,20 +233,29 @@ def _bar(name: str, errors: Console) -> Iterator[Progress]:
         yield progress
 
 
-def _table(made: list[tuple[Experiment, float, Times]]) -> object:
-    """Return how long everything took, and would take on two cores and on 64."""
+def _table(made: list[_Made]) -> object:
+    """Return what became of everything, how long it took, and would on two cores and on 64."""
     from rich.table import Table
 
     table = Table(title="Seconds", title_justify="left")
-    for heading in ("experiment", "runs", "processor", "took here", "on 2 cores", "on 64 cores"):
-        table.add_column(heading, justify="left" if heading == "experiment" else "right")
+    headings = ("experiment", "", "runs", "processor", "took here", "on 2 cores", "on 64 cores")
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if at < 2 else "right")
     total = [0.0] * 5
-    for one, took, times in made:
+    for one in made:
+        times = one.times
+        if times is None:
+            total[2] += one.took
+            table.add_row(one.name, one.outcome, "", "", f"{one.took:.1f}")
+            continue
         worked = sum(times.runs) + times.rest
-        row = (len(times.runs), worked, took, times.on(2), times.on(64))
+        row = (len(times.runs), worked, one.took, times.on(2), times.on(64))
         total = [before + value for before, value in zip(total, row, strict=True)]
-        table.add_row(one.name, f"{row[0]}", *(f"{value:.1f}" for value in row[1:]))
+        table.add_row(one.name, one.outcome, f"{row[0]}", *(f"{value:.1f}" for value in row[1:]))
     table.add_section()
-    table.add_row("all", f"{total[0]:.0f}", *(f"{value:.1f}" for value in total[1:]))
+    ran = sum(one.outcome == RAN for one in made)
+    table.add_row(
+        "all", f"{ran}/{len(made)}", f"{total[0]:.0f}", *(f"{value:.1f}" for value in total[1:])
+    )
     table.caption = "on 2 and on 64 cores: predicted from the measured times, the longest run first"
     return table

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice import __version__
-from shadowprice.core.errors import Fault, InputError, MissingExtraError
+from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 from shadowprice.core.wording import closest
 from shadowprice.experiments.spreading import InTurn, Kept, Spread, Times, Work
 from shadowprice.results.directory import PendingDirectory
@@ -44,6 +44,12 @@ def _silent(done: int, total: int, label: str) -> None:
 
 
 MANIFEST: Final = "manifest.json"
+
+
+class UnavailableError(ShadowpriceError):
+    """An experiment needs what this machine is not."""
+
+    code = "unavailable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +202,7 @@ def run_experiment(
     MissingExtraError
         If there is nothing to draw with; before anything is measured.
     """
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError("matplotlib", "figures", "drawing figures")
+    check_drawing()
     # Jobs that really run are measured one after the other, where their executor has them.
     spread = InTurn() if experiment.executors else settings.spread
     with PendingDirectory(out, is_experiment) as pending:
@@ -211,6 +216,18 @@ def run_experiment(
     if not keep:
         forget_runs(out)
     return out / f"{experiment.name}.png"
+
+
+def check_drawing() -> None:
+    """Refuse where there is nothing to draw with.
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("matplotlib", "figures", "drawing figures")
 
 
 def forget_runs(out: Path) -> None:

@@ -21,6 +21,7 @@ import polars as pl
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
 from shadowprice.experiments.elastic.live import HERE, Decides, Lived, Where, live
+from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.results.files import Run
 from shadowprice.simulator.scenario import build_policy, record_run
@@ -101,7 +102,7 @@ WORKLOAD: Final = (
 def measure_elastic(settings: Settings) -> Tables:
     """Profile the job, run the workload for real under each policy, and simulate it."""
     if not sys.platform.startswith("linux"):
-        raise ShadowpriceError("jobs really run in this experiment, which needs Linux")
+        raise UnavailableError("jobs really run in this experiment, which needs Linux")
     if find_spec("uvicorn") is None:
         raise MissingExtraError("uvicorn", "service", "running the live service")
     where = settings.where or HERE

@@ -22,6 +22,7 @@ from shadowprice.core.errors import MissingExtraError, ShadowpriceError
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Sigmoid
 from shadowprice.experiments.elastic.live import Decides, Lived, Where, live
+from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
 from shadowprice.results.files import Run
 from shadowprice.simulator.scenario import build_policy, record_run
@@ -67,7 +68,7 @@ QUICK: Final = Size(seconds=30, slots=4, jobs=4, policies=(POLICIES[0], POLICIES
 def measure_testbed(settings: Settings) -> Tables:
     """Measure a start, run the jobs for real under each policy, and simulate the same files."""
     if not sys.platform.startswith("linux"):
-        raise ShadowpriceError("jobs really run in this experiment, which needs Linux")
+        raise UnavailableError("jobs really run in this experiment, which needs Linux")
     for module, extra, what in (
         ("uvicorn", "service", "running the live service"),
         ("torch", "train", "training the jobs"),
