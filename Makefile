@@ -58,7 +58,7 @@ test-train: $(TRAIN_STAMP) ## Run the tests that need torch and Ray, which are l
 	@# test that takes seconds. Three at once: much of the time passes in waiting for slots and nodes.
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rfEsR --tb=short --timeout 600 -m 'train or ray'
 
-test-families: $(TRAIN_STAMP) ## Train the six families of the papers' testbed, resized and not, over seeds (half an hour; cut off, it goes on)
+test-families: $(TRAIN_STAMP) ## Train the six families of the papers' testbed, resized and not, over seeds (half an hour, on a busy machine 45 minutes; cut off, it goes on)
 	@OMP_NUM_THREADS=1 SHADOWPRICE_TEST_FAMILIES=runs/families.json $(BIN)/python -m pytest -rfEsR --tb=short --durations=6 tests/train/servers/test_families.py
 
 hdfs: $(STAMP) ## Fetch a small HDFS for the tests of data sets, once (Java; root on Debian; 220 MB)

@@ -43,8 +43,9 @@ TOKEN = "sp_" + "b" * 60
 DATABASE = 5432
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bed() -> Iterator[Testbed]:
+    """A cluster of each try's own: what one that failed leaves is in no other's way."""
     reason = missing()
     if not reason and not archive().is_file():
         reason = "the image of these files is not built: make image"
@@ -144,12 +145,15 @@ class Deployed:
             raise AssertionError(f"{error}\n{self.said()}") from error
 
     def said(self) -> str:
-        """Return what its pods, and they of themselves, say."""
-        told = [self._bed.kubectl("describe", "pods", "-n", self._space)]
-        for name in self.pods():
+        """Return what its pods, they of themselves, and jobs and their pods say."""
+        asked = [("describe", "pods", "-n", self._space), ("describe", "pods", "-n", "default")]
+        asked += [("get", "tj,configmaps,leases", "--all-namespaces", "-o", "yaml")]
+        asked += [("logs", "-n", self._space, name, "--tail=60") for name in self.pods()]
+        told = []
+        for words in asked:
             try:
-                told.append(self._bed.kubectl("logs", "-n", self._space, name, "--tail=30"))
-            except TestbedError as error:  # of one that never began
+                told.append(self._bed.kubectl(*words))
+            except TestbedError as error:  # of one that never began, or where nothing is defined
                 told.append(str(error))
         return "\n".join(told)
 
@@ -210,6 +214,9 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
         [leader] = deployed.active()
         [standby] = set(deployed.pods()) - {leader}
         assert deployed.lease()["holderIdentity"].startswith(leader)
+        # What the image brings is used: nothing is compiled where it runs.
+        for name in (leader, standby):
+            assert "compiling" not in bed.kubectl("logs", "-n", SPACE, name)
         assert deployed.ask(leader, "/readyz").status_code == 200
         assert deployed.ask(standby, "/v1/jobs").status_code == 503
 
@@ -258,8 +265,11 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
         assert Counter(one["state"] for one in found) == {"running": 1, "finished": 2}
 
         user.delete("stays", "ends", "comes")
-        for name in ("stays", "ends", "comes"):
-            user.gone(name)
+        try:
+            for name in ("stays", "ends", "comes"):
+                user.gone(name)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{deployed.said()}") from error
         removed = time.time()
         cluster.uninstall(RELEASE)
     audit = Audit.read(bed.audit)
