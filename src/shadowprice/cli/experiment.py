@@ -238,9 +238,10 @@ def _table(made: list[_Made]) -> object:
     from rich.table import Table
 
     table = Table(title="Seconds", title_justify="left")
-    headings = ("experiment", "", "runs", "processor", "took here", "on 2 cores", "on 64 cores")
+    headings = ("experiment", "", "runs", "CPU", "took here", "on 2 cores", "on 64 cores")
     for at, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if at < 2 else "right")
+        # Names are kept whole, on 80 columns too: headings break instead.
+        table.add_column(heading, justify="left" if at < 2 else "right", no_wrap=at == 0)
     total = [0.0] * 5
     for one in made:
         times = one.times
