@@ -149,16 +149,16 @@ def test_a_job_that_loses_a_whole_slot_by_a_start_runs_where_nothing_else_would(
     assert max(recorder.completions.values()) < slots + 4
 
 
-def test_a_job_whose_restart_takes_half_a_slot_is_promised_nothing_unless_asked() -> None:
+def test_a_job_whose_restart_takes_most_of_a_slot_is_promised_nothing_unless_asked() -> None:
     on = gpus(1, 4, horizon=40)
-    one = training(on, "a", utility=Constant(5.0), restart_seconds=on.slot_seconds / 2)
+    one = training(on, "a", utility=Constant(5.0), restart_seconds=on.slot_seconds * 3 / 4)
     (waits,) = decide(on, [one])
     assert isinstance(waits, Queue)
-    (made,) = decide(on, [one], restart_limit=0.7)
+    (made,) = decide(on, [one], restart_limit=0.8)
     assert isinstance(made, Promise)
 
 
-@pytest.mark.parametrize("share", [Fraction(1, 2), Fraction(9, 10), Fraction(1)])
+@pytest.mark.parametrize("share", [Fraction(3, 4), Fraction(9, 10), Fraction(1)])
 def test_a_job_that_completes_only_where_it_does_not_restart_is_planned_before_less_dense_ones(
     share: Fraction,
 ) -> None:

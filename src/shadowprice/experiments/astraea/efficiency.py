@@ -256,8 +256,9 @@ def _varied(
 
 def measure_settings(settings: Settings) -> Tables:
     """Return what each part of the setting that was found does to Fig. 4's ratios."""
-    # A third of both: as loaded as the whole.
-    count, servers = (JOBS // 3, SERVERS // 3) if settings.quick else (JOBS, SERVERS)
+    # A third of both: as loaded as the whole. Every user has a share of the servers.
+    part = 3 if settings.quick and SERVERS >= 3 * USERS else 1
+    count, servers = JOBS // part, SERVERS // part
     cases = list(product(VARIANTS, range(trials_of(settings))))
     found = settings.each(
         _varied,

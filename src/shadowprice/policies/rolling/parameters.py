@@ -61,7 +61,7 @@ class RollingParameters(Parameters):
         "is the last slot that is worth the rest",
     )
     restart_limit: float = Field(
-        default=0.5,
+        default=0.7,
         gt=0.0,
         le=1.0,
         description="part of a slot: jobs that lose as much or more whenever they move are "
