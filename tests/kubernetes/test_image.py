@@ -214,6 +214,9 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
         [leader] = deployed.active()
         [standby] = set(deployed.pods()) - {leader}
         assert deployed.lease()["holderIdentity"].startswith(leader)
+        # What the image brings is used: nothing is compiled where it runs.
+        for name in (leader, standby):
+            assert "compiling" not in bed.kubectl("logs", "-n", SPACE, name)
         assert deployed.ask(leader, "/readyz").status_code == 200
         assert deployed.ask(standby, "/v1/jobs").status_code == 503
 
