@@ -1,4 +1,4 @@
-"""Planners that do not charge restarts: their plans fall short, are made anew, and stay right."""
+"""Planners and restarts: counted, promises hold; ignored, plans fall short and are made anew."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shadowprice.core.policy import Capabilities, Status
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy, PolicyContext, Status
 from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.policy_worlds import every_policy, fresh, world_of
+from tests.policy_worlds import every_policy, world_of
+
+CHOOSE = ("oasis", "pdors")
+"""Policies of papers that count restarts unless they are told to ignore them."""
 
 
 class Books(Observer):
@@ -29,12 +35,18 @@ class Books(Observer):
         self.again |= {name for name, one in engine.open_jobs.items() if one.plans > 1}
 
 
+def ignoring(policy: str, on: Cluster, jobs: list[Job], seed: int) -> Policy:
+    """Return a policy as its paper has it."""
+    parameters = {"restarts": "ignored"} if policy in CHOOSE else {}
+    return make_policy(policy, PolicyContext(on, jobs, None, seed), parameters)
+
+
 def planners() -> list[str]:
     """Return the policies that plan ahead without charging restarts."""
     found = []
     for name in every_policy():
         on, jobs, _ = world_of(name, 1)
-        does: Capabilities = fresh(name, on, jobs, 1).capabilities
+        does = ignoring(name, on, jobs, 1).capabilities
         if does.plans_ahead and not does.charges_restarts:
             found.append(name)
     return found
@@ -57,7 +69,7 @@ def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
             replace(one, restart=Fraction(int(rng.integers(1, 4)), 4)) for one in jobs
         ]
         watch = Books()
-        made = fresh(policy, on, lossy, seed)
+        made = ignoring(policy, on, lossy, seed)
         engine = Simulation(on, lossy, made, until=400, incidents=incidents, seed=seed).run([watch])
         assert engine.jobs.keys() == {one.name for one in lossy}
         for one in engine.jobs.values():
@@ -83,6 +95,55 @@ class Ends(Observer):
 
 
 @pytest.mark.parametrize("restart_first", [False, True])
+@pytest.mark.parametrize("policy", CHOOSE)
+def test_where_restarts_are_counted_every_plan_holds(policy: str, *, restart_first: bool) -> None:
+    """Nothing is planned twice where no server is lost, and all is done by its promised slot."""
+    admitted = refused = again = 0
+    for seed in range(1, 25):
+        on, jobs, _ = world_of(policy, seed)
+        on = replace(on, restart_first=restart_first)
+        rng = np.random.default_rng(seed)
+        lossy: list[Any] = [
+            replace(one, restart=Fraction(int(rng.integers(1, 5)), 4))
+            for one in jobs
+            if one.bag is None
+        ]
+        for parameters in ({}, {"restarts": "ignored"}):
+            watch = Books()
+            made = make_policy(policy, PolicyContext(on, lossy, None, seed), parameters)
+            assert made.capabilities.charges_restarts is not bool(parameters)
+            engine = Simulation(on, lossy, made, seed=seed).run([watch])
+            if parameters:
+                again += len(watch.again)
+                continue
+            assert not watch.again
+            for one in engine.jobs.values():
+                assert one.status in {Status.FINISHED, Status.REFUSED}
+                admitted += one.status is Status.FINISHED
+                refused += one.status is Status.REFUSED
+    assert admitted > refused
+    assert again  # what is ignored falls short
+
+
+@pytest.mark.parametrize("policy", ["astraea", "batchsche"])
+def test_gangs_are_planned_with_a_first_start_that_costs(policy: str) -> None:
+    planned = 0
+    for seed in range(1, 13):
+        on, jobs, _ = world_of(policy, seed)
+        on = replace(on, restart_first=True)
+        rng = np.random.default_rng(seed)
+        lossy: list[Any] = [
+            replace(one, restart=Fraction(int(rng.integers(1, 4)), 4)) for one in jobs
+        ]
+        watch = Books()
+        made = ignoring(policy, on, lossy, seed)
+        engine = Simulation(on, lossy, made, seed=seed).run([watch])
+        assert not watch.again
+        planned += sum(one.status is Status.FINISHED for one in engine.jobs.values())
+    assert planned >= 50
+
+
+@pytest.mark.parametrize("restart_first", [False, True])
 @pytest.mark.parametrize("policy", PLANNERS)
 def test_jobs_that_lose_a_whole_slot_by_every_move_end_all_the_same(
     policy: str, *, restart_first: bool
@@ -92,8 +153,11 @@ def test_jobs_that_lose_a_whole_slot_by_every_move_end_all_the_same(
         on, jobs, incidents = world_of(policy, seed)
         on = replace(on, restart_first=restart_first)
         lossy: list[Any] = [replace(one, restart=Fraction(1)) for one in jobs]
-        made = fresh(policy, on, lossy, seed)
-        engine = Simulation(on, lossy, made, incidents=incidents, seed=seed).run([Ends()])
-        assert not engine.open_jobs
-        for one in engine.jobs.values():
-            assert (one.status is Status.FINISHED) == (one.progress >= one.job.required)
+        made = [ignoring(policy, on, lossy, seed)]
+        if policy in CHOOSE:
+            made.append(make_policy(policy, PolicyContext(on, lossy, None, seed), {}))
+        for who in made:
+            engine = Simulation(on, lossy, who, incidents=incidents, seed=seed).run([Ends()])
+            assert not engine.open_jobs
+            for one in engine.jobs.values():
+                assert (one.status is Status.FINISHED) == (one.progress >= one.job.required)

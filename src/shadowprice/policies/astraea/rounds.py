@@ -357,8 +357,9 @@ class RoundPolicy:
             claim,
             pool.most_ps(claim),
             remaining=state.remaining,
-            # Planned without, as the paper does, it would fall short by the same restart again.
-            restarts=self.longest if waiting.displaced and restarts(view, state) else 0,
+            # A gang stays where it begins, so its start is all that can cost: nothing in the paper,
+            # unless it begins again or the cluster says that the first start costs as much.
+            restarts=self.longest if restarts(view, state) else 0,
             tenant=pool.position(claim.tenant),
             rigid=self._rigid,
             shift=shift,

@@ -44,13 +44,14 @@ class BagQuote:
     view: View
     job: Job
 
-    def best(self, factor: float = 1.0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
         """Return the offer of largest payoff, None where no plan keeps the deadline.
 
         A bag that was admitted before and has to be planned anew may have lost too much time for
         its miss probability; it then gets the best plan for twice the probability, four times it,
         and so on.
         """
+        del more
         planner = self._planner
         plan = None if planner is None else planner.best(factor)
         loosened = self._bag.miss_probability

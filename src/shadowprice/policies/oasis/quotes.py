@@ -49,9 +49,10 @@ class OasisQuote:
     job: Job
     remaining: int
 
-    def best(self, factor: float = 1.0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
         """Return the offer of largest payoff, None where nothing completes the work."""
-        return self.planner.best(self.job, self.view.slot, self.view.end, self.remaining, factor)
+        work = self.remaining + more
+        return self.planner.best(self.job, self.view.slot, self.view.end, work, factor)
 
     def outpriced(self) -> None:
         """Prove nothing: the best offer itself takes little longer than a bound would."""

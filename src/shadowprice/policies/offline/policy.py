@@ -23,7 +23,8 @@ from shadowprice.core.events import (
     ServerLost,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
+from shadowprice.core.potential import potential
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
@@ -36,7 +37,7 @@ from shadowprice.policies.offline.problem import (
     whole_problem,
 )
 from shadowprice.policies.offline.solver import solve
-from shadowprice.policies.pricing.restarts import done_in, fruitless, restarts
+from shadowprice.policies.pricing.restarts import restarts
 
 REFUSED: Final = Refusal(
     Reason.NO_ROOM,
@@ -46,6 +47,9 @@ LATE: Final = Refusal(Reason.TOO_LATE, "cannot complete before the end, whatever
 LOST: Final = Refusal(
     Reason.SERVER_LOST, "what remains of it is not worth the jobs that would have to give way"
 )
+
+_FRUITLESS: Final = 16
+"""Slots that a job may be on its way for each that brings something, where no plan does."""
 
 
 class Optimum:
@@ -161,8 +165,8 @@ class Optimum:
             answer: Decision = self._answer(self._jobs[name], arrived=False)
             state = view.open_jobs[name]
             if isinstance(answer, Commit) and restarts(view, state):
-                nothing = not done_in(state.job, answer.schedule)
-                given_up = fruitless(view, state) if nothing else None
+                done = potential(state.job, answer.schedule, None, charged=True)
+                given_up = None if done else _fruitless(view, state)
                 answer = answer if given_up is None else Drop(name, given_up)
             yield answer
 
@@ -200,6 +204,15 @@ def _left(view: View, name: str) -> int | None:
         return None
     lost = state.job.gains - state.job.moved_gains
     return state.remaining + (int(lost.max()) if restarts(view, state) else 0)
+
+
+def _fruitless(view: View, state: JobState) -> Refusal | None:
+    """Return why a job is given up whose plan does nothing, None while it may go on."""
+    since = 0 if state.started is None else view.slot - state.started
+    if since <= _FRUITLESS * (1 + state.progress / int(state.job.gains.max())):
+        return None
+    message = f"{since} slots after its start, restarts take all that its plan would do"
+    return Refusal(Reason.POLICY, message)
 
 
 def build(context: PolicyContext, parameters: OptimumParameters) -> Optimum:

@@ -93,16 +93,17 @@ class PdorsQuote:
         gains = np.concatenate([self._job.gains, self._job.internal_gains])[usable]
         return choices.cost[:, usable][choices.state_of], gains, usable
 
-    def best(self, factor: float = 1.0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
         """Return the offer of largest payoff, None where nothing completes the work."""
         job, now, end = self._job, self._view.slot, self._view.end
-        if self.fastest() * (end - now) < self._remaining:
+        work = self._remaining + more
+        if self.fastest() * (end - now) < work:
             return None
         cost, gains, usable = self._market
         if not len(usable):
             return None
         utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
-        found = best_schedule(cost, gains, self._remaining, utility)
+        found = best_schedule(cost, gains, work, utility)
         if not found.feasible:
             return None
         return Offer(

@@ -28,8 +28,8 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Answer
 from shadowprice.core.quote import Quote as Answered
 from shadowprice.core.refusal import Reason, Refusal
-from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.alone import Alone
+from shadowprice.policies.pricing.charged import Charged
 from shadowprice.policies.pricing.constants import (
     ConstantsLearner,
     PriceConstants,
@@ -40,7 +40,7 @@ from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
-from shadowprice.policies.pricing.restarts import done_in, fruitless, restarts, staying
+from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.pricing.terms import Shortfall, Terms
 
 _NO_REASON: Final = Refusal(Reason.PRICE, "nobody asked why")
@@ -81,7 +81,11 @@ class PricedAdmission(ABC):
         self._parameters = parameters
         self._cluster = cluster
         self._earned = 0.0
-        self.capabilities = replace(self.capabilities, foresees=parameters.prices == "offline")
+        self.capabilities = replace(
+            self.capabilities,
+            foresees=parameters.prices == "offline",
+            charges_restarts=parameters.restarts == "counted",
+        )
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Decide each arriving job once; plan displaced jobs anew."""
@@ -141,7 +145,7 @@ class PricedAdmission(ABC):
             admission.
         """
         self._planner.follow(view.ledger)
-        quote = self._planner.quote(view, job, job.required)
+        quote = self._arriving(view, job)
         proof = None if self._explained else quote.outpriced()
         if proof is not None:
             refusal = replace(_NO_REASON, value=proof.utility, cost=proof.cost)
@@ -221,7 +225,7 @@ class PricedAdmission(ABC):
         """Return the best offer that the job would be decided by, at the prices it would meet."""
         with self._as_if_learnt(job, view.ledger):
             self._planner.follow(view.ledger)
-            quote = self._planner.quote(view, job, job.required)
+            quote = self._arriving(view, job)
             if not (self._explained or explained) and quote.outpriced() is not None:
                 return Answered(job.name, view.slot, Answer.REFUSED)
             offer = quote.best()
@@ -264,8 +268,7 @@ class PricedAdmission(ABC):
         self._planner.follow(view.ledger)
         payoffs: dict[str, float] = {}
         for name in names:
-            state = view.open_jobs[name]
-            offer = self._planner.quote(view, state.job, state.remaining).best()
+            offer = self._again(view, view.open_jobs[name]).best()
             payoffs[name] = -np.inf if offer is None else offer.payoff
         return sorted(names, key=lambda name: -payoffs[name])
 
@@ -273,12 +276,10 @@ class PricedAdmission(ABC):
         """Plan the work that remains of an admitted job: kept whatever it costs, if it fits."""
         self._planner.follow(view.ledger)
         job = state.job
-        quote = self._planner.quote(view, job, state.remaining)
+        quote = self._again(view, state)
         offer = quote.best()
         if offer is not None:
-            made = _commitment(job, quote, offer)
-            lossy = restarts(view, state)
-            return self._through_restarts(view, state, quote, made) if lossy else made
+            return _commitment(job, quote, offer)
         why = "its plan fell short" if server is None else f"{view.cluster.names[server]} was lost"
         detail = explain(quote, view, job, None, state.remaining)
         if detail.reason is Reason.DEADLINE:
@@ -292,22 +293,24 @@ class PricedAdmission(ABC):
             ),
         )
 
-    def _through_restarts(
-        self, view: View, state: JobState, quote: Quote, made: Commit
-    ) -> Decision:
-        """Return a plan that restarts leave long enough, where there is one."""
-        job = state.job
-        done = done_in(job, made.schedule)
-        if done >= state.remaining:
-            return made
-        for slot, placement in made.schedule.placements():
-            schedule = staying(view, state, slot, placement)
-            if schedule is not None:
-                worth = utility_value(job.utility, schedule.completion - job.arrival)
-                cost = float(quote.slot_costs(schedule).sum())
-                return Commit(job.name, schedule, worth - cost, worth, cost)
-        given_up = None if done else fruitless(view, state)
-        return made if given_up is None else Drop(job.name, given_up)
+    def _arriving(self, view: View, job: Job) -> Quote:
+        """Return the quote of a job that was never planned, as the papers do or with restarts."""
+        quote = self._planner.quote(view, job, job.required)
+        if not self.capabilities.charges_restarts or not job.restart or job.bag is not None:
+            return quote
+        return Charged(quote, view, job, job.required, begun=view.cluster.restart_first)
+
+    def _again(self, view: View, state: JobState) -> Quote:
+        """Return the quote of a job whose plan is made anew.
+
+        Restarts are counted then in any case: a plan as the papers make it, that is just long
+        enough and moves in every slot, would fall short by them again, for ever.
+        """
+        quote = self._planner.quote(view, state.job, state.remaining)
+        if not state.job.restart or state.job.bag is not None:
+            return quote
+        begun = restarts(view, state)
+        return Charged(quote, view, state.job, state.remaining, begun=begun)
 
 
 def _short_by(view: View, job: Job, bound: float) -> Shortfall:

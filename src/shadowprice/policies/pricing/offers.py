@@ -37,6 +37,8 @@ class Offer:
         Copies of the tasks of a bag.
     bound : float or None
         No offer has a larger payoff; None where the planner does not prove one.
+    plan : Schedule or None
+        Where it stands, if that is not what the planner makes of the choice.
     """
 
     completion: int
@@ -46,6 +48,7 @@ class Offer:
     choice: Integers
     copies: tuple[TaskCopies, ...] = ()
     bound: float | None = None
+    plan: Schedule | None = None
 
 
 class Scarcity(NamedTuple):
@@ -89,13 +92,15 @@ class Outpriced(NamedTuple):
 class Quote(Protocol):
     """One job at the prices of one moment."""
 
-    def best(self, factor: float = 1.0) -> Offer | None:
+    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
         """Return the offer of largest payoff, None where nothing completes the work.
 
         Parameters
         ----------
         factor : float
             What every utility is multiplied by.
+        more : int
+            Progress units to make beyond those that remain. A bag of tasks has none.
         """
         ...
 

@@ -47,7 +47,11 @@ def ordered(lower: float, upper: Mapping[str, float]) -> None:
 class PriceParameters(Parameters):
     """Where the constants L and U of the price function come from."""
 
-    paper_settings: ClassVar[Mapping[str, object]] = {"prices": "offline", "lower": "theory"}
+    paper_settings: ClassVar[Mapping[str, object]] = {
+        "prices": "offline",
+        "lower": "theory",
+        "restarts": "ignored",
+    }
 
     prices: Literal["auto", "offline", "online", "given"] | FixedPrices = Field(
         default="auto",
@@ -72,6 +76,12 @@ class PriceParameters(Parameters):
         "what one job earns alone, which is what Theorem 4's proof needs; theory: (25), (26), "
         "below every job's least utility density, which a steep sigmoid makes vanish: prices then "
         "stay near 0 until a server is nearly full",
+    )
+    restarts: Literal["counted", "ignored"] = Field(
+        default="counted",
+        description="what jobs lose when they are moved, where they or the cluster say so "
+        "(`restart`). counted: plans are longer by that, and promises hold; ignored: as the papers "
+        "plan, and a plan that falls short is made anew",
     )
 
     @property
