@@ -123,8 +123,8 @@ class Drive:
             await self._withdraw()
         while not await self._is_over():
             entry.news_came.clear()
-            self._executor.look(entry)
             await self._judge()
+            self._executor.look(entry)  # a generation that settles may wait long for its next turn
             if entry.state.get("closing") and not self._closed:
                 await self._withdraw()
             await self._order()
