@@ -348,6 +348,31 @@ def test_an_edited_cluster_file_is_followed(tmp_path: Path) -> None:
         assert names == {"g-0", "g-1", "g-2", "mine", "late"}
 
 
+def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
+    """A first start costs as much here unless the file denies it; jobs that are there keep."""
+
+    def seen(live: Running) -> tuple[float, bool, dict[str, float]]:
+        driver = live.service.driver
+        assert driver is not None
+        engine = driver._truth.engine
+        jobs = {name: float(one.job.restart) for name, one in engine.open_jobs.items()}
+        return float(engine.cluster.restart_seconds), engine.cluster.restart_first, jobs
+
+    for at, (said, expected) in enumerate(
+        [
+            ({}, (0.0, True)),
+            ({"restart": "6min"}, (360.0, True)),
+            ({"restart": "6min", "restart_first": False}, (360.0, False)),
+            ({"restart": "18min"}, (1080.0, True)),
+        ]
+    ):
+        with running(tmp_path, cluster=CLUSTER | said) as live:
+            assert seen(live)[:2] == expected
+            assert live.client.post("/v1/jobs", json=job(f"job-{at}")).status_code == 200
+            jobs = seen(live)[2]
+    assert jobs == {"job-0": 0.0, "job-1": 0.1, "job-2": 0.1, "job-3": 0.3}
+
+
 def test_another_policy_takes_over(tmp_path: Path) -> None:
     with running(tmp_path, policy="fifo") as live:
         live.client.post("/v1/jobs", json=job("taken-over"))

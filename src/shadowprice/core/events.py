@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from shadowprice.core.bag import TaskCopies
 from shadowprice.core.cluster import Role, Tenant
@@ -86,6 +87,8 @@ class ServerState:
 class CapacityChanged:
     """Servers were added, removed, resized, drained or given another role, or shares changed.
 
+    Or it became known that moving a job costs another time than was believed.
+
     Parameters
     ----------
     slot : int
@@ -94,11 +97,18 @@ class CapacityChanged:
         What each named server is from now on; None removes it. Names that are new are added.
     tenants : tuple of Tenant or None
         All tenants with their shares, None where they stay as they are.
+    restart_seconds : Fraction or None
+        Time that jobs lose whenever they move, where they do not say so themselves: of those that
+        are to come. None where it stays.
+    restart_first : bool or None
+        Whether a job's first start loses it as well; None where it stays.
     """
 
     slot: int
     servers: Mapping[str, ServerState | None] = field(default_factory=dict)
     tenants: tuple[Tenant, ...] | None = None
+    restart_seconds: Fraction | None = None
+    restart_first: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Change:
     Parameters
     ----------
     cluster : Cluster
-        The cluster from now on; the very same object where neither servers nor shares changed.
+        The cluster from now on; the very same object where nothing of it changed.
     rows : ndarray of int64, shape (servers before,)
         Row of each server now, -1 where it is gone. Servers keep their order; new ones come last.
     narrowed : tuple of str
@@ -65,10 +65,13 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
     place = {name: row for row, name in enumerate(names)}
     rows = np.array([place.get(name, -1) for name in cluster.names], dtype=np.int64)
     tenants = cluster.tenants if event.tenants is None else event.tenants
+    restart = cluster.restart_seconds if event.restart_seconds is None else event.restart_seconds
+    first = cluster.restart_first if event.restart_first is None else event.restart_first
     if (
         names == cluster.names
         and tuple(roles) == cluster.roles
         and tenants == cluster.tenants
+        and (restart, first) == (cluster.restart_seconds, cluster.restart_first)
         and (capacity == cluster.capacity).all()
         and (cluster.costs is None or (costs == cluster.costs).all())
     ):
@@ -80,6 +83,8 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
             roles=tuple(roles),
             capacity=capacity,
             tenants=tenants,
+            restart_seconds=restart,
+            restart_first=first,
             costs=None if cluster.costs is None else costs,
         )
     given = [(name, state) for name, state in states.items() if state is not None]

@@ -217,6 +217,10 @@ def _capacity(books: Books, event: CapacityChanged) -> None:
                 _known("resource", resource, cluster.column)
                 _whole(f"the {resource} share of tenant {tenant.name!r}", amount, 2**62)
 
+    restart = event.restart_seconds
+    if restart is not None and not 0 <= restart <= cluster.slot_seconds:
+        raise EventError(f"a restart of {float(restart):g} s is none, or longer than a slot")
+
 
 def _acknowledged(books: Books, event: Acknowledged) -> None:
     for number in event.commands:

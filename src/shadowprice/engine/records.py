@@ -143,6 +143,10 @@ def event_record(event: DriverEvent) -> Fields:
             }
             if event.tenants is not None:
                 record["tenants"] = [[each.name, dict(each.share)] for each in event.tenants]
+            if event.restart_seconds is not None:
+                record["restart_seconds"] = str(event.restart_seconds)
+            if event.restart_first is not None:
+                record["restart_first"] = event.restart_first
         case ProgressMeasured():
             record["progress"] = dict(event.progress)
         case Acknowledged():
@@ -198,6 +202,8 @@ def _read_capacity(values: Fields) -> None:
     }
     if "tenants" in values:
         values["tenants"] = tuple(Tenant(name, share) for name, share in values["tenants"])
+    if "restart_seconds" in values:
+        values["restart_seconds"] = Fraction(values["restart_seconds"])
 
 
 _READ: Final[Mapping[type, Callable[[Fields], None]]] = {

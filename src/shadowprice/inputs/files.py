@@ -21,18 +21,28 @@ MOST_FAULTS: Final = int(bounds.FAULTS.most)
 """Faults listed before reading stops."""
 
 
-def read_cluster(path: Path) -> Cluster:
+def read_cluster(path: Path, *, starts_cost: bool = False) -> Cluster:
     """Read a cluster file (YAML).
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    starts_cost : bool
+        Whether a job's first start loses its restart as well, where the file does not say: where
+        jobs really run it does, in the papers it costs nothing.
 
     Raises
     ------
     InputError
         With every fault of the file.
     """
-    return resolve_cluster(load_yaml(path), str(path))
+    return resolve_cluster(load_yaml(path), str(path), starts_cost=starts_cost)
 
 
-def resolve_cluster(document: object, place: str = "cluster") -> Cluster:
+def resolve_cluster(
+    document: object, place: str = "cluster", *, starts_cost: bool = False
+) -> Cluster:
     """Return the cluster that the content of a cluster file describes.
 
     Parameters
@@ -41,6 +51,8 @@ def resolve_cluster(document: object, place: str = "cluster") -> Cluster:
         What YAML makes of the file.
     place : str
         What faults are prefixed with.
+    starts_cost : bool
+        As `read_cluster` has it.
 
     Raises
     ------
@@ -50,7 +62,7 @@ def resolve_cluster(document: object, place: str = "cluster") -> Cluster:
     spec, faults = validate(ClusterSpec, document, place)
     if spec is None:
         raise InputError(faults)
-    return spec.resolve(place)
+    return spec.resolve(place, starts_cost=starts_cost)
 
 
 def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> list[Job]:

@@ -392,10 +392,15 @@ def file_change(before: Cluster, file: Cluster, now: Cluster, slot: int) -> Capa
     for name in before.names:
         if name not in file.index and name in now.index:
             servers[name] = None
-    tenants = file.tenants if file.tenants != before.tenants else None
-    if not servers and tenants is None:
+    event = CapacityChanged(
+        slot,
+        servers,
+        file.tenants if file.tenants != before.tenants else None,
+        file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
+        file.restart_first if file.restart_first != before.restart_first else None,
+    )
+    if event == CapacityChanged(slot):
         return None
-    event = CapacityChanged(slot, servers, tenants)
     changed_cluster(now, event)
     return event
 

@@ -85,7 +85,7 @@ class Service:
         self.metrics = Metrics()
         self.store = Store(settings.data)
         self.tokens = Tokens(self.store)
-        cluster = read_cluster(settings.cluster)
+        cluster = read_cluster(settings.cluster, starts_cost=True)
         self.families: Families = read_families(settings.families) if settings.families else {}
         # Accounts keep budgets; the engine and its policies know of none.
         self.budgets = {one.name: one.budget for one in cluster.tenants if one.budget is not None}

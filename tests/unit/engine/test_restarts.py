@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -9,13 +10,20 @@ from fractions import Fraction
 import pytest
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.errors import PolicyError
-from shadowprice.core.events import Commit, Decision, JobsArrived, JobsDisplaced, PolicyEvent
+from shadowprice.core.errors import EventError, PolicyError
+from shadowprice.core.events import (
+    CapacityChanged,
+    Commit,
+    Decision,
+    JobsArrived,
+    JobsDisplaced,
+    PolicyEvent,
+)
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine import Engine
-from shadowprice.engine.records import cluster_of, cluster_record
+from shadowprice.engine.records import cluster_of, cluster_record, event_of, event_record
 from shadowprice.simulator.driver import Simulation
 from tests.workloads import cluster, job
 
@@ -29,6 +37,9 @@ class Scripted:
 
     def parameters_in_force(self) -> Mapping[str, object]:
         return {}
+
+    def resume(self, view: View) -> None:
+        del view
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         if isinstance(event, JobsArrived):
@@ -123,6 +134,23 @@ def test_a_plan_that_forgets_the_first_start_is_made_again() -> None:
     record = engine.jobs["job"]
     assert (record.plans, record.completion) == (2, 6)
     assert record.progress == (7 * 600 - 60) * 10**6
+
+
+def test_what_a_restart_costs_may_change_while_jobs_run() -> None:
+    engine = Engine(ON, Scripted(STAYING))
+    engine.handle(JobsArrived(0, (hour_job(0),)))
+    for change, seconds, first in (
+        (CapacityChanged(0, restart_seconds=Fraction(90)), 90, False),
+        (CapacityChanged(0, restart_first=True), 90, True),
+        (CapacityChanged(0), 90, True),
+    ):
+        assert event_of(json.loads(json.dumps(event_record(change)))) == change
+        engine.handle(change)
+        assert (engine.cluster.restart_seconds, engine.cluster.restart_first) == (seconds, first)
+    assert engine.open_jobs["job"].job.restart == 0  # those that are there keep theirs
+    for wrong in (Fraction(-1), ON.slot_seconds + 1):
+        with pytest.raises(EventError, match="longer than a slot"):
+            engine.handle(CapacityChanged(0, restart_seconds=wrong))
 
 
 def test_a_cluster_is_kept_with_what_a_first_start_costs() -> None:

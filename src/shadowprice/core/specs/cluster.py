@@ -121,15 +121,17 @@ class ClusterSpec(Spec):
     servers: Annotated[list[ServerSpec], Field(min_length=1), at_most_long(bounds.SERVERS)]
     tenants: Annotated[list[TenantSpec], at_most_long(bounds.TENANTS)] = Field(default_factory=list)
     restart: DurationField | None = None
-    restart_first: bool = False
+    restart_first: bool | None = None
 
-    def resolve(self, place: str = "cluster") -> Cluster:
+    def resolve(self, place: str = "cluster", *, starts_cost: bool = False) -> Cluster:
         """Return the cluster that the file describes.
 
         Parameters
         ----------
         place : str
             What faults are prefixed with, such as the file's name.
+        starts_cost : bool
+            Whether a job's first start loses its restart as well, where the file does not say.
 
         Raises
         ------
@@ -177,7 +179,7 @@ class ClusterSpec(Spec):
             dimensions=dimensions,
             tenants=[tenant.resolve() for tenant in self.tenants],
             restart_seconds=restart,
-            restart_first=self.restart_first,
+            restart_first=starts_cost if self.restart_first is None else self.restart_first,
             costs=self._costs(),
         )
 
