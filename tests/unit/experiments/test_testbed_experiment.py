@@ -15,7 +15,7 @@ from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.experiments.elastic.live import Decides, Lived, Where
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
 from shadowprice.experiments.oasis.testbed import declared
-from shadowprice.experiments.testbed import measure
+from shadowprice.experiments.testbed import measure, starts
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
 from shadowprice.simulator.scenario import build_policy, record_run
 from shadowprice.simulator.source import Source
@@ -90,6 +90,35 @@ def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
         # A worker's slot is a whole number of mini-batches, so the simulator counts a little less.
         assert found[row["completion"]] >= work * (1 - 1e-9)
         assert found[row["completion"] - 1] < work * 1.03
+
+
+def test_promises_are_kept_where_starts_are_counted() -> None:
+    oasis, rolling = measure.POLICIES[-2:]
+    assert (oasis.policy, rolling.policy) == ("oasis", "rolling")
+    for seed in range(3):
+        free, counted, printed, ours = (
+            starts.earned(who, start, seed)
+            for who, start in (
+                (starts.PRINTED, 0.0),
+                (oasis, 12.0),
+                (starts.PRINTED, 12.0),
+                (rolling, 12.0),
+            )
+        )
+        assert free | {"policy": ""} == starts.earned(oasis, 0.0, seed) | {"policy": ""}
+        for kept in (free, counted, ours):
+            assert 0 < kept["promised"] == kept["kept"]
+        assert printed["kept"] < printed["promised"]
+        assert printed["utility"] < counted["utility"]
+
+
+def test_starts_are_simulated_for_every_policy(tmp_path: Path) -> None:
+    figure = run_experiment(find_experiment("testbed-starts"), tmp_path, Settings(quick=True))
+    assert figure.stat().st_size > 10_000
+    summary, runs = (pl.read_csv(tmp_path / f"{name}.csv") for name in ("summary", "runs"))
+    assert set(summary["policy"]) == {"fifo", "drf", "rrh", "oasis", "rolling", "oasis, as printed"}
+    assert len(runs) == 3 * len(summary)
+    assert summary["utility"].sum() == pytest.approx(runs["utility"].sum() / 3)
 
 
 def test_a_job_is_submitted_with_what_it_runs() -> None:

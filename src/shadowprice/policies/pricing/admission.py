@@ -154,7 +154,9 @@ class PricedAdmission(ABC):
             ) if measured else None
         offer = quote.best()
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
-            short = self._shortfall(view, job, offer) if measured else None
+            # That no plan was found which its restarts leave long enough proves nothing.
+            proved = offer is not None or not isinstance(quote, Charged)
+            short = self._shortfall(view, job, offer) if measured and proved else None
             if not self._explained:
                 return Reject(job.name, _short(offer)), short
             return Reject(job.name, explain(quote, view, job, offer, job.required)), short

@@ -1,0 +1,134 @@
+"""What policies earn on the testbed's files by what a start costs, simulated.
+
+Where its jobs really run a start takes a good part of a slot, in the paper a fiftieth of one. This
+says what follows from that alone: over many draws of the jobs, each submitted as it is where they
+really run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from shadowprice.experiments.elastic.live import Decides, Lived
+from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.testbed.files import scaled
+from shadowprice.experiments.testbed.measure import AHEAD, POLICIES, simulated
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+SECONDS: Final = 40
+"""Length of a slot, as where the jobs really run."""
+
+BEFORE: Final = 2
+"""Slots before the first one that counts."""
+
+PRINTED: Final = Decides("oasis", {"prices": "online", "restarts": "ignored"})
+"""OASiS as its paper plans: as if a start cost nothing."""
+
+
+def label(who: Decides) -> str:
+    """Return what a policy is called in the table."""
+    return f"{who.policy}, as printed" if who == PRINTED else who.policy
+
+
+def measure_starts(settings: Settings) -> Tables:
+    """Simulate every policy over many draws of the jobs, for several costs of a start."""
+    starts = (0.0, 12.0, 30.0) if settings.quick else (0.0, 3.0, 6.0, 12.0, 20.0, 30.0, 40.0)
+    draws = 3 if settings.quick else 20
+    who = tuple(one for one in POLICIES if not (settings.quick and one.policy == "dorm"))
+    cases = [
+        (one, start, settings.seed + draw)
+        for one in (*who, PRINTED)
+        for start in starts
+        for draw in range(draws)
+    ]
+    rows = settings.each(
+        earned, cases, lambda one, start, _: f"{label(one)}, a start of {start:g} s"
+    )
+    table = pl.DataFrame(rows)
+    summary = table.group_by("policy", "start", maintain_order=True).agg(
+        utility=pl.col("utility").mean(),
+        error=pl.col("utility").std() / pl.len().sqrt(),
+        completed=pl.col("completed").mean(),
+        promised=pl.col("promised").sum(),
+        kept=pl.col("kept").sum(),
+    )
+    return {"summary": summary, "runs": table}
+
+
+def earned(who: Decides, start: float, seed: int) -> dict[str, Any]:
+    """Return what a policy earns of one draw of the jobs, and which of its promises it keeps.
+
+    Parameters
+    ----------
+    who : Decides
+        The policy.
+    start : float
+        Seconds that a job loses when it begins or is moved.
+    seed : int
+        Of the draw.
+    """
+    files = scaled(SECONDS, seed=seed, restart=start or None)
+    submitted = {
+        str(job["name"]): Lived(
+            record={"name": job["name"]},
+            submitted=(BEFORE + files.arrival(str(job["name"]))) * files.seconds - AHEAD,
+            curve=(),
+            base=BEFORE,
+        )
+        for job in files.jobs
+    }
+    run = simulated(files, who, submitted)
+    completion = dict(run.jobs.select("job", "completion").iter_rows())
+    promised: dict[str, int] = {}
+    for decision in run.decisions(False):
+        by = decision.get("promise", decision.get("completion"))
+        if decision["outcome"] == "admitted" and by is not None:
+            promised.setdefault(decision["job"], by)
+    kept = [job for job, by in promised.items() if completion[job] in range(by + 1)]
+    done = run.jobs.filter(pl.col("completion") < BEFORE + files.slots)
+    return {
+        "policy": label(who),
+        "start": start,
+        "seed": seed,
+        "utility": float(done["utility"].sum()),
+        "completed": len(done),
+        "promised": len(promised),
+        "kept": len(kept),
+    }
+
+
+def draw_starts(tables: Tables, figure: Figure) -> None:
+    """Draw utility, and promises kept, by what a start costs."""
+    left, right = figure.subplots(1, 2)
+    summary = tables["summary"]
+    for policy in summary["policy"].unique(maintain_order=True):
+        rows = summary.filter(pl.col("policy") == policy).sort("start")
+        name = str(policy).partition(",")[0]
+        style: dict[str, Any] = {
+            "color": POLICY_COLOURS.get(name, PALETTE[1]),
+            "linestyle": "-" if name == policy else "--",
+            "marker": "o",
+            "label": policy,
+        }
+        left.errorbar(rows["start"], rows["utility"], rows["error"], capsize=2, **style)
+        rows = rows.filter(pl.col("promised") > 0)
+        if len(rows):
+            right.plot(rows["start"], 100 * rows["kept"] / rows["promised"], **style)
+    left.set(
+        title=f"Fig. 7 by what a start costs (of {SECONDS} s)",
+        xlabel="a start takes (s)",
+        ylabel="total utility, mean and its error",
+    )
+    left.set_ylim(bottom=0)
+    left.legend(fontsize=8, handlelength=3.5)
+    right.set(
+        title="First promises that are kept", xlabel="a start takes (s)", ylabel="% of those made"
+    )
+    right.set_ylim(-3, 103)
+    right.legend(fontsize=8, handlelength=3.5)
