@@ -187,5 +187,6 @@ def test_importing_it_costs_a_job_nothing() -> None:
     assert {name for name in loaded if name.startswith("shadowprice")} == {
         "shadowprice",
         "shadowprice.jobs",
+        "shadowprice.jobs.changes",
     }
-    assert not loaded & {"numpy", "pydantic", "numba", "asyncio", "urllib.request"}
+    assert not loaded & {"numpy", "pydantic", "numba", "asyncio", "urllib.request", "statistics"}

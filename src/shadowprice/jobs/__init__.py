@@ -16,6 +16,9 @@ works too: reports go nowhere, checkpoints into the working directory.
         if stop:
             jobs.save(step, data)
             jobs.leave()
+
+A script that does so measures what moving it costs: how long it took to save, to come back, and to
+be as fast again goes along with its reports (`changes`), and the scheduler plans with it.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
+
+from shadowprice.jobs.changes import Change, note_leaving
 
 STOPPED: Final = 143
 """Exit status of a job that saved and ended because it was told to."""
@@ -136,6 +141,9 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     if not job.generation:
         return False
     numbers = {name: float(value) for name, value in metrics.items()}
+    if _change is not None:
+        _change.reached(minibatches)
+        numbers = {**_change.metrics(), **numbers}
     body = {"generation": job.generation, "minibatches": float(minibatches), "metrics": numbers}
     content = json.dumps(body).encode()
     file = os.environ.get("SHADOWPRICE_PROGRESS_FILE")
@@ -188,8 +196,10 @@ class StopSignal:
         atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        global _told  # noqa: PLW0603  # of the process, as signals are
         if self.since is None:
             self.since = time.monotonic()
+            _told = self.since if _told is None else _told
         self._asked.set()
 
     def __bool__(self) -> bool:
@@ -203,6 +213,54 @@ class StopSignal:
 def leave() -> NoReturn:
     """End as a job does that saved because it was told to stop."""
     sys.exit(STOPPED)
+
+
+# ------------------------------------------------------------------ changes
+
+_told: float | None = None
+"""When a `StopSignal` was told, by `time.monotonic`."""
+
+_change: Change | None = None
+"""What is known of the change that this generation began with."""
+
+
+def note_saved(step: int) -> None:
+    """Note that the job, told to stop, is on disk; `save` does so, for checkpoints of its own.
+
+    Parameters
+    ----------
+    step : int
+        The step after which it was saved.
+    """
+    job = current()
+    if job.generation and _told is not None:
+        note_leaving(job.checkpoint_dir, job.generation, step, time.monotonic() - _told)
+
+
+def note_restored(step: int) -> None:
+    """Note that training can go on; `load` does so, and the last to say it counts.
+
+    Parameters
+    ----------
+    step : int
+        The step from which it goes on; 0 where there was no checkpoint.
+    """
+    global _change  # noqa: PLW0603  # of the process, which is of one generation
+    job = current()
+    if job.generation:
+        _change = Change.measured(job.checkpoint_dir, job.generation, step)
+
+
+def note_step(step: float) -> None:
+    """Note that a step was done; `report` does so, which some call for few of them only.
+
+    Parameters
+    ----------
+    step : float
+        Steps since the job's very beginning.
+    """
+    if _change is not None:
+        _change.reached(step)
 
 
 # ------------------------------------------------------------------ checkpoints
@@ -241,6 +299,7 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
     OSError
         If it cannot be written; the checkpoints before are untouched.
     """
+    of_the_job = directory is None
     directory = directory or current().checkpoint_dir
     directory.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(data).digest()
@@ -254,6 +313,8 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
             path.unlink(missing_ok=True)
     for _, old in list(_listed(directory))[KEPT:]:
         old.unlink(missing_ok=True)
+    if of_the_job:
+        note_saved(step)
 
 
 def load(directory: Path | None = None) -> Checkpoint | None:
@@ -264,7 +325,10 @@ def load(directory: Path | None = None) -> Checkpoint | None:
     directory : Path, optional
         Where; by default the job's own.
     """
-    return next(saved(directory), None)
+    found = next(saved(directory), None)
+    if directory is None:
+        note_restored(0 if found is None else found.step)
+    return found
 
 
 def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
