@@ -51,6 +51,8 @@ _HEADER: Final = struct.Struct("<8sQQ32s")
 _MAGIC: Final = b"SPCHECK1"
 _NAME: Final = re.compile(r"checkpoint-(\d{15})")
 _TIMEOUT: Final = 5.0
+_MOST: Final = 1e12
+"""Mini-batches; more cannot be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,9 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     job = current()
     if not job.generation:
         return False
+    if not 0 <= float(minibatches) <= _MOST:
+        _say_once(f"{minibatches:g} is no number of mini-batches: none that is not is reported")
+        return False
     numbers = {name: float(value) for name, value in metrics.items()}
     if _change is not None:
         _change.reached(minibatches)
@@ -154,6 +159,16 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
         return _post(content)
     except OSError:
         return False
+
+
+def _say_once(text: str) -> None:
+    """Tell people something in the process's log, the first time only."""
+    if not _said:
+        _said.append(text)
+        print(f"shadowprice: {text}", file=sys.stderr, flush=True)
+
+
+_said: Final[list[str]] = []
 
 
 def _post(content: bytes) -> bool:
