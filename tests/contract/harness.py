@@ -24,6 +24,7 @@ from shadowprice.executors.contract import (
     Executor,
     ExecutorOptions,
     GenerationSpec,
+    Misreported,
     Progressed,
     Refused,
     Report,
@@ -154,7 +155,7 @@ class Told:
             one
             for one in self.reports
             if isinstance(one, kind)
-            and isinstance(one, Started | Refused | Ended | Progressed)
+            and isinstance(one, Started | Refused | Ended | Progressed | Misreported)
             and one.job == job
             and generation in {None, one.generation}
         ]

@@ -13,6 +13,7 @@ from shadowprice.executors.contract import (
     Ended,
     Executor,
     Fresh,
+    Misreported,
     Progressed,
     Refused,
     ServerSeen,
@@ -126,8 +127,41 @@ def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
         assert [one.progress for one in reports] == [10_000_000, 20_000_000, 30_000_000]
         assert reports[0].metrics == {"loss": 0.5}
         # What it said last came before its end, however soon that followed.
-        kinds = [type(one) for one in told.reports if not isinstance(one, ServerSeen)]
+        kinds = [type(one) for one in told.reports if not isinstance(one, ServerSeen | Misreported)]
         assert kinds == [Started, Progressed, Progressed, Progressed, Ended]
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"generation": 1, "minibatches": -$i}', "progress.minibatches: it is no count"),
+        ('{"generation": 1, "minibatches": NaN, "metrics": {"at": $i}}', "it is no count"),
+        ('{"generation": 1, "minibatches": "$i"}', "it is no count"),
+        ('{"generation": 1, "minibatch": $i}', "did you mean 'minibatches'?"),
+        ("[$i, 2", "holds no JSON"),
+    ],
+)
+def test_what_is_no_report_is_told_once(harness: Harness, content: str, reason: str) -> None:
+    content = content.replace('"', '\\"')
+    command = (
+        "i=1; while true; do i=$((i + 1)); "
+        f'echo "{content}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
+        'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; sleep 0.3; done'
+    )
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        if not executor.capabilities.progress_files:
+            pytest.skip("this executor reads no files")
+        await executor.start(spec("job", 1, command))
+        found = await told.one(Misreported, "job")
+        assert reason in found.reason
+        await asyncio.sleep(2.0)
+        await executor.stop(5, "job", 1)
+        await told.one(Ended, "job")
+        assert len(told.of(Misreported, "job")) == 1
+        assert told.of(Progressed, "job") == []
 
     harness.run(scenario)
 

@@ -57,6 +57,15 @@ HALF = START + (
     " sys.exit('cut off')\n"
     "sys.exit(0 if found.step == 3 else 'something else was restored')"
 )
+CONFUSED = START + (
+    "path, step = os.environ['SHADOWPRICE_PROGRESS_FILE'], 0\n"
+    "while True:\n"
+    " step += 1\n"
+    " jobs.report(float('nan'), loss=1.0)\n"  # which it keeps to itself, and says so
+    " open(path + '.new', 'w').write('{\"generation\": 1, \"minibatches\": -%d}' % step)\n"
+    " os.replace(path + '.new', path)\n"
+    " time.sleep(0.3)"
+)
 FORKS = (
     "import os, sys, time\n"
     "if os.fork() == 0:\n os.setsid()\n"
@@ -144,6 +153,9 @@ def live(
             job("backwards", BACKWARDS),
             job("deaf", DEAF, run={"grace": "1s"}),
             job("silent", SILENT, utility=soon, run={"grace": "1s"}),
+            job("confused", CONFUSED, utility=soon, run={"grace": "1s"}),
+            job("unasked", "import sys; print('I was told?', flush=True); sys.exit(143)"),
+            job("elsewhere", GOOD, run={"workdir": "/no/such/place"}),
             job("half", HALF, run={"retries": 1}),
             job("forks", FORKS),
             job("full", FULL),
@@ -182,6 +194,8 @@ def over(live: Running, name: str) -> dict[str, Any]:
         ("backwards", "worker-0 exited 1", "the loss went up"),
         ("forks", "worker-0 exited 5", "forked away"),
         ("full", "worker-0 exited 1", "File too large"),
+        ("unasked", "exited 143, or was ended by SIGTERM, though nothing here told", "I was told?"),
+        ("elsewhere", "worker-0 exited 127: cannot begin in /no/such/place", "see run.workdir"),
     ],
 )
 def test_it_fails_and_its_story_says_why_with_the_last_lines(
@@ -228,6 +242,15 @@ def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
     said = last_of(live, "silent")
     assert "it was told to stop; it never reported progress" in said
     assert "what is a report?" in said
+
+
+def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: Running) -> None:
+    told = over(live, "confused")
+    assert told["job"]["state"] == "failed"
+    (said,) = [line for line in told["lines"] if "no progress, and is not counted" in line]
+    assert "it is no count; write how many mini-batches the job has done" in said
+    assert "nan is no number of mini-batches" in last_of(live, "confused")
+    assert live.client.get("/v1/jobs/confused/progress").json()["points"] == []
 
 
 def last_of(live: Running, name: str) -> str:

@@ -14,8 +14,15 @@ import numpy as np
 import pytest
 
 from shadowprice import jobs
-from shadowprice.executors.contract import Ended, Ending, Executor, GenerationSpec, Share
-from tests.contract.harness import LocalHarness, Told, spec
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    GenerationSpec,
+    Progressed,
+    Share,
+)
+from tests.contract.harness import LocalHarness, Told, eventually, spec
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ROOT / "examples" / "live" / "train.py"
@@ -62,6 +69,12 @@ def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:
         first = await told.one(Ended, "job", 1)
         assert (first.ending, first.code) == (Ending.STOPPED, 143)
         await executor.start(generation(2, 3))
+        # It measures what moving it cost, and tells.
+        parts = {"change_checkpoint", "change_away", "change_start", "change_first_step"}
+        await eventually(
+            lambda: any(parts <= one.metrics.keys() for one in told.of(Progressed, "job", 2)),
+            lambda: told.reports,
+        )
         await step(100)
         harness.kill_agent("job", 2)
         assert (await told.one(Ended, "job", 2)).ending is Ending.LOST

@@ -46,6 +46,19 @@ def test_a_report_goes_into_the_file(inside: Path, monkeypatch: pytest.MonkeyPat
     assert [path.name for path in inside.iterdir()] == ["progress.json"]
 
 
+def test_what_is_no_count_is_not_reported_and_said_once(
+    inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
+    monkeypatch.setattr(jobs, "_said", [])
+    for count in (float("nan"), -1, float("inf"), 1e13, float("nan")):
+        assert not jobs.report(count, loss=0.5)
+    assert list(inside.iterdir()) == []
+    said = capsys.readouterr().err
+    assert said == "shadowprice: nan is no number of mini-batches: none that is not is reported\n"
+    assert jobs.report(1e12)
+
+
 def test_only_worker_0_reports(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
     for rank, role in (("1", "worker"), ("0", "ps")):
@@ -187,5 +200,6 @@ def test_importing_it_costs_a_job_nothing() -> None:
     assert {name for name in loaded if name.startswith("shadowprice")} == {
         "shadowprice",
         "shadowprice.jobs",
+        "shadowprice.jobs.changes",
     }
-    assert not loaded & {"numpy", "pydantic", "numba", "asyncio", "urllib.request"}
+    assert not loaded & {"numpy", "pydantic", "numba", "asyncio", "urllib.request", "statistics"}

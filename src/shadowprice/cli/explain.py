@@ -12,6 +12,7 @@ from shadowprice.cli.completion import complete_job
 from shadowprice.cli.console import Output, print_json, stdout
 from shadowprice.cli.live import ServerOption
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.wording import escaped, first_line, lines_below
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -87,12 +88,25 @@ def _explain_live(job: str, server: str | None, output: Output) -> None:
     if output is Output.JSON:
         print_json(dict(story.record))
         return
-    print_job(story.job)
+    print_job(story.job, log=False)  # its end has these lines
     console = stdout()
     console.print()
     for event, line in zip(story.events, story.lines, strict=True):
         told = line.partition("  ")[2]  # the service writes UTC; a person reads the clock here
+        why = event.data.get("reason")
+        told, *log = _with_log(told, why if isinstance(why, str) else "")
         console.print(f"{when(event.at):<9} {told}", soft_wrap=True)
+        for one in log:
+            console.print(f"{'':<9} | {one}", soft_wrap=True)
+
+
+def _with_log(told: str, why: str) -> list[str]:
+    """Return a line of a story and, each below it, the lines of a log that it ends in."""
+    below = lines_below(why)
+    joined = f"{first_line(why)} | {' | '.join(line.strip() for line in below)}"
+    if not below or not told.endswith(escaped(joined)):
+        return [told]
+    return [told.removesuffix(escaped(joined)) + escaped(first_line(why)), *below]
 
 
 def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None, str]:

@@ -22,7 +22,7 @@ from shadowprice.cli.live import (
 )
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import one_line
+from shadowprice.core.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +56,7 @@ def _where(job: Job) -> str:
     """Return where a job runs, or why it does not."""
     if job.servers and job.open:
         return short(job.servers)
-    return f"({one_line(job.why)})" if job.why else ""
+    return f"({first_line(job.why)})" if job.why else ""
 
 
 def queue(

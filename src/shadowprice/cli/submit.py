@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ from shadowprice.cli.live import (
 )
 from shadowprice.cli.options import OutputOption, QuietOption
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import one_line
+from shadowprice.core.wording import first_line, lines_below
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceError
@@ -125,7 +126,7 @@ def submit(
                 job.state,
                 when(job.completion if not job.open else job.promise),
                 number(job.payoff),
-                one_line(job.why),
+                first_line(job.why),
             )
             for job in taken
         ]
@@ -263,7 +264,7 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
         rest = f"{number(back)} came back" if back is not None else f"{number(used)} used so far"
         yield "points", f"{number(job.points.get('price'))} paid, {rest}"
     yield "failures", job.failures or ""
-    yield "reason", one_line(job.why)
+    yield "reason", first_line(job.why)
 
 
 def _speed(job: Job) -> str:
@@ -276,6 +277,15 @@ def _speed(job: Job) -> str:
     return f"estimated from the family {told.get('family')}; {known or 'not measured yet'}"
 
 
-def print_job(job: Job) -> None:
-    """Print what is told of one job."""
-    facts([("job", job.name), *described(job)])
+def print_job(job: Job, *, log: bool = True) -> None:
+    """Print what is told of one job, and the last lines of its log that came with its reason.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    log : bool
+        Whether with those lines.
+    """
+    told = zip(chain(["log ends"], repeat("")), lines_below(job.why), strict=False)
+    facts([("job", job.name), *described(job), *(told if log else ())])

@@ -39,6 +39,16 @@ def one_line(text: str) -> str:
     return " | ".join(line for part in text.splitlines() if (line := part.strip()))
 
 
+def first_line(text: str) -> str:
+    """Return the first line of a text: a cause, without the last lines of a log below it."""
+    return text.lstrip().partition("\n")[0].rstrip()
+
+
+def lines_below(text: str) -> list[str]:
+    """Return what follows the first line of a text, without lines that are empty."""
+    return [line.rstrip() for line in text.lstrip().splitlines()[1:] if line.strip()]
+
+
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name most like a wrong one, None where none is or the search is too long.
 

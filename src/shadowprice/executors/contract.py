@@ -307,6 +307,28 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
+class Misreported:
+    """What a generation puts where its progress belongs is no report; told once of each.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    generation : int
+        The generation that reports.
+    at : float
+        When that was seen, seconds since 1970.
+    reason : str
+        What is wrong with it, and what mends it.
+    """
+
+    job: str
+    generation: int
+    at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSeen:
     """A server is there, new or changed; only from executors that discover servers."""
 
@@ -323,7 +345,7 @@ class ServerGone:
     reason: str = ""
 
 
-Report = Started | Refused | Ended | Progressed | ServerSeen | ServerGone
+Report = Started | Refused | Ended | Progressed | Misreported | ServerSeen | ServerGone
 
 # ------------------------------------------------------------------ what can be asked
 

@@ -20,7 +20,15 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import MICRO
 from shadowprice.engine.state import JobRecord
-from shadowprice.executors.contract import Ended, Ending, Progressed, Refused, Started
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Misreported,
+    Progressed,
+    Refused,
+    Started,
+)
+from shadowprice.executors.generations.verdict import COMPLETE
 from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND
 from shadowprice.service.store import tables
@@ -35,13 +43,13 @@ class TakeReports:
 
     Parameters
     ----------
-    reports : sequence of Started, Refused or Ended
+    reports : sequence of Started, Refused, Ended or Misreported
         In its order.
     retries : mapping of str to int
         Failures that each job is allowed.
     """
 
-    reports: Sequence[Started | Refused | Ended]
+    reports: Sequence[Started | Refused | Ended | Misreported]
 
     def perform(self, batch: Batch) -> None:
         """Take them in; what was taken in before changes nothing."""
@@ -49,6 +57,8 @@ class TakeReports:
             try:
                 if isinstance(report, Started):
                     self._started(batch, report)
+                elif isinstance(report, Misreported):
+                    self._misreported(batch, report)
                 elif self._first(batch, report):
                     self._over(batch, report)
             except EventError as error:
@@ -102,6 +112,14 @@ class TakeReports:
         batch.change(name, **changes)
         batch.tell("running", name, generation=report.generation)
 
+    @staticmethod
+    def _misreported(batch: Batch, report: Misreported) -> None:
+        """Tell once of a generation that what it reports cannot be taken."""
+        name, generation = report.job, report.generation
+        record = batch.engine.open_jobs.get(name)
+        if record is not None and record.generation == generation:
+            batch.tell("misreported", name, generation=generation, reason=report.reason)
+
     def _over(self, batch: Batch, report: Refused | Ended) -> None:
         engine, name, generation = batch.engine, report.job, report.generation
         record = engine.open_jobs.get(name)
@@ -121,6 +139,8 @@ class TakeReports:
                 batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
             return
         if report.ending is Ending.DONE:
+            if report.reason not in {"", COMPLETE}:  # which workers died on the way
+                batch.tell("ended", name, generation=generation, code=0, reason=report.reason)
             if name in engine.running:
                 batch.take(JobEnded(slot, name, record.generation))
             else:

@@ -1,7 +1,7 @@
 """What a change of its placement costs a job, as the job itself measured it.
 
-A job that trains with `shadowprice.training` reports how long it took to save, to come back and to
-do its first step. That takes the place of what its file, or the cluster's, says of a restart; and
+A job that uses `shadowprice.jobs` reports how long it took to save, to come back and to do its
+first step. That takes the place of what its file, or the cluster's, says of a restart; and
 where neither says anything, new jobs are expected to lose what the last ones lost.
 """
 

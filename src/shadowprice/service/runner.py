@@ -24,6 +24,7 @@ from shadowprice.executors.contract import (
     ExecutorError,
     Fresh,
     GenerationSpec,
+    Misreported,
     Progressed,
     Receipt,
     Refused,
@@ -169,10 +170,10 @@ class Runner:
         """Take in what was reported so far."""
         reports, self._inbox = self._inbox, []
         now = self._driver.clock.now()
-        lasting: list[Started | Refused | Ended] = []
+        lasting: list[Started | Refused | Ended | Misreported] = []
         for report in reports:
             self._outbox.heard(report, now)
-            if isinstance(report, Started | Refused | Ended):
+            if isinstance(report, Started | Refused | Ended | Misreported):
                 lasting.append(report)
             elif isinstance(report, Progressed):
                 self._driver.report(report)

@@ -30,7 +30,8 @@ def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:
             )
             return f"admitted{f', promised by the end of {slot}' if slot else ''}{worth}"
         case "standby":
-            return f"waits: {data.get('message', '')}"
+            message = str(data.get("message", ""))
+            return message if message.startswith("waits") else f"waits: {message}"
         case "refused" | "given-up":
             return f"{kind}: {why}"
         case "moved":
@@ -65,6 +66,8 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
             return f"{generation} failed, and is tried again{because}"
         case "failed":
             return f"failed with {generation}{because}"
+        case "misreported":
+            return f"{generation} reports what is no progress, and is not counted{because}"
         case "lost":
             return f"{generation} was lost, through no fault of the job{because}"
         case "start-failed":

@@ -126,7 +126,7 @@ def _digest() -> str:
     """Return what runs follow from: torch, the example, the runtime and how it is driven here."""
     package = ROOT / "src" / "shadowprice"
     files = [EXAMPLE, Path(__file__), Path(__file__).with_name("generations.py")]
-    files += [package / "jobs.py", *(package / "training").rglob("*.py")]
+    files += [*(package / "jobs").rglob("*.py"), *(package / "training").rglob("*.py")]
     digest = hashlib.sha256(torch.__version__.encode())
     for file in sorted(files):
         digest.update(file.read_bytes())

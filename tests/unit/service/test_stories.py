@@ -37,6 +37,13 @@ from shadowprice.service.stories import told_line
             "generation 1 ended with status 143: stopped | bye \\x1b[31m",
         ),
         ("ended", {"generation": 1, "code": None, "reason": ""}, "generation 1 ended"),
+        (
+            "misreported",
+            {"generation": 2, "reason": "it is no count"},
+            "generation 2 reports what is no progress, and is not counted: it is no count",
+        ),
+        ("standby", {"message": "waits its turn"}, "waits its turn"),
+        ("standby", {"message": "no room"}, "waits: no room"),
         ("revised", {"changes": {"utility": 1, "epochs": 2}}, "revised: utility, epochs"),
         (
             "rescheduled",

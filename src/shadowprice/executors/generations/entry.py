@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from shadowprice.executors.contract import (
     Ended,
     Ending,
     Held,
+    Misreported,
     Phase,
     Progressed,
     Refused,
@@ -36,6 +38,7 @@ from shadowprice.executors.generations.store import key_of
 from shadowprice.executors.progress import read_progress
 
 _MOST_PROGRESS: Final = 65_536
+_MOST_TOLD: Final = 500
 
 
 class Entry:
@@ -70,6 +73,11 @@ class Entry:
         self.looking = asyncio.Lock()
         self._stop_command = 0
         self._seen_progress: tuple[int, int] | None = None
+        self._fault = ""
+        """What is wrong with what it reported last; empty where nothing is."""
+        self._faults = 0
+        """Looks in a row that found no report where there was something."""
+        self._told_fault = False
 
     @property
     def phase(self) -> str:
@@ -121,6 +129,10 @@ class Entry:
         if started is not None and not self.told_start:
             self.told_start = True
             reports.append(started)
+        # One look may have come while it was being written.
+        if self._faults > 1 and not self._told_fault:
+            self._told_fault = True
+            reports.append(Misreported(self.job, self.number, time.time(), self._fault))
         end = self._end()
         if end is not None and not self.told_end:
             self.told_end = True
@@ -183,21 +195,44 @@ class Entry:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self.progress, flags)
+        except FileNotFoundError:
+            return None
         except OSError:
+            self._misread("its file of progress is none that can be read: a link, or locked away")
             return None
         try:
             found = os.fstat(descriptor)
             seen = (found.st_mtime_ns, found.st_ino)
-            if not stat.S_ISREG(found.st_mode) or seen == self._seen_progress:
+            if not stat.S_ISREG(found.st_mode):
+                self._misread("its file of progress is no file")
+                return None
+            if seen == self._seen_progress:
+                self._faults += bool(self._faults)
                 return None
             self._seen_progress = seen
-            body = json.loads(os.read(descriptor, _MOST_PROGRESS))
-            report = read_progress(self.job, body, found.st_mtime)
-        except (OSError, ValueError, RecursionError, InputError):
+            content = os.read(descriptor, _MOST_PROGRESS)
+        except OSError:
             return None
         finally:
             os.close(descriptor)
-        return report if report.generation == self.number else None
+        return self.reported_by(content, found.st_mtime)
+
+    def reported_by(self, content: bytes | str, at: float) -> Progressed | None:
+        """Return what the content of a file of progress says, and note where it is no report."""
+        try:
+            report = read_progress(self.job, json.loads(content), at)
+        except InputError as error:
+            self._misread(str(error))
+        except (ValueError, RecursionError):
+            self._misread('its file of progress holds no JSON; write {"generation": 1, ...}')
+        else:
+            self._faults = 0
+            return report if report.generation == self.number else None
+        return None
+
+    def _misread(self, why: str) -> None:
+        self._fault = escaped(why)[:_MOST_TOLD]
+        self._faults += 1
 
 
 class DrivenEntry(Entry):

@@ -10,6 +10,9 @@ from typing import Final
 TERMINATED: Final = 128 + signal.SIGTERM
 """Exit status of a process that ended because it was told to."""
 
+COMPLETE: Final = "every worker exited 0"
+"""Why a generation is done, where there is no more to say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -132,7 +135,7 @@ def verdict(
 def _completion(exits: Sequence[tuple[str, int]]) -> str:
     died = [f"{name} {_how(code, told=False)}" for name, code in exits if code and _is_worker(name)]
     if not died:
-        return "every worker exited 0"
+        return COMPLETE
     return f"the workers that lived exited 0; on the way {', '.join(died)}"
 
 
@@ -142,6 +145,8 @@ def _note(notes: Mapping[str, str], name: str) -> str:
 
 def _how(code: int, *, told: bool) -> str:
     after = " after it was told to stop (143 was expected)" if told else ""
+    if code == TERMINATED:
+        return f"exited {code}, or was ended by SIGTERM, though nothing here told it to stop"
     if code > 128:
         try:
             name = signal.Signals(code - 128).name

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import Progressed
 from shadowprice.executors.generations.disk import Lock
 from shadowprice.executors.generations.entry import DrivenEntry
 from shadowprice.executors.generations.generation import OVER, Generation
 from shadowprice.executors.generations.parts import PartEnd
-from shadowprice.executors.progress import read_progress
 
 
 @dataclass
@@ -93,9 +90,6 @@ class RayEntry(DrivenEntry):
         if progress is None or progress == self._told:
             return
         self._told = progress
-        try:
-            report = read_progress(self.job, json.loads(progress[0]), float(progress[1]))
-        except (ValueError, RecursionError, InputError):
-            return
-        if report.generation == self.number:
+        report = self.reported_by(progress[0], float(progress[1]))
+        if report is not None:
             self.latest = report

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -156,3 +157,16 @@ def marked(execution: str) -> set[int]:
             if wanted in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
                 found.add(process)
     return found
+
+
+def why_not_begun(error: Exception, plan: dict[str, Any]) -> str:
+    """Return why `spawn` failed, and what may mend it."""
+    why = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, OSError) and error.filename == plan["directory"]:
+        return f"cannot begin in {plan['directory']}: {why}; see run.workdir"
+    mend = ""
+    if isinstance(error, PermissionError):
+        mend = "; is it a program that may be executed (chmod +x)?"
+    elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        mend = "; does it begin with #! and what runs it?"
+    return f"cannot run {plan['command'][0]}: {why}{mend}"

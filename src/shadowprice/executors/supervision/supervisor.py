@@ -142,11 +142,7 @@ class Supervisor:
             child.process, child.pipe = children.spawn(plan, group)
         except (OSError, subprocess.SubprocessError) as error:
             missing = isinstance(error, FileNotFoundError)
-            what = plan["command"][0]
-            if isinstance(error, OSError) and error.filename == plan["directory"]:
-                what = f"its directory {plan['directory']}"
-            why = getattr(error, "strerror", None) or str(error)
-            self._notes[child.name] = f"cannot run {what}: {why}"
+            self._notes[child.name] = children.why_not_begun(error, plan)
             self._exited(child, 127 if missing else 126)
         else:
             self._selector.register(child.pipe, selectors.EVENT_READ, child)

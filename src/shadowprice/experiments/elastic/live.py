@@ -23,6 +23,9 @@ import yaml
 from shadowprice.core.errors import ShadowpriceError
 
 OVER: Final = frozenset({"finished", "refused", "failed", "cancelled"})
+PARTS: Final = ("change_checkpoint", "change_start", "change_first_step")
+AWAY: Final = "change_away"
+"""Metrics of what a change took; being away counts where a job was moved without a pause."""
 _RUN: Final = "from shadowprice.cli.main import run; run()"
 _SUBMITTING: Final = 2.0
 """Seconds in which everything of a moment is submitted."""
@@ -53,6 +56,10 @@ class Lived:
     """What it began with."""
     base: int = 0
     """The slot from whose beginning on seconds of submission were counted, if from a slot's."""
+    changes: Sequence[float] = ()
+    """Seconds that it measured of each change of its placement, as far as it did."""
+    restart: float | None = None
+    """What the service came to count for one, in seconds; None where it stayed as stated."""
 
     def start(self, speeds: Mapping[int, float]) -> float | None:
         """Return the seconds that its first start took, None where it never got anywhere.
@@ -245,6 +252,7 @@ def live(
             curve = [(_moment(one["at"]) - origin, float(one["minibatches"])) for one in points]
             ran = api.ask("GET", f"{path}/generations")["generations"]
             first = min(ran, key=lambda one: int(one["generation"]), default=None)
+            events = api.ask("GET", f"{path}/explain")["events"]
             found[str(job["name"])] = Lived(
                 record,
                 _moment(record["submitted"]) - origin,
@@ -252,8 +260,32 @@ def live(
                 None if first is None else first["slot"] * slot,
                 0 if first is None else first["workers"],
                 round((began - origin) / slot) if ahead is not None else 0,
+                _changes(points, events),
+                next(
+                    (
+                        float(one["data"]["restart"])
+                        for one in reversed(events)
+                        if one["kind"] == "remeasured" and "restart" in one["data"]
+                    ),
+                    None,
+                ),
             )
         return found
+
+
+def _changes(
+    points: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
+) -> list[float]:
+    """Return the seconds of every change that a job measured, as the service counts them."""
+    moved = {one["data"]["generation"] for one in events if one["kind"] == "resized"}
+    found: dict[int, float] = {}
+    for point in points:
+        generation, metrics = point["generation"], point["metrics"]
+        parts = [metrics.get(part) for part in PARTS]
+        if None not in parts and generation not in found:
+            away = metrics.get(AWAY, 0.0) if generation in moved else 0.0
+            found[generation] = sum(parts) + away
+    return [found[generation] for generation in sorted(found)]
 
 
 def _moment(text: str) -> float:

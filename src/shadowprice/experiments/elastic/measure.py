@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -262,6 +262,9 @@ def _compare(
                 "generations": record["generation"], "failures": record["failures"],
                 "reason": (record["reason"] or {}).get("message", ""),
                 "start": one.start(job["throughput"]),
+                "changes": len(one.changes),
+                "change": fmean(one.changes) if one.changes else None,
+                "restart": one.restart,
             }
         )  # fmt: skip
     named = {str(lived[str(job["name"])].record["name"]): job for _, job in jobs}

@@ -31,10 +31,12 @@ def too_late(name: str, slot: int, *, shares: bool) -> Refusal:
 
 def dear(found: Offer) -> Refusal:
     """Return the reason of a job that is worth less than what it would displace."""
+    lacks = found.cost - found.utility
+    more = f": it lacks {lacks:.4g}" if lacks > 1e-4 * found.cost else ""
     return Refusal(
         Reason.PRICE,
         f"worth {found.utility:.4g} by slot {found.done}, but jobs worth {found.cost:.4g} are "
-        f"likely to want what it would take: it lacks {found.cost - found.utility:.4g}",
+        f"likely to want what it would take{more}",
         value=found.utility,
         cost=found.cost,
         completion=found.done,

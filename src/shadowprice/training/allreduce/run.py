@@ -30,7 +30,6 @@ from shadowprice.training import checkpoints
 from shadowprice.training.allreduce.buffers import Buffers
 from shadowprice.training.allreduce.loading import batches
 from shadowprice.training.allreduce.step import Step
-from shadowprice.training.changes import Change, note_leaving
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import (
     PATIENCE,
@@ -93,7 +92,6 @@ class Run:
         self._kept: dict[str, Any] | None = None
         self._notes: dict[str, float] = {}
         self._stop: jobs.StopSignal | None = None
-        self._change: Change | None = None
         self._saved_at, self._saved_step = time.monotonic(), -1
 
     @property
@@ -160,8 +158,7 @@ class Run:
         self._stop = jobs.StopSignal()
         self._together(lambda: dist.barrier(group=self._group))
         if self.leads:
-            directory = self.generation.job.checkpoint_dir
-            self._change = Change.measured(directory, self.done)
+            jobs.note_restored(self.done)
             say(f"step {self.done} of {self.total}, {self.generation.world} workers")
         self._saved_at, self._saved_step = time.monotonic(), self.done
         return found is not None
@@ -214,7 +211,6 @@ class Run:
         loaded = batches(data, self.order, left, rank, world, collate=collate, **options)
         buffers = Buffers([_bare(model) for model in self._models])
         for number in left:
-            began = time.monotonic()
             share = self.order.share(number, rank, world)
             step = Step(
                 number, self.order, share, loaded, self._models, buffers,
@@ -225,10 +221,10 @@ class Run:
             self._together(buffers.end)
             seed_all(self.order.key(number, 0, 2))  # what is drawn between steps
             self.done = number + 1
-            self._after(step, time.monotonic() - began)
+            self._after(step)
         self._finish()
 
-    def _after(self, step: Step, seconds: float) -> None:
+    def _after(self, step: Step) -> None:
         """Agree on whether to go on; report and save where it is time to."""
         # Asking a GPU for a number waits for it: only where the number will be told.
         asked = self._loss_wanted or self.device.type == "cpu" or self.done == self.total
@@ -240,9 +236,8 @@ class Run:
         stopping, self._loss_wanted = bool(told[0]), bool(told[2])
         if asked:
             self.loss = float(told[1])
-        if self._change is not None and self._change.stepped(seconds):
-            self.note(**self._change.metrics())
         if self.leads:
+            jobs.note_step(self.done)
             if stopping or (asked and (self._reporter.due or self.done == self.total)):
                 self._reporter.report(self.done, {**self._losses(), **self._notes})
             if not stopping and time.monotonic() - self._saved_at >= self._save_every:
@@ -291,15 +286,12 @@ class Run:
 
     def _leave(self) -> NoReturn:
         if self.leads:
-            assert self._stop is not None
-            told = self._stop.since or time.monotonic()
             try:
                 self.save()
             except OSError as error:
                 message = f"told to stop, but step {self.done} could not be saved: {error}"
                 raise TrainingError(message) from error
-            directory = self.generation.job.checkpoint_dir
-            note_leaving(directory, self.done, time.monotonic() - told)
+            jobs.note_saved(self.done)  # it may have been on disk already
             say(f"told to stop: saved after step {self.done} of {self.total}")
             self._reporter.flush()
         leave_group()

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from shadowprice import jobs
-from shadowprice.training.changes import Change, note_leaving
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import hold, say
 from shadowprice.training.reporting import Reporter
@@ -35,10 +34,9 @@ class Following:
         self._save_every = save_every
         self._reporter = Reporter(report_every)
         self._stop: jobs.StopSignal | None = None
-        self._change: Change | None = None
         self._group: Any = None
         self._flags = torch.zeros(2)
-        self._saved = self._stepped = time.monotonic()
+        self._saved = time.monotonic()
         self.done = 0
         self.told = False
 
@@ -65,9 +63,9 @@ class Following:
         if dist.is_initialized():
             dist.barrier(group=self._group)
         if self.leads:
-            self._change = Change.measured(self.directory, done)
+            jobs.note_restored(done)
             say(f"step {done}, {dist.get_world_size() if dist.is_initialized() else 1} workers")
-        self._saved = self._stepped = time.monotonic()
+        self._saved = time.monotonic()
 
     def step(self, done: int, metrics: Mapping[str, float]) -> bool:
         """Take in that a step was done, and report it; whether it is time to save.
@@ -75,14 +73,14 @@ class Following:
         All workers agree on that, and on whether they were told to stop (`told`).
         """
         now = time.monotonic()
-        seconds, self._stepped, self.done = now - self._stepped, now, done
+        self.done = done
         due = self.leads and now - self._saved >= self._save_every
         self._flags[0], self._flags[1] = float(bool(self._stop)), float(due)
         if dist.is_initialized():
             dist.all_reduce(self._flags, group=self._group)
         self.told = bool(self._flags[0])
-        if self._change is not None:
-            self._change.stepped(seconds)
+        if self.leads:
+            jobs.note_step(done)
         if self.leads and (self.told or self._reporter.due):
             self._report(metrics)
         return self.told or bool(self._flags[1])
@@ -94,8 +92,7 @@ class Following:
     def leave(self) -> NoReturn:
         """End as a job that saved because it was told to."""
         if self.leads:
-            told = self._stop.since if self._stop else None
-            note_leaving(self.directory, self.done, time.monotonic() - told if told else 0.0)
+            jobs.note_saved(self.done)
             say(f"told to stop: saved after step {self.done}")
             self._reporter.flush()
         jobs.leave()
@@ -107,9 +104,8 @@ class Following:
             self._reporter.flush()
 
     def _report(self, metrics: Mapping[str, float]) -> None:
-        known = self._change.metrics() if self._change is not None else {}
         kept = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        self._reporter.report(self.done, {**kept, **known})
+        self._reporter.report(self.done, kept)
 
 
 def be_a_node() -> tuple[int, int]:

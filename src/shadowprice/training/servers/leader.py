@@ -10,7 +10,6 @@ import torch
 
 from shadowprice import jobs
 from shadowprice.training import checkpoints
-from shadowprice.training.changes import Change, note_leaving
 from shadowprice.training.generation import say
 from shadowprice.training.servers.dealing import Key, Ledger, Rounds
 from shadowprice.training.servers.measuring import Measured
@@ -77,9 +76,8 @@ class Leader(Server):
         self._clocks: dict[int, int] = {}
         self._buffers: dict[Key, Any] = {}
         self._losses: dict[Key, float] = {}
-        self._change: Change | None = None
-        self._counted = 0.0
-        """When the last mini-batch was counted, or could have been begun."""
+        self._began = False
+        """Whether work was dealt in this generation."""
 
     # ------------------------------------------------------------------ for workers
 
@@ -120,10 +118,9 @@ class Leader(Server):
                     return Message(Kind.DONE, version=self.version)
                 work = self._dealer.deal(worker, max(1, len(self._live)))
                 if work is not None:
-                    if self._change is None:
-                        folder = jobs.current().checkpoint_dir
-                        self._change = Change.measured(folder, self.version)
-                        self._counted = time.monotonic()
+                    if not self._began:
+                        self._began = True
+                        jobs.note_restored(self.version)
                     self._heard[worker] = time.monotonic()
                     others = self._dealer.holders() - {worker}
                     slowest = min((self._clocks.get(one, 0) for one in others), default=0)
@@ -170,10 +167,7 @@ class Leader(Server):
         self.measured.update_time.add(time.monotonic() - began)
         loss = sum(self._losses.pop(key) for key in keys)
         self.measured.loss.add(loss)
-        if self._change is not None:
-            now = time.monotonic()
-            self._change.stepped(now - self._counted)
-            self._counted = now
+        jobs.note_step(self.version)
         self._settings.observe(number, loss)
 
     def _hold(self, worker: int) -> None:
@@ -250,10 +244,7 @@ class Leader(Server):
             self.ended = how
             self.changed.notify_all()
         if how == "stop":
-            began = time.monotonic()
             self.save()
-            folder = jobs.current().checkpoint_dir
-            note_leaving(folder, self.version, time.monotonic() - began)
             self.report()
         for follower in self.followers:
             follower.send(Message(Kind.END, index=int(how == "done")))
@@ -270,8 +261,7 @@ class Leader(Server):
 
     def report(self) -> None:
         """Report progress and what was measured; this server outlives any worker."""
-        change = {} if self._change is None else self._change.metrics()
-        jobs.announce(self.version, {**self.measured.metrics(), **change})
+        jobs.announce(self.version, self.measured.metrics())
 
     def save(self) -> int:
         """Save everything, as it is after one mini-batch on all servers; return its bytes."""

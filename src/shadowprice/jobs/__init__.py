@@ -16,6 +16,9 @@ works too: reports go nowhere, checkpoints into the working directory.
         if stop:
             jobs.save(step, data)
             jobs.leave()
+
+A script that does so measures what moving it costs: how long it took to save, to come back, and to
+be as fast again goes along with its reports (`changes`), and the scheduler plans with it.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
+from shadowprice.jobs.changes import Change, note_leaving
+
 STOPPED: Final = 143
 """Exit status of a job that saved and ended because it was told to."""
 
@@ -46,6 +51,8 @@ _HEADER: Final = struct.Struct("<8sQQ32s")
 _MAGIC: Final = b"SPCHECK1"
 _NAME: Final = re.compile(r"checkpoint-(\d{15})")
 _TIMEOUT: Final = 5.0
+_MOST: Final = 1e12
+"""Mini-batches; more cannot be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,13 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     job = current()
     if not job.generation:
         return False
+    if not 0 <= float(minibatches) <= _MOST:
+        _say_once(f"{minibatches:g} is no number of mini-batches: none that is not is reported")
+        return False
     numbers = {name: float(value) for name, value in metrics.items()}
+    if _change is not None:
+        _change.reached(minibatches)
+        numbers = {**_change.metrics(), **numbers}
     body = {"generation": job.generation, "minibatches": float(minibatches), "metrics": numbers}
     content = json.dumps(body).encode()
     file = os.environ.get("SHADOWPRICE_PROGRESS_FILE")
@@ -146,6 +159,16 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
         return _post(content)
     except OSError:
         return False
+
+
+def _say_once(text: str) -> None:
+    """Tell people something in the process's log, the first time only."""
+    if not _said:
+        _said.append(text)
+        print(f"shadowprice: {text}", file=sys.stderr, flush=True)
+
+
+_said: Final[list[str]] = []
 
 
 def _post(content: bytes) -> bool:
@@ -188,8 +211,10 @@ class StopSignal:
         atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        global _told  # noqa: PLW0603  # of the process, as signals are
         if self.since is None:
             self.since = time.monotonic()
+            _told = self.since if _told is None else _told
         self._asked.set()
 
     def __bool__(self) -> bool:
@@ -203,6 +228,54 @@ class StopSignal:
 def leave() -> NoReturn:
     """End as a job does that saved because it was told to stop."""
     sys.exit(STOPPED)
+
+
+# ------------------------------------------------------------------ changes
+
+_told: float | None = None
+"""When a `StopSignal` was told, by `time.monotonic`."""
+
+_change: Change | None = None
+"""What is known of the change that this generation began with."""
+
+
+def note_saved(step: int) -> None:
+    """Note that the job, told to stop, is on disk; `save` does so, for checkpoints of its own.
+
+    Parameters
+    ----------
+    step : int
+        The step after which it was saved.
+    """
+    job = current()
+    if job.generation and _told is not None:
+        note_leaving(job.checkpoint_dir, job.generation, step, time.monotonic() - _told)
+
+
+def note_restored(step: int) -> None:
+    """Note that training can go on; `load` does so, and the last to say it counts.
+
+    Parameters
+    ----------
+    step : int
+        The step from which it goes on; 0 where there was no checkpoint.
+    """
+    global _change  # noqa: PLW0603  # of the process, which is of one generation
+    job = current()
+    if job.generation:
+        _change = Change.measured(job.checkpoint_dir, job.generation, step)
+
+
+def note_step(step: float) -> None:
+    """Note that a step was done; `report` does so, which some call for few of them only.
+
+    Parameters
+    ----------
+    step : float
+        Steps since the job's very beginning.
+    """
+    if _change is not None:
+        _change.reached(step)
 
 
 # ------------------------------------------------------------------ checkpoints
@@ -241,6 +314,7 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
     OSError
         If it cannot be written; the checkpoints before are untouched.
     """
+    of_the_job = directory is None
     directory = directory or current().checkpoint_dir
     directory.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(data).digest()
@@ -254,6 +328,8 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
             path.unlink(missing_ok=True)
     for _, old in list(_listed(directory))[KEPT:]:
         old.unlink(missing_ok=True)
+    if of_the_job:
+        note_saved(step)
 
 
 def load(directory: Path | None = None) -> Checkpoint | None:
@@ -264,7 +340,10 @@ def load(directory: Path | None = None) -> Checkpoint | None:
     directory : Path, optional
         Where; by default the job's own.
     """
-    return next(saved(directory), None)
+    found = next(saved(directory), None)
+    if directory is None:
+        note_restored(0 if found is None else found.step)
+    return found
 
 
 def saved(directory: Path | None = None) -> Iterator[Checkpoint]:

@@ -1,15 +1,14 @@
 """What a change of a job's placement costs it, measured in the job itself.
 
 A change has four stretches: the running step ends and a *checkpoint* is written; the job is *away*
-until its next processes begin, which is the scheduler's time; they *start*, come together and
-restore; and their *first* step takes longer than those after it.
+until its next processes begin, which is the scheduler's time; they *start* and restore; and their
+*first* steps take longer than those after them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,24 +17,26 @@ from typing import Any, Final
 _FILE: Final = "left.json"
 
 STEADY: Final = 5
-"""Steps after the first that say how long one takes."""
+"""Stretches after the first that say how long a step takes; an odd number."""
 
 
-def note_leaving(directory: Path, step: int, seconds: float) -> None:
+def note_leaving(directory: Path, generation: int, step: int, seconds: float) -> None:
     """Write down how long it took to save, for the next generation to tell.
 
     Parameters
     ----------
     directory : Path
         Where checkpoints are.
+    generation : int
+        The generation that leaves.
     step : int
-        The step after which the job left.
+        The step after which it does.
     seconds : float
         From being told to stop until the checkpoint was on disk.
     """
     new = directory / f".{_FILE}.{os.getpid()}"
+    told = {"generation": generation, "step": step, "checkpoint": seconds, "at": time.time()}
     try:
-        told = {"step": step, "checkpoint": seconds, "at": time.time()}
         new.write_text(json.dumps(told), encoding="ascii")
         new.replace(directory / _FILE)
     except OSError:
@@ -55,7 +56,7 @@ def began() -> float:
 
 @dataclass
 class Change:
-    """The change that this generation began with, as far as it was measured.
+    """The change that a generation began with, as far as it was measured.
 
     Parameters
     ----------
@@ -65,48 +66,60 @@ class Change:
         Seconds from then until this process began.
     start : float
         Seconds from then until training could go on.
+    step : float
+        The step from which it goes on.
     """
 
     checkpoint: float | None
     away: float | None
     start: float
-    _steps: list[float] = field(default_factory=list)
+    step: float
+    _reached: list[tuple[float, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reached = [(self.step, time.monotonic())]
 
     @classmethod
-    def measured(cls, directory: Path, step: int) -> Change:
-        """Return what is known now that the checkpoint of a step was restored."""
+    def measured(cls, directory: Path, generation: int, step: int) -> Change:
+        """Return what is known now that a generation can go on from a step."""
         now, first = time.time(), began()
         start = max(0.0, now - first)
         try:
             left: Any = json.loads((directory / _FILE).read_bytes())
-            if left["step"] == step:
+            # What one before the last left says nothing of this change: the last was told to stop
+            # before it had restored anything, or died.
+            if (left["generation"], left["step"]) == (generation - 1, step):
                 away = max(0.0, first - float(left["at"]))
-                return cls(float(left["checkpoint"]), away, start)
+                return cls(float(left["checkpoint"]), away, start, step)
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        return cls(None, None, start)
+        return cls(None, None, start, step)
 
-    def stepped(self, seconds: float) -> bool:
-        """Note how long a step took; whether the change is fully known now."""
-        if len(self._steps) <= STEADY:
-            self._steps.append(seconds)
-            return len(self._steps) == STEADY + 1
-        return False
+    def reached(self, step: float) -> None:
+        """Note that so many steps are done now; what is no more than before says nothing."""
+        if len(self._reached) <= STEADY + 1 and step > self._reached[-1][0]:
+            self._reached.append((step, time.monotonic()))
 
     @property
     def first(self) -> float | None:
-        """Seconds that the first step took longer than those after it, once those are known."""
-        if len(self._steps) <= STEADY:
+        """Seconds that the first stretch took longer than those after it, once those are known."""
+        if len(self._reached) <= STEADY + 1:
             return None
-        return max(0.0, self._steps[0] - statistics.median(self._steps[1:]))
+        pairs = zip(self._reached[:-1], self._reached[1:], strict=True)
+        (steps, seconds), *rest = [(b[0] - a[0], b[1] - a[1]) for a, b in pairs]
+        typical = sorted(took / by for by, took in rest)[STEADY // 2]
+        return max(0.0, seconds - steps * typical)
 
     def metrics(self) -> dict[str, float]:
         """Return what a report says of it; empty until it is fully known."""
-        if self.first is None or self.checkpoint is None or self.away is None:
+        if self.checkpoint is None or self.away is None:
+            return {}
+        first = self.first
+        if first is None:
             return {}
         return {
             "change_checkpoint": self.checkpoint,
             "change_away": self.away,
             "change_start": self.start,
-            "change_first_step": self.first,
+            "change_first_step": first,
         }

@@ -1,0 +1,52 @@
+"""The last lines of a log, where a job's story is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shadowprice.cli.explain import _with_log
+from shadowprice.cli.queue import rows_of
+from shadowprice.cli.submit import described, print_job
+from shadowprice.client import Job
+from shadowprice.service.stories import told_line
+
+WHY = 'worker-0 exited 1\nTraceback:\n  File "a", line 1\n\nValueError: \x1b[31mno'
+
+
+def _job(why: str) -> Job:
+    record: dict[str, Any] = {
+        "name": "j", "tenant": None, "state": "failed", "progress": 0.0, "required": 10.0,
+        "reason": {"code": "failed", "message": why},
+    }  # fmt: skip
+    return Job.read(record)
+
+
+@pytest.mark.parametrize("kind", ["failed", "retrying", "ended"])
+def test_each_line_of_a_log_is_a_line_of_the_story(kind: str) -> None:
+    told = told_line({"kind": kind, "data": {"generation": 1, "code": 1, "reason": WHY}})
+    first, *log = _with_log(told, WHY)
+    assert first.endswith(": worker-0 exited 1")
+    assert log == ["Traceback:", '  File "a", line 1', "ValueError: \x1b[31mno"]
+
+
+@pytest.mark.parametrize("why", ["", "no room", "another\nreason"])
+def test_a_line_without_a_log_stays(why: str) -> None:
+    assert _with_log("refused: no room", why) == ["refused: no room"]
+
+
+def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[str]) -> None:
+    from datetime import UTC, datetime
+
+    job = _job(WHY)
+    assert rows_of([job], datetime.now(UTC))[0][-1] == "(worker-0 exited 1)"
+    assert dict(described(job))["reason"] == "worker-0 exited 1"
+    print_job(job)
+    said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    at = next(number for number, line in enumerate(said) if line.startswith("log ends"))
+    assert said[at].endswith("Traceback:")
+    assert said[at + 1].strip() == 'File "a", line 1'
+    assert said[at + 2].strip() == r"ValueError: \x1b[31mno"
+    print_job(job, log=False)
+    assert "Traceback" not in capsys.readouterr().out
