@@ -45,7 +45,10 @@ AHEAD: Final = 3.0
 """Seconds before its slot at which a job is submitted."""
 
 PROBED: Final = 3
-"""Jobs that begin one after the other where a start is measured; the first finds all cold."""
+"""Jobs that begin together where a start is measured, twice."""
+
+APART: Final = 2
+"""Slots between the two times."""
 
 PATIENT: Final = 4
 """Times as many slots in which they are tried again, where a busy machine began none of them."""
@@ -142,15 +145,25 @@ def _lived(
 
 
 def _started(size: Size, where: Where, seed: int) -> float:
-    """Return the seconds from a slot's beginning in which a job that begins does nothing."""
+    """Return the seconds from a slot's beginning in which a job that begins does nothing.
+
+    In the runs several begin, and others are moved, at one edge, and share this machine's
+    processors; so they do here. The first of all find everything cold, and count only where no
+    others got anywhere.
+    """
     files = _files(size, seed, None)
-    first = [{**job, "arrival": f"{at} slots"} for at, job in enumerate(files.jobs[:PROBED])]
-    for slots in (PROBED, PATIENT * PROBED):
-        lived = _lived(files, first, Decides("fifo"), where, seed, slots)
-        found = [lived[str(job["name"])].start(files.speeds(job)) for job in first]
-        known = [one for one in found[1:] or found if one is not None]
-        if known:
-            return fmean(known)
+    waves = [wave for wave in (files.jobs[:PROBED], files.jobs[PROBED : 2 * PROBED]) if wave]
+    jobs = [
+        {**job, "arrival": f"{APART * at} slots"} for at, wave in enumerate(waves) for job in wave
+    ]
+    once = APART * len(waves)
+    for slots in (once, PATIENT * once):
+        lived = _lived(files, jobs, Decides("drf"), where, seed, slots)
+        for wave in reversed(waves):
+            found = [lived[str(job["name"])].start(files.speeds(job)) for job in wave]
+            known = [one for one in found if one is not None]
+            if known:
+                return fmean(known)
     told = [one.record.get("reason") for one in lived.values()]
     raise ShadowpriceError(f"the jobs that were to be measured got nowhere: {told}")
 
