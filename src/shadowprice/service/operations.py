@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from shadowprice.core.amounts import Duration
 from shadowprice.core.budget import in_points
 from shadowprice.core.cluster import Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
@@ -150,8 +149,8 @@ def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
 def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
     """Return a job as schedulers see it, submitted at a moment.
 
-    Where neither its file nor the cluster's says what a change of its placement costs, it is
-    expected to lose what jobs here lost.
+    What a change of its placement costs is what its file, or the cluster's, says, and what jobs
+    here lost (`Restarts.expected`).
 
     Raises
     ------
@@ -159,11 +158,13 @@ def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
         If the cluster has not what it asks for.
     """
     cluster = batch.engine.cluster
-    if spec.restart is None and spec.tasks is None and not cluster.restart_seconds:
-        share = batch.truth.restarts.expected(float(cluster.slot_seconds))
-        if share is not None:
-            spec = spec.model_copy(update={"restart": Duration(slots=share)})
-    return resolved(spec, cluster, batch.calendar, moment)
+    job = resolved(spec, cluster, batch.calendar, moment)
+    if spec.tasks is not None:
+        return job
+    said = spec.restart is not None or cluster.restart_seconds
+    stated = job.restart if said else None
+    share = batch.truth.restarts.expected(stated, float(cluster.slot_seconds))
+    return job if share == job.restart else replace(job, restart=share)
 
 
 def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:

@@ -6,6 +6,8 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
 from sqlalchemy import bindparam, select
 
@@ -16,9 +18,11 @@ from shadowprice.core.events import (
     JobFailed,
     ProgressMeasured,
     Resize,
+    Start,
     StartFailed,
 )
 from shadowprice.core.job import MICRO
+from shadowprice.core.specs import JobSpec
 from shadowprice.engine.state import JobRecord
 from shadowprice.executors.contract import (
     Ended,
@@ -35,6 +39,9 @@ from shadowprice.service.store import tables
 from shadowprice.service.views import changes_of
 
 log = logging.getLogger("shadowprice.service")
+
+TELLING: Final = 0.1
+"""Share of a slot that a job may have worked by its first report for that to tell of its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +259,19 @@ class TakeProgress:
                 continue
             order = batch.truth.orders.get(name)
             moved |= restarts.note(
-                name, report.generation, report.metrics, resized=isinstance(order, Resize)
+                name,
+                report.generation,
+                report.metrics,
+                resized=isinstance(order, Resize),
+                stated=partial(_stated, batch, name),
             )
             # Only a process that exits 0 is done: what is counted stops one short.
             most = record.job.work * MICRO - 1
             micro = min(report.progress, most)
+            lost = _lost_at_start(batch, record, report)
+            if lost is not None:
+                restarts.started(lost, _stated(batch, name))
+                moved = True
             # That nothing was done is measured, too: from then on nothing is counted by time.
             first = not batch.truth.views[name].reports
             if first:
@@ -268,7 +283,7 @@ class TakeProgress:
         if progress:
             batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
         if moved:
-            batch.truth.store.put(batch.connection, "restarts", json.dumps(restarts.others))
+            batch.truth.store.put(batch.connection, "restarts", json.dumps(restarts.record()))
         if self.points:
             batch.also(
                 tables.progress.insert(),
@@ -283,3 +298,30 @@ class TakeProgress:
                     for point in self.points
                 ],
             )
+
+
+def _stated(batch: Batch, name: str) -> float:
+    """Return the seconds that a change of a job costs by its file, or the cluster's; 0: neither."""
+    cluster = batch.engine.cluster
+    said = JobSpec.model_validate(batch.truth.specs[name]).restart
+    return float(cluster.restart_seconds if said is None else said.in_seconds(cluster.slot_seconds))
+
+
+def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float | None:
+    """Return what a job's very first start took of its slot, where a report is the first to tell.
+
+    That is the time until then, less what its work takes at the speed that is believed. None where
+    that is more than a tenth of a slot: it would tell of the speed rather than of the start.
+    """
+    order = batch.truth.orders.get(report.job)
+    first = record.generation == 1 and not record.measured and report.progress > 0
+    if not first or not isinstance(order, Start) or record.job.bag is not None:
+        return None
+    slot_seconds = float(batch.calendar.slot / SECOND)
+    since = report.at - batch.calendar.begins(order.slot) / SECOND
+    placement = order.placement
+    gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
+    worked = record.units(report.progress) / gain * slot_seconds
+    if since < 0 or worked > TELLING * slot_seconds:
+        return None
+    return max(0.0, since - worked)

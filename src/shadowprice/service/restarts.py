@@ -1,15 +1,18 @@
-"""What a change of its placement costs a job, as the job itself measured it.
+"""What a change of its placement costs a job, as the job itself and the service measured it.
 
-A job that uses `shadowprice.jobs` reports how long it took to save, to come back and to do its
-first step. That takes the place of what its file, or the cluster's, says of a restart; and
-where neither says anything, new jobs are expected to lose what the last ones lost.
+A job reports how long it took to save, to come back and to do its first step (`jobs.changes`). That
+takes the place of what its file, or the cluster's, says of a restart. Jobs that are new have
+measured nothing: where a file says something, they are expected to lose as much more than that as
+the last ones lost more than was said of them; where none does, as much as those lost. A first start
+is no change, so nothing is reported of it; the service sees from the first report what the slot
+lost by it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from statistics import median
@@ -34,10 +37,10 @@ FINEST: Final = 100
 
 
 OTHERS: Final = 20
-"""Newest changes of all jobs that an expectation of new jobs is taken from."""
+"""Newest starts and changes of all jobs that an expectation of new jobs is taken from."""
 
 ENOUGH: Final = 3
-"""Changes from which on there is one."""
+"""Starts and changes from which on there is one."""
 
 
 @dataclass(slots=True)
@@ -47,36 +50,69 @@ class _Measured:
 
 
 class Restarts:
-    """What was measured of the changes of jobs.
+    """What was measured of the starts and changes of jobs.
 
     Of each job it is kept in memory only, what came of it is not. Of all jobs it is kept.
 
     Parameters
     ----------
-    others : iterable of float
-        Seconds of the newest changes of all jobs, as `others` told them before.
+    kept : mapping or list
+        What `record` told before; a list, as it was kept once, is of seconds alone.
     """
 
-    def __init__(self, others: Iterable[float] = ()) -> None:
+    def __init__(self, kept: Mapping[str, Iterable[float]] | Iterable[float] = ()) -> None:
+        told = kept if isinstance(kept, Mapping) else {"seconds": kept}
         self._measured: dict[str, _Measured] = {}
-        self._others: deque[float] = deque(others, maxlen=OTHERS)
+        self._others = deque(told.get("seconds", ()), maxlen=OTHERS)
+        self._factors = deque(told.get("factors", ()), maxlen=OTHERS)
 
-    @property
-    def others(self) -> list[float]:
-        """Seconds of the newest changes of all jobs."""
-        return list(self._others)
+    def record(self) -> dict[str, list[float]]:
+        """Return what is to be kept: seconds, and how many times what was said of them they are."""
+        return {"seconds": list(self._others), "factors": list(self._factors)}
 
-    def expected(self, slot_seconds: float) -> Fraction | None:
-        """Return the share of a slot that a change of a job of which nothing is known takes.
+    def expected(self, stated: Fraction | None, slot_seconds: float) -> Fraction:
+        """Return the share of a slot that a change of a job takes of which nothing was measured.
 
-        Returns None as long as too few were measured.
+        Parameters
+        ----------
+        stated : Fraction or None
+            The share that its file, or the cluster's, says; None where neither does.
+        slot_seconds : float
+            The length of a slot.
         """
-        if len(self._others) < ENOUGH:
-            return None
-        return _share(median(self._others), slot_seconds)
+        if stated is None:
+            known = len(self._others) >= ENOUGH
+            return _share(median(self._others), slot_seconds) if known else Fraction(0)
+        if len(self._factors) < ENOUGH:
+            return stated
+        factor = median(self._factors)
+        # Never less than is said: whoever says more may have seen worse.
+        if factor <= 1.0 + OFF:
+            return stated
+        return max(stated, _share(float(stated) * slot_seconds * factor, slot_seconds))
+
+    def started(self, seconds: float, stated: float) -> None:
+        """Take in what a slot lost by a job's first start.
+
+        Parameters
+        ----------
+        seconds : float
+            Until its mini-batches came at the speed that is believed of it.
+        stated : float
+            What its file, or the cluster's, says of it; 0 where neither does.
+        """
+        self._others.append(seconds)
+        if stated:
+            self._factors.append(seconds / stated)
 
     def note(
-        self, name: str, generation: int, metrics: Mapping[str, float], *, resized: bool
+        self,
+        name: str,
+        generation: int,
+        metrics: Mapping[str, float],
+        *,
+        resized: bool,
+        stated: Callable[[], float] = lambda: 0.0,
     ) -> bool:
         """Take in what a job reports of the change that a generation began with.
 
@@ -90,6 +126,9 @@ class Restarts:
             What it reports.
         resized : bool
             Whether it came from another placement at once, without a pause.
+        stated : callable
+            Called where it told anything new: returns the seconds that its file, or the cluster's,
+            says of it, 0 where neither does.
 
         Returns
         -------
@@ -105,7 +144,7 @@ class Restarts:
         away = max(0.0, metrics.get(AWAY, 0.0)) if resized else 0.0
         seconds = sum(metrics[part] for part in PARTS) + away
         measured.seconds.append(seconds)
-        self._others.append(seconds)
+        self.started(seconds, stated())
         return True
 
     def revised(self, job: Job, slot_seconds: float) -> Job | None:

@@ -87,7 +87,7 @@ class Truth:
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
         self.speeds = Speeds()
-        self.restarts = Restarts(json.loads(store.get("restarts") or "[]"))
+        self.restarts = Restarts(json.loads(store.get("restarts") or "{}"))
         self.recover()
 
     # ---------------------------------------------------------------- state

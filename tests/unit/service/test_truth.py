@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,61 @@ def test_jobs_of_which_nothing_is_known_are_expected_to_lose_what_others_lost(
     bench.submit("next")
     bench.read()
     assert bench.truth.engine.state_digest() == before
-    assert bench.truth.restarts.expected(float(SLOT)) == Fraction(6, 60)
+    assert bench.truth.restarts.expected(None, float(SLOT)) == Fraction(6, 60)
+    # It was once kept as a list of seconds alone.
+    with bench.store.transaction() as connection:
+        bench.store.put(connection, "restarts", "[3.0, 9.0, 60.0]")
+    bench.read()
+    assert bench.truth.restarts.expected(None, float(SLOT)) == Fraction(9, 60)
+    assert bench.truth.restarts.expected(Fraction(1, 60), float(SLOT)) == Fraction(1, 60)
+    bench.store.close()
+
+
+def test_new_jobs_are_expected_to_start_as_much_later_than_they_say_as_others_did(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path / "data", "rolling")
+
+    def begins(name: str, after: float, worked: float, **stated: str) -> None:
+        """Let a job begin in the next slot, and report first so many seconds into it."""
+        bench.submit(name, chunks=1, workers={"max": 1}, **stated)
+        bench.slot()
+        bench.started(name)
+        order = bench.truth.orders[name]
+        at = bench.truth.calendar.begins(order.slot) / SECOND + after
+        for moment, seconds in ((after - 0.1, 0.0), (after, worked), (after + 20.0, worked + 20.0)):
+            told = Progressed(
+                name, order.generation, int(seconds / 6.0 * MICRO), {}, at - after + moment
+            )
+            bench.do(TakeProgress({name: told}, [told]))
+        bench.do(Cancel(name))
+
+    asked = count()
+
+    def expected(**stated: str) -> Any:
+        name = f"next-{next(asked)}"
+        bench.submit(name, **stated)
+        found = bench.truth.engine.jobs[name].job.restart
+        bench.do(Cancel(name))
+        return pytest.approx(found, abs=0.011)  # rounded up to a hundredth of a slot
+
+    begins("a", 14.0, 2.0, restart="6s")
+    begins("late", 40.0, 12.0, restart="6s")  # what it did by then tells of its speed
+    begins("b", 21.0, 3.0, restart="6s")
+    assert expected(restart="6s") == 6 / 60
+    begins("c", 32.0, 2.0, restart="15s")
+    # 12 of 6 seconds, 18 of 6, 30 of 15: twice as long in the median, 18 seconds of those that
+    # say nothing.
+    assert bench.truth.restarts.record()["factors"] == pytest.approx([2.0, 3.0, 2.0])
+    assert expected(restart="6s") == 12 / 60
+    assert expected(restart="50s") == 1
+    assert expected(restart="0s") == 0
+    assert expected() == 18 / 60
+    for name in "defgh":  # shorter than is said: who says more may have seen worse
+        begins(name, 3.0, 1.0, restart="20s")
+    assert expected(restart="6s") == 6 / 60
+    bench.read()
+    assert len(bench.truth.restarts.record()["seconds"]) == 8
     bench.store.close()
 
 
