@@ -39,7 +39,7 @@ demo: $(STAMP) ## Run a generated workload under six schedulers; table, runs and
 	@echo "Open runs/demo/compared/compare.html, or ask why a job was refused:"
 	@$(BIN)/shadowprice explain runs/demo/compared/oasis job-1
 
-live: $(STAMP) ## Start the live service here, let two tenants' jobs train for a minute, stop it
+live: $(STAMP) ## Start the live service here, let two tenants' jobs train for half a minute, stop it
 	@$(BIN)/python tools/live.py
 
 live-train: $(TRAIN_STAMP) ## The same with torch: an image classifier and a small GPT, for some minutes

@@ -145,14 +145,14 @@ class PricedAdmission(ABC):
             admission.
         """
         self._planner.follow(view.ledger)
-        quote = self._arriving(view, job)
+        quote = self._planner.quote(view, job, job.required)
         proof = None if self._explained else quote.outpriced()
         if proof is not None:
             refusal = replace(_NO_REASON, value=proof.utility, cost=proof.cost)
             return Reject(job.name, refusal), _short_by(
                 view, job, proof.bound
             ) if measured else None
-        offer = quote.best()
+        quote, offer = self._offered(view, job, quote)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             # That no plan was found which its restarts leave long enough proves nothing.
             proved = offer is not None or not isinstance(quote, Charged)
@@ -227,10 +227,10 @@ class PricedAdmission(ABC):
         """Return the best offer that the job would be decided by, at the prices it would meet."""
         with self._as_if_learnt(job, view.ledger):
             self._planner.follow(view.ledger)
-            quote = self._arriving(view, job)
+            quote = self._planner.quote(view, job, job.required)
             if not (self._explained or explained) and quote.outpriced() is not None:
                 return Answered(job.name, view.slot, Answer.REFUSED)
-            offer = quote.best()
+            quote, offer = self._offered(view, job, quote)
             if offer is not None and offer.payoff > 0:
                 answer, refusal = Answer.ADMITTED, None
             else:
@@ -295,12 +295,18 @@ class PricedAdmission(ABC):
             ),
         )
 
-    def _arriving(self, view: View, job: Job) -> Quote:
-        """Return the quote of a job that was never planned, as the papers do or with restarts."""
-        quote = self._planner.quote(view, job, job.required)
-        if not self.capabilities.charges_restarts or not job.restart or job.bag is not None:
-            return quote
-        return Charged(quote, view, job, job.required, begun=view.cluster.restart_first)
+    def _offered(self, view: View, job: Job, quote: Quote) -> tuple[Quote, Offer | None]:
+        """Return the best offer to a job that was never planned, and by which quote.
+
+        As the papers plan, or with restarts: by those where that much decides, as what is not worth
+        its price without them is not with them.
+        """
+        offer = quote.best()
+        charges = self.capabilities.charges_restarts and bool(job.restart) and job.bag is None
+        if not charges or offer is None or offer.payoff <= 0:
+            return quote, offer
+        charged = Charged(quote, view, job, job.required, begun=view.cluster.restart_first)
+        return charged, charged.lengthened(offer)
 
     def _again(self, view: View, state: JobState) -> Quote:
         """Return the quote of a job whose plan is made anew.

@@ -26,6 +26,9 @@ from shadowprice.policies.pricing.offers import Offer, Outpriced, Quote, Scarcit
 _TRIES: Final = 4
 """Plans that are tried for what the one before fell short by; most need one."""
 
+_LOSS: Final = 1e-3
+"""Part of the payoff without restarts from which on staying is tried as well."""
+
 _STAYS: Final = 8
 """Placements of a plan in which staying is tried; on a large cluster a plan may have hundreds."""
 
@@ -55,17 +58,32 @@ class Charged:
         self._begun = begun
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
-        """Return an offer that restarts leave long enough, None where none was found.
+        """Return an offer that restarts leave long enough, None where none was found."""
+        plain = self._quote.best(factor, more=more)
+        return None if plain is None else self.lengthened(plain, factor, more=more)
+
+    def lengthened(self, plain: Offer, factor: float = 1.0, *, more: int = 0) -> Offer | None:
+        """Return an offer that restarts leave long enough in place of the best without them.
 
         Its payoff need not be the largest: restarts depend on the whole plan, and the search looks
-        at a slot at a time. That of the best plan without restarts, which the first search finds,
-        is a bound of it.
+        at a slot at a time. That of the best without them is a bound of it.
+
+        Parameters
+        ----------
+        plain : Offer
+            What the quote without restarts offers.
+        factor, more
+            As `best` takes them, and as the offer was made with.
+
+        Returns
+        -------
+        Offer or None
+            None where none was found.
         """
-        plain = self._quote.best(factor, more=more)
-        if plain is None:
-            return None
-        offers = [*self._longer(plain, factor, more), *self._staying(plain, factor, more)]
-        found = max(offers, key=lambda offer: offer.payoff, default=None)
+        found = next(self._longer(plain, factor, more), None)
+        if found is None or found.payoff < plain.payoff - _LOSS * abs(plain.payoff):
+            offers = [*self._staying(plain, factor, more), *([] if found is None else [found])]
+            found = max(offers, key=lambda offer: offer.payoff, default=None)
         return None if found is None else replace(found, bound=plain.bound)
 
     def _longer(self, plain: Offer, factor: float, more: int) -> Iterator[Offer]:
