@@ -126,6 +126,15 @@ def test_edits_revise_or_are_refused(user: User, service: Running) -> None:
     assert "worker cannot be changed" in refused["message"]
     assert refused["observedGeneration"] == 3
     assert job_of(service, user, "edited")["spec"]["worker"] == {"cpu": 1}
+    # Of an edit of both, what can be changed is, and it is said that it was.
+    user.apply(manifest("edited", utility={"kind": "constant", "value": 8}, worker={"cpu": 2}))
+    eventually(
+        lambda: user.condition("edited", "Edited").get("observedGeneration") == 4, "the next edit"
+    )
+    both = user.condition("edited", "Edited")
+    assert (both["status"], both["reason"]) == ("False", "Immutable")
+    assert "worker cannot be changed: utility changed" in both["message"]
+    assert job_of(service, user, "edited")["spec"]["utility"]["value"] == 8
     user.apply(manifest("edited", utility={"kind": "constant", "value": 7}))
     user.waits_for("edited", "Edited")
     user.delete("edited")

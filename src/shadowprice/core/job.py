@@ -152,6 +152,9 @@ class Job:
     def gain(self, workers: int, *, colocated: bool = False, moved: bool = False) -> int:
         """Return the progress units of one slot with so many workers.
 
+        A job that was revised while it ran may run with a number that it may not have any more,
+        to the end of its slot: that counts as the next lower one that it may, or its fewest.
+
         Parameters
         ----------
         workers : int
@@ -160,11 +163,6 @@ class Job:
             Whether all workers and parameter servers stand on one machine.
         moved : bool
             Whether the placement changed before the slot, which costs `restart`.
-
-        Raises
-        ------
-        KeyError
-            If the job may not run with so many workers.
         """
         if workers == 0:
             return 0
@@ -172,7 +170,10 @@ class Job:
             gains = self.moved_internal_gains if colocated else self.moved_gains
         else:
             gains = self.internal_gains if colocated else self.gains
-        return int(gains[self._choice[workers]])
+        choice = self._choice.get(workers)
+        if choice is None:
+            choice = max(0, int(np.searchsorted(self.worker_counts, workers)) - 1)
+        return int(gains[choice])
 
     def ps_needed(self, workers: int) -> int:
         """Return the fewest parameter servers for so many workers, OASiS (6)."""

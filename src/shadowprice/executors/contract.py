@@ -469,6 +469,21 @@ class Capabilities:
     observes: bool = False
 
 
+class Election(Protocol):
+    """By which one of several services gives orders at a time."""
+
+    @property
+    def name(self) -> str:
+        """Which election it is: the same for all who stand for it."""
+
+    @property
+    def number(self) -> int:
+        """Number of this leader, higher than those of all before it; 0 before it is elected."""
+
+    def holds(self) -> bool:
+        """Whether nobody else can lead at this moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
     """What every executor is made with.
@@ -485,6 +500,8 @@ class ExecutorOptions:
         What only this executor understands.
     observing : bool
         Whether it is only to look on: then it takes no lock that others see, and writes nothing.
+    election : Election or None
+        By which its service is one of several that gives orders; None where nobody is elected.
     """
 
     directory: str
@@ -492,6 +509,7 @@ class ExecutorOptions:
     address: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     observing: bool = False
+    election: Election | None = None
 
 
 @runtime_checkable

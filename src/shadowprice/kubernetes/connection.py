@@ -11,7 +11,7 @@ import json
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import nullcontext
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ import yaml
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, MissingExtraError
 from shadowprice.core.wording import escaped
-from shadowprice.kubernetes.errors import ApiError, ConnectError, UnreachableError
+from shadowprice.kubernetes.errors import ApiError, ConnectError, DeposedError, UnreachableError
 from shadowprice.kubernetes.pausing import Pauses
 
 IN_CLUSTER: Final = "in-cluster"
@@ -75,12 +75,16 @@ class Connection:
         What the context, or the service account, names; ``default`` where it names none.
     requests : int
         Requests sent so far, those tried again too.
+    may_write : callable
+        Whether requests that change anything are sent, but urgent ones. It is asked right before
+        each is: who was frozen after deciding on one, and leads no more, does not send it.
     """
 
     def __init__(self, client: Any, namespace: str) -> None:
         self._client = client
         self.namespace = namespace
         self.requests = 0
+        self.may_write: Callable[[], bool] = lambda: True
         self._dated: tuple[str, float] = ("", 0.0)
         self._room = asyncio.Semaphore(IN_FLIGHT)
 
@@ -204,6 +208,8 @@ class Connection:
         ------
         ApiError
             If the server refuses, or puts it off for more than a minute.
+        DeposedError
+            If nothing may be written now.
         UnreachableError
             If nobody answers.
         """
@@ -236,6 +242,8 @@ class Connection:
                     nullcontext() if urgent else self._room,
                     asyncio.timeout(ANSWER),
                 ):
+                    if not (method == "GET" or urgent or self.may_write()):
+                        raise DeposedError
                     answer = await self._begun(method, path, query, body, content)
                     try:
                         text: bytes = await answer.read()

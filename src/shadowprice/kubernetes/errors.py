@@ -63,3 +63,10 @@ class UnreachableError(ApiError):
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "Unreachable", message)
+
+
+class DeposedError(ApiError):
+    """Another instance may lead: what was to be written was not sent."""
+
+    def __init__(self, message: str = "another instance may lead: nothing is written") -> None:
+        super().__init__(0, "Deposed", message)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -75,8 +76,20 @@ class Lease:
         """Whether nobody else can hold it at this moment, by this machine's clock alone."""
         return self._renewing is not None and not self.lost.is_set() and _now() < self._until
 
-    async def take(self, patience: float = 2.0 * DURATION) -> bool:
+    async def take(
+        self,
+        patience: float = 2.0 * DURATION,
+        over: Callable[[str], bool] = lambda _: False,
+    ) -> bool:
         """Take it; False where another holds it, and renews it or goes on to for that long.
+
+        Parameters
+        ----------
+        patience : float
+            Seconds.
+        over : callable
+            Whether it is known of a holder, by its identity, that it does nothing by it any more:
+            from that one it is taken at once.
 
         Raises
         ------
@@ -91,11 +104,11 @@ class Lease:
             told = found.get("spec", {})
             holder, renewed = told.get("holderIdentity") or "", str(told.get("renewTime", ""))
             if renewed != seen:
-                if seen and holder not in {"", self._identity}:
+                if seen and holder not in {"", self._identity} and not over(holder):
                     return False  # it is there, and renews
                 seen, since = renewed, _now()
             lasts = float(told.get("leaseDurationSeconds") or DURATION)
-            if holder in {"", self._identity} or _now() - since > lasts:
+            if holder in {"", self._identity} or over(holder) or _now() - since > lasts:
                 if await self._write(found, taking=True):
                     self.epoch = int(self._held["spec"]["leaseTransitions"])
                     self._renewing = asyncio.create_task(self._renew())

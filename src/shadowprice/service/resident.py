@@ -29,7 +29,7 @@ MARKING: Final = 5.0
 
 
 class Resident:
-    """A service's ties to a cluster beside what runs its jobs.
+    """A service's ties to a cluster beside what runs its jobs; for that, its `contract.Election`.
 
     Parameters
     ----------
@@ -82,6 +82,7 @@ class Resident:
             log.warning("nobody can be elected: %s", error)
             return None
         self._lease = lease
+        self._connection.may_write = lease.holds
         self._tasks.append(asyncio.create_task(self._until_lost(lease)))
         log.info("this instance leads, as number %d", lease.epoch)
         return lease.epoch
@@ -134,6 +135,22 @@ class Resident:
                 await task
         if self._connection is not None:
             await self._connection.close()
+
+    # ---------------------------------------------------------------- for the executor
+
+    @property
+    def name(self) -> str:
+        """Which election it is."""
+        return "/".join(self._service.settings.lease or ())
+
+    @property
+    def number(self) -> int:
+        """Number of this leader; 0 before it is elected."""
+        return 0 if self._lease is None else self._lease.epoch
+
+    def holds(self) -> bool:
+        """Whether nobody else can lead at this moment."""
+        return self._lease is not None and self._lease.holds()
 
     # ---------------------------------------------------------------- the pod that writes
 

@@ -104,11 +104,11 @@ class Service:
         self._executor = executor
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="reader")
         self._tasks: list[asyncio.Task[None]] = []
-        if executor is None and settings.executor != NOTHING:
-            self._executor = create(settings.executor, self._executor_options())
         self._resident: Resident | None = None
         if settings.trainingjobs is not None or settings.lease is not None:
             self._resident = Resident(self)
+        if executor is None and settings.executor != NOTHING:
+            self._executor = create(settings.executor, self._executor_options())
         check_executor(settings, self._executor)
         check_users(settings, self._executor)
 
@@ -119,6 +119,7 @@ class Service:
             address=self.settings.address,
             settings=self.settings.executor_settings,
             observing=self.settings.observe,
+            election=None if self.settings.lease is None else self._resident,
         )
 
     # ---------------------------------------------------------------- starting

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from shadowprice.kubernetes import informer as informers
 from shadowprice.kubernetes.connection import Connection
-from shadowprice.kubernetes.errors import ApiError, ConnectError, UnreachableError
+from shadowprice.kubernetes.errors import ApiError, ConnectError, DeposedError, UnreachableError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.lease import Lease
 from tests.unit.kubernetes.apiserver import Scripted, served
@@ -66,6 +66,27 @@ def test_what_a_server_refuses_is_told_in_its_words(tmp_path: Path) -> None:
         with pytest.raises(ApiError, match="no") as caught:
             await connection.get(LIST)
         assert caught.value.passing
+
+    run(tmp_path, scenario)
+
+
+def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: Path) -> None:
+    async def scenario(server: Scripted, connection: Connection) -> None:
+        leads = True
+        connection.may_write = lambda: leads
+        server.faults = [web.Response(status=429, headers={"Retry-After": "1"})]
+        put_off = asyncio.create_task(connection.post(LIST, {}))
+        await eventually(lambda: len(server.asked) == 1)
+        leads = False  # it is asked before each try, not when the request was made
+        with pytest.raises(DeposedError) as caught:
+            await put_off
+        assert caught.value.passing
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            with pytest.raises(DeposedError):
+                await connection.request(method, LIST, body={})
+        await connection.get(LIST)
+        await connection.request("PUT", LIST, body={}, urgent=True)
+        assert [one.split()[0] for one in server.asked] == ["POST", "GET", "PUT"]
 
     run(tmp_path, scenario)
 
@@ -216,5 +237,22 @@ def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
         async with asyncio.timeout(60.0):
             await one.lost.wait()
         await one.release()
+
+    run(tmp_path, scenario)
+
+
+def test_a_lease_is_taken_at_once_from_whom_is_known_to_do_nothing_by_it(tmp_path: Path) -> None:
+    async def scenario(server: Scripted, connection: Connection) -> None:
+        server.answer = Leases().answer  # type: ignore[method-assign]
+        one, two = (Lease(connection, "n", "lease", name) for name in ("one", "two"))
+        assert await one.take()
+        assert not await two.take(0.1, over=lambda holder: holder == "other")
+        assert await two.take(0.1, over=lambda holder: holder == "one")
+        assert two.epoch > one.epoch
+        async with asyncio.timeout(60.0):  # with its next renewal it knows
+            await one.lost.wait()
+        await one.release()
+        assert two.holds()
+        await two.release()
 
     run(tmp_path, scenario)

@@ -47,7 +47,7 @@ from shadowprice.executors.kubernetes.pods import folders
 from shadowprice.executors.kubernetes.records import Records
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.kubernetes.connection import Connection
-from shadowprice.kubernetes.errors import ApiError, ConnectError
+from shadowprice.kubernetes.errors import ApiError, ConnectError, DeposedError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.lease import Lease
 from shadowprice.kubernetes.pausing import Pauses
@@ -101,6 +101,7 @@ class KubernetesExecutor:
         self.settings = read_settings(options.settings)
         self._address = options.address
         self._observing = options.observing
+        self._election = options.election
         named = options.namespace
         self.service = named if _LABEL.fullmatch(named) else f"s-{key_of(named)[:16]}"
         self.path = Path(options.directory)
@@ -233,6 +234,7 @@ class KubernetesExecutor:
 
     async def _open(self) -> None:
         self._connection = await Connection.open(self._address, self.settings.context)
+        self._connection.may_write = self._in_charge
         self.namespace = self.settings.namespace or self._connection.namespace
         if not self._observing:
             await self._take_over()
@@ -252,7 +254,7 @@ class KubernetesExecutor:
     async def _take_over(self) -> None:
         """Hold the lease of this service, so that no other serves beside it."""
         lease = self._new_lease()
-        if not await lease.take(TURN):
+        if not await lease.take(TURN, self._is_deposed):
             raise ExecutorError(
                 f"the lease {self.service}-executor in {self.namespace} is held: the cluster is "
                 "used by another service; stop that one, or serve from another namespace"
@@ -260,8 +262,29 @@ class KubernetesExecutor:
         self._lease = lease
 
     def _new_lease(self) -> Lease:
-        name = f"{self.service}-executor"
-        return Lease(self.connection, self.namespace, name, self._identity)
+        name, identity, election = f"{self.service}-executor", self._identity, self._election
+        if election is not None and election.number:
+            identity = f"{election.name} {election.number} {identity}"
+        return Lease(self.connection, self.namespace, name, identity)
+
+    def _is_deposed(self, holder: str) -> bool:
+        """Whether a holder of the lease was elected before this service, which was since.
+
+        By the time somebody else is elected it gives no order any more: see `_in_charge`.
+        """
+        name, number, *_ = [*holder.split(" "), "", ""]
+        mine = self._election
+        return (
+            mine is not None
+            and name == mine.name
+            and number.isdecimal()
+            and (int(number) < mine.number)
+        )
+
+    def _in_charge(self) -> bool:
+        """Whether nobody else gives orders at this moment, by this machine's clock alone."""
+        elected = self._election is None or self._election.holds()
+        return elected and self._lease is not None and self._lease.holds()
 
     async def _take_again(self) -> None:
         """Hold the lease again that ran out while nobody answered, and look what is other since.
@@ -271,8 +294,10 @@ class KubernetesExecutor:
         Raises
         ------
         ApiError
-            If another holds it, or nobody answers.
+            If another holds it, or leads, or nobody answers.
         """
+        if self._election is not None and not self._election.holds():
+            raise DeposedError
         lease = self._new_lease()
         if not await lease.take(AGAIN):
             raise ApiError(409, "Conflict", f"another holds the lease of {self.service}")
@@ -350,7 +375,7 @@ class KubernetesExecutor:
             return receipt
 
     def _check_charge(self) -> None:
-        if self._lease is None or self._lease.lost.is_set():
+        if not self._in_charge():
             raise ExecutorError("another service may have taken over: the lease was lost")
 
     async def _recorded(self, job: str, update: Any) -> Any:
@@ -438,7 +463,7 @@ class KubernetesExecutor:
 
     async def _sweep(self) -> None:
         """Remove pods of generations that are over: what an old request brought late."""
-        if self._lease is None or self._lease.lost.is_set():
+        if not self._in_charge():
             return
         live = {(one.key, one.number) for one in self._roster.live}
         found: dict[str, Pauses] = {}

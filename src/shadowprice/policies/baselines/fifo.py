@@ -90,9 +90,13 @@ class Fifo(Reactive[FifoParameters]):
         for name in names:
             if name not in self._room.standing:
                 continue  # it was not standing any more when the policy resumed
-            held = self._room.standing[name]
+            job, placement = self._room.standing[name]
             self._room.release(name)
-            back.append((held[0], held[1].total_workers))
+            workers = placement.total_workers
+            if job.choice_of(workers) is None:  # it was revised
+                wanted = self._workers_of(job)
+                workers = self._empty.workers(job, wanted) or wanted
+            back.append((job, workers))
         entries = sorted([*back, *self._queue], key=lambda entry: self._order[entry[0].name])
         self._queue = deque(entries)
         self._blocked = False

@@ -20,7 +20,7 @@ from shadowprice.core.owner import Owner
 from shadowprice.inputs.families import with_family
 from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.connection import IN_FLIGHT, Connection
-from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.errors import ApiError, DeposedError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import DEFINITION, FINALIZER, PLURAL
 from shadowprice.service import reading
@@ -74,12 +74,6 @@ RETRY: Final = 5.0
 """Seconds before an API server without the definition is asked again."""
 
 
-class DeposedError(ShadowpriceError):
-    """Another instance leads: nothing more may be written here."""
-
-    code = "standby"
-
-
 class Controller:
     """The operator's side of a service in Kubernetes.
 
@@ -115,6 +109,7 @@ class Controller:
         self._service = service
         self._driver = service.writing
         self._connection = connection
+        connection.may_write = leads
         self._epoch = epoch
         self._leads = leads
         self._queue = WorkQueue()
@@ -403,8 +398,9 @@ class Controller:
                     raise  # it is not the edit's fault
                 verdict = (False, Reason.NOT_APPLIED, _in_spec(error))
         if fixed:
+            rest = "the job goes on as it was" if verdict is None else verdict[2]
             message = (
-                f"{', '.join(fixed)} cannot be changed: the job goes on as it was; "
+                f"{', '.join(fixed)} cannot be changed: {rest}; "
                 "delete the resource and apply it anew"
             )
             verdict = (False, Reason.IMMUTABLE, message)

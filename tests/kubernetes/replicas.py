@@ -1,0 +1,266 @@
+"""Two replicas of the service with a database of their own, one of which leads.
+
+Where the leader was killed it is started again, to stand by; where it was frozen it is thawed once
+the other leads, in the middle of what that one does, and has to find out by itself that it leads no
+more.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import httpx
+from tools.testbed import Testbed
+from tools.testbed.audit import entries
+
+from tests.kubernetes.changing import begun
+from tests.kubernetes.operators import User, eventually, first_line, installed, killed
+from tests.postgres import postgres
+
+NAMESPACE = "replicas"
+NAMES = ("left", "right")
+
+QUICK = (5, 1.0, 2.0)
+"""Seconds that a lease lasts, between its renewals, and before its end at which it is let go."""
+
+AFTER = 2.0
+"""Seconds that one leads before the one before it is thawed, if it comes so far."""
+
+_WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+
+
+def accounts(bed: Testbed) -> User:
+    """Install the definition, and an account for each replica, by which the audit log tells them
+    apart."""
+    user = installed(bed)
+    bed.kubectl("create", "namespace", NAMESPACE)
+    for name in NAMES:
+        bed.kubectl("-n", NAMESPACE, "create", "serviceaccount", name)
+    words = [f"--serviceaccount={NAMESPACE}:{name}" for name in NAMES]
+    bed.kubectl("create", "clusterrolebinding", "r", "--clusterrole=cluster-admin", *words)
+    return user
+
+
+def account(name: str) -> str:
+    """Return what the audit log calls a replica."""
+    return f"system:serviceaccount:{NAMESPACE}:{name}"
+
+
+@dataclass
+class Window:
+    """From when a replica was thawed until it had ended, in seconds since 1970.
+
+    Parameters
+    ----------
+    name : str
+        Which.
+    thawed, ended : float
+        When.
+    """
+
+    name: str
+    thawed: float
+    ended: float
+
+    def written(self, bed: Testbed) -> list[str]:
+        """Return what it asked to be written then, but its lease, by the API server's own log."""
+        found = []
+        for line in entries(bed.audit):
+            if line["user"]["username"] != account(self.name) or line["verb"] not in _WRITES:
+                continue
+            came = line["requestReceivedTimestamp"].replace("Z", "+00:00")
+            within = self.thawed <= datetime.fromisoformat(came).timestamp() <= self.ended
+            if within and (line.get("objectRef") or {}).get("resource") != "leases":
+                code = (line.get("responseStatus") or {}).get("code")
+                found.append(f"{line['verb']} {line['requestURI']}: {code}")
+        return found
+
+
+class Replica:
+    """A process of the service.
+
+    Parameters
+    ----------
+    pair : Pair
+        Whose it is.
+    name : str
+        What it, and its account, is called.
+    """
+
+    def __init__(self, pair: Pair, name: str) -> None:
+        self.name = name
+        self.folder = pair.folder / name
+        self.folder.mkdir()
+        self._pair = pair
+        self.start()
+
+    def start(self) -> None:
+        """Start it; it stands by where the other leads."""
+        pair = self._pair
+        bed = pair.user.bed
+        variables = {"POD_NAME": self.name}
+        if pair.quick:
+            variables["LEASE"] = json.dumps(QUICK)
+        self.frozen: float | None = None
+        self.process = begun(
+            bed,
+            self.folder,
+            pair.database,
+            bed.account(NAMESPACE, self.name),
+            pair.happens,
+            pair.armed,
+            *("--token-file", str(pair.token), "--lease", f"{NAMESPACE}/shadowprice"),
+            **variables,
+        )
+        line = first_line(self.process)
+        assert line, self.said()
+        headers = {"Authorization": f"Bearer {pair.token.read_text()}"}
+        address = json.loads(line)["address"]
+        self.client = httpx.Client(base_url=address, headers=headers, timeout=5)
+
+    def leads(self) -> bool:
+        """Whether it does, and answers."""
+        try:
+            return self.client.get("/readyz").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def stopped(self) -> bool:
+        """Whether a signal holds it up."""
+        text = Path(f"/proc/{self.process.pid}/stat").read_text()  # it is there until waited for
+        return text.rpartition(")")[2].split()[0] == "T"
+
+    def said(self) -> str:
+        """Return what it said last."""
+        return f"{self.name}: " + (self.folder / "log").read_text()[-3000:]
+
+    def end(self) -> None:
+        """End it for good."""
+        killed(self.process)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.client.close()
+
+
+class Pair:
+    """Two replicas; see `changing.Interrupted`.
+
+    Parameters
+    ----------
+    user : User
+        Whose cluster it is.
+    folder : Path
+        Where everything is kept but what the database has.
+    database : str
+        Its address.
+    happens : str
+        The signals that a leader gives itself before steps, in turns.
+    quick : bool
+        Whether leases are shorter than they are.
+
+    Attributes
+    ----------
+    interruptions : int
+        How often a leader was killed, or frozen.
+    windows : list of Window
+        In which those that were frozen found out that they lead no more.
+    """
+
+    def __init__(
+        self, user: User, folder: Path, database: str, happens: str, *, quick: bool
+    ) -> None:
+        self.user, self.folder, self.database = user, folder, database
+        self.happens, self.quick = happens, quick
+        self.armed, self.steps = folder / "armed", folder / "steps"
+        self.token = folder / "token"
+        self.token.touch(0o600)
+        self.token.write_text("sp_" + "a" * 60)
+        self.interruptions = 0
+        self.windows: list[Window] = []
+        self._led: float | None = None
+        self.replicas: list[Replica] = []
+
+    def start(self) -> None:
+        """Start both, and wait until one leads."""
+        for name in NAMES:
+            self.replicas.append(Replica(self, name))
+        eventually(self.quiet, "a leader")
+
+    def goes_on(self) -> bool:
+        """Start who was killed again, thaw who was frozen; whether anything was done."""
+        left, right = self.replicas
+        return self._mended(left, right) or self._mended(right, left)
+
+    def _mended(self, one: Replica, other: Replica) -> bool:
+        code = one.process.poll()
+        if code is not None:
+            if code == -signal.SIGKILL:
+                self.interruptions += 1
+            else:  # the machine was busy for longer than its lease lasts
+                assert code == 1, (code, self.said())
+                assert "leads no more" in one.said(), self.said()
+            one.end()
+            one.start()
+            return True
+        if not one.stopped():
+            return False
+        if one.frozen is None:
+            one.frozen, self._led = time.monotonic(), None
+            self.interruptions += 1
+            return True
+        if other.frozen is None:
+            if not other.leads():
+                return False
+            self._led = self._led or time.monotonic()
+            if time.monotonic() - self._led < AFTER:
+                return False
+        elif other.frozen < one.frozen:
+            return False  # it was frozen as the other's successor, which is thawed first
+        self._thaw(one)
+        return True
+
+    def _thaw(self, one: Replica) -> None:
+        thawed = time.time()
+        one.process.send_signal(signal.SIGCONT)
+        assert one.process.wait(60) == 1, self.said()
+        self.windows.append(Window(one.name, thawed, time.time()))
+        assert "leads no more" in one.said(), self.said()
+        one.end()
+        one.start()
+
+    def settle(self) -> None:
+        """Wait until nobody is interrupted any more, and one leads."""
+        eventually(lambda: not self.goes_on() and self.quiet(), "two replicas")
+
+    def quiet(self) -> bool:
+        """Whether one leads, and the other could."""
+        alive = not any(one.stopped() for one in self.replicas)
+        return alive and sum(one.leads() for one in self.replicas) == 1
+
+    def said(self) -> str:
+        """Return what both said last."""
+        return "\n".join(one.said() for one in self.replicas)
+
+    def end(self) -> None:
+        """End both for good."""
+        for one in self.replicas:
+            one.end()
+
+
+@contextmanager
+def paired(user: User, folder: Path, happens: str = "", *, quick: bool = True) -> Iterator[Pair]:
+    """Have two replicas while the block lasts."""
+    with postgres() as server:
+        made = Pair(user, folder, server.url, happens, quick=quick)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.end()

@@ -1,0 +1,136 @@
+"""Resources edited, deleted and applied anew at random moments, on real kubelets, by a service
+that is killed now and then. What is there in the end is what was asked for last; see `walking`.
+
+``KUBERNETES_WALKS=40 KUBERNETES_SEED=1000`` tries others, and more of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tools.testbed import Testbed
+from tools.testbed.audit import Audit
+
+from tests.kubernetes.changing import begun
+from tests.kubernetes.operators import first_line, installed, killed
+from tests.kubernetes.replicas import QUICK
+from tests.kubernetes.walking import RESOURCES, Walk
+
+WALKS = int(os.environ.get("KUBERNETES_WALKS", "2"))
+SEED = int(os.environ.get("KUBERNETES_SEED", "1"))
+
+STEPS = 40
+"""Things that are done in a walk."""
+
+SETTLED = 150.0
+"""Seconds until all is as it was asked for: kubelet 1.20 takes 70 to let go of some pods."""
+
+
+class Served:
+    """The service, which is killed and started again."""
+
+    def __init__(self, bed: Testbed, folder: Path) -> None:
+        self._bed, self._folder = bed, folder
+        self.start()
+
+    def start(self) -> None:
+        """Start it; it answers later."""
+        self._process = begun(
+            self._bed,
+            self._folder,
+            str(self._folder / "data"),
+            self._bed.kubeconfig,
+            "SIGKILL",
+            self._folder / "never",
+            LEASE=json.dumps(QUICK),
+        )
+        self.alive = True
+
+    def kill(self) -> None:
+        """Kill it, if it was not."""
+        if self.alive:
+            assert self._process.poll() is None, self.said()
+            killed(self._process)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+        self.alive = False
+
+    @contextmanager
+    def asked(self) -> Iterator[httpx.Client]:
+        """Wait until it answers, and ask it."""
+        line = first_line(self._process)
+        assert line, self.said()
+        token = (self._folder / "data" / "operator.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        address = json.loads(line)["address"]
+        with httpx.Client(base_url=address, headers=headers, timeout=30) as client:
+            yield client
+
+    def said(self) -> str:
+        """Return what it said last."""
+        return (self._folder / "log").read_text()[-3000:]
+
+
+def jobs_of(client: httpx.Client) -> dict[str, Any]:
+    """Return every job that the service ever had."""
+    found = client.get("/v1/jobs?limit=500").json()["jobs"]
+    return {one["name"]: client.get(f"/v1/jobs/{one['name']}").json() for one in found}
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + WALKS))
+def test_what_is_there_after_a_walk_is_what_was_asked_for_last(
+    testbed: Testbed, tmp_path: Path, seed: int
+) -> None:
+    installed(testbed)
+    # Names of a try of their own: this one may be the second.
+    walk = Walk(testbed, seed, tuple(f"walk-{letter}-{tmp_path.name[-1]}" for letter in "abcd"))
+    service = Served(testbed, tmp_path)
+    try:
+        _walked(walk, service)
+        with service.asked() as client:
+            _settled(walk, service, client)
+            for name in walk.lasting():
+                walk.delete(name)
+            _settled(walk, service, client)
+        chosen = "labelSelector=shadowprice.io/service%3Dshadowprice"
+        for kind in ("secrets", "services"):
+            assert testbed.ask("GET", f"/api/v1/namespaces/default/{kind}?{chosen}")["items"] == []
+        faults = Audit.read(testbed.audit).of_service("shadowprice").faults()
+        assert faults == [], walk.told()
+    finally:
+        service.kill()
+        for item in testbed.ask("GET", RESOURCES)["items"]:  # the next walk is not to find them
+            walk.delete(item["metadata"]["name"])
+            walk.forsake(item["metadata"]["name"])
+
+
+def _walked(walk: Walk, service: Served) -> None:
+    chance, back = walk.chance, 0.0
+    for _ in range(STEPS):
+        walk.step()
+        # Most things come close together; a change of generations takes some seconds.
+        time.sleep(chance.choice([0.0, 0.1, 0.5, 1.0, 4.0]))
+        if service.alive and chance.random() < 0.08:
+            service.kill()
+            back = time.monotonic() + chance.choice([0.0, 1.0, 5.0])
+            walk.note("the service is killed")
+        elif not service.alive and time.monotonic() >= back:
+            service.start()
+            walk.note("the service is started")
+    if not service.alive:
+        service.start()
+
+
+def _settled(walk: Walk, service: Served, client: httpx.Client) -> None:
+    until = time.monotonic() + SETTLED
+    while faults := walk.faults(jobs_of(client)):
+        assert time.monotonic() < until, "\n".join([*faults, walk.told(), service.said()])
+        time.sleep(1.0)

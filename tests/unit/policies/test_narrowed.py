@@ -1,0 +1,72 @@
+"""Jobs that may have fewer workers than they run with, from one moment to the next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shadowprice.core.events import JobRevised, JobsArrived, SlotBegan, SlotEnded
+from shadowprice.core.job import Job
+from shadowprice.engine import Engine
+from tests.policy_worlds import every_policy, fresh, world_of
+
+SEEDS = range(4)
+SLOTS = 14
+
+
+def narrowed(job: Job, below: int) -> Job | None:
+    """Return a job that may have fewer workers than so many, None where it may not."""
+    kept = job.worker_counts < below
+    if job.bag is not None or not kept.any():
+        return None
+    counts = {
+        key: getattr(job, key)[kept]
+        for key in ("worker_counts", "gains", "internal_gains", "ps_counts")
+    }
+    return replace(job, **counts)
+
+
+@pytest.mark.parametrize("policy", every_policy())
+def test_a_job_that_may_have_fewer_workers_than_it_runs_with_gets_fewer(policy: str) -> None:
+    """It ends its slot as it is, and whoever decides goes on; it stopped the service."""
+    narrower = 0
+    for seed in SEEDS:
+        on, jobs, _ = world_of(policy, seed)
+        engine = Engine(on, fresh(policy, on, jobs, seed))
+        for slot in range(SLOTS):
+            engine.handle(JobsArrived(slot, tuple(job for job in jobs if job.arrival == slot)))
+            engine.handle(SlotBegan(slot))
+            for name, placement in engine.running.items():
+                job = engine.jobs[name].job
+                assert job.choice_of(placement.total_workers) is not None
+            for name in list(engine.running) if slot % 2 else ():
+                job = engine.jobs[name].job
+                fewer = narrowed(job, engine.running[name].total_workers)
+                if fewer is not None:
+                    narrower += 1
+                    engine.handle(JobRevised(slot + 1, fewer))
+            made = {}
+            for name, placement in engine.running.items():
+                record = engine.jobs[name]
+                gain = record.job.gain(placement.total_workers)
+                assert gain > 0
+                made[name] = min(gain, record.remaining)
+            engine.handle(SlotEnded(slot, made))
+    assert narrower > 3, "nothing was tried"
+
+
+def test_what_a_job_yields_with_a_number_that_it_may_not_have_is_that_of_the_next_lower() -> None:
+    _, jobs, _ = world_of("drf", 0)
+    job = next(one for one in jobs if one.bag is None and len(one.worker_counts) > 2)
+    counts, gains = job.worker_counts.tolist(), job.gains.tolist()
+    without = replace(
+        job,
+        **{
+            key: getattr(job, key)[[0, 2]]
+            for key in ("worker_counts", "gains", "internal_gains", "ps_counts")
+        },
+    )
+    assert without.gain(counts[1]) == gains[0]
+    assert without.gain(counts[2] + 1) == gains[2]
+    assert narrowed(job, counts[1]).gain(counts[-1]) == gains[0]  # type: ignore[union-attr]
