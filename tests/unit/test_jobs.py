@@ -120,7 +120,9 @@ def test_the_newest_whole_checkpoint_is_loaded(inside: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "rename", "longer"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(inside: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_is_named(
+    inside: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     jobs.save(1, b"one" * 100)
     jobs.save(2, b"two" * 100)
     newest = inside / "c" / f"checkpoint-{2:015d}"
@@ -136,6 +138,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(inside: Path, damage:
     else:
         newest.write_bytes(content + b"!")
     assert jobs.load() == jobs.Checkpoint(1, b"one" * 100)
+    name = max((inside / "c").iterdir())
+    assert capsys.readouterr().err == f"shadowprice: {name} is damaged, and is passed over\n"
 
 
 def test_a_damaged_checkpoint_is_not_counted_among_those_kept(inside: Path) -> None:

@@ -20,7 +20,9 @@ from shadowprice.core.wording import escaped, json_safe
 if TYPE_CHECKING:
     from shadowprice.simulator.driver import RunProgress
 
-_FOREIGN_TAG: Final = re.compile(r"\\\\*\[(?!/?bold\])")
+_BOLD: Final = re.compile(r"\[/?bold\]")
+# What rich takes for a tag, but for bold, with the backslashes before it.
+_FOREIGN_TAG: Final = re.compile(r"(\\*)(\[(?!/?bold\])[a-z#/@][^\[]*?\])")
 
 _IN_ASCII: Final = (
     (re.compile(r"(?<=[ \d%])±(?= )"), "+-"),
@@ -57,7 +59,10 @@ class SafeConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a text with control characters escaped and foreign brackets left as they are."""
         text = speakable(escaped(text, lines=True), self.encoding)
-        return super().render_str(_FOREIGN_TAG.sub(r"\\[", text), **options)
+        options["emoji"] = False
+        if options.get("markup") is False or not _BOLD.search(text):
+            return super().render_str(text, **{**options, "markup": False})
+        return super().render_str(_FOREIGN_TAG.sub(r"\1\1\\\2", text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -95,9 +95,9 @@ def _explain_live(job: str, server: str | None, output: Output) -> None:
         told = line.partition("  ")[2]  # the service writes UTC; a person reads the clock here
         why = event.data.get("reason")
         told, *log = _with_log(told, why if isinstance(why, str) else "")
-        console.print(f"{when(event.at):<9} {told}", soft_wrap=True)
+        console.print(f"{when(event.at):<9} {told}", soft_wrap=True, markup=False)
         for one in log:
-            console.print(f"{'':<9} | {one}", soft_wrap=True)
+            console.print(f"{'':<9} | {one}", soft_wrap=True, markup=False)
 
 
 def _with_log(told: str, why: str) -> list[str]:

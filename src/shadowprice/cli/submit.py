@@ -263,7 +263,9 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
         used, back = job.points.get("used", 0), job.points.get("refund")
         rest = f"{number(back)} came back" if back is not None else f"{number(used)} used so far"
         yield "points", f"{number(job.points.get('price'))} paid, {rest}"
-    yield "failures", job.failures or ""
+    yield "failures", job.failures - job.lost or ""
+    times = "once" if job.lost == 1 else f"{job.lost} times"
+    yield "lost", f"{times}, through no fault of its own" if job.lost else ""
     yield "reason", first_line(job.why)
 
 

@@ -70,8 +70,8 @@ class Job(Told):
         What it is worth beyond what it displaces.
     reason : mapping or None
         Why it waits, was refused, or ended without success.
-    failures : int
-        Generations that failed.
+    failures, lost : int
+        Generations that failed, and how many of these were lost through no fault of the job.
     speed : mapping or None
         Where its curve is ``from`` (``stated`` by its owner, or a ``family``'s), and the numbers of
         workers that it was ``measured`` with while it ran.
@@ -103,6 +103,7 @@ class Job(Told):
     cost: float | None = None
     reason: Json | None = None
     failures: int = 0
+    lost: int = 0
     speed: Json | None = None
     points: Json | None = None
 

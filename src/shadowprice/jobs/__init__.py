@@ -165,7 +165,11 @@ def _say_once(text: str) -> None:
     """Tell people something in the process's log, the first time only."""
     if not _said:
         _said.append(text)
-        print(f"shadowprice: {text}", file=sys.stderr, flush=True)
+        _say(text)
+
+
+def _say(text: str) -> None:
+    print(f"shadowprice: {text}", file=sys.stderr, flush=True)
 
 
 _said: Final[list[str]] = []
@@ -358,6 +362,8 @@ def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
         data = _whole(path, step)
         if data is not None:
             yield Checkpoint(step, data)
+        elif path.exists():
+            _say(f"{path} is damaged, and is passed over")
 
 
 def _whole(path: Path, step: int) -> bytes | None:

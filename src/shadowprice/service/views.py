@@ -210,6 +210,7 @@ class JobView:
             "cost": self.cost,
             "reason": None if self.reason is None else dict(self.reason),
             "failures": self.failures,
+            "lost": self.lost,
             "speed": {
                 "from": "stated" if self.family is None else "family",
                 "family": self.family,

@@ -15,12 +15,12 @@ from shadowprice.service.stories import told_line
 WHY = 'worker-0 exited 1\nTraceback:\n  File "a", line 1\n\nValueError: \x1b[31mno'
 
 
-def _job(why: str) -> Job:
+def _job(why: str, **more: Any) -> Job:
     record: dict[str, Any] = {
         "name": "j", "tenant": None, "state": "failed", "progress": 0.0, "required": 10.0,
         "reason": {"code": "failed", "message": why},
     }  # fmt: skip
-    return Job.read(record)
+    return Job.read(record | more)
 
 
 @pytest.mark.parametrize("kind", ["failed", "retrying", "ended"])
@@ -50,3 +50,18 @@ def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[
     assert said[at + 2].strip() == r"ValueError: \x1b[31mno"
     print_job(job, log=False)
     assert "Traceback" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("failures", "lost", "told"),
+    [
+        (0, 0, ("", "")),
+        (1, 1, ("", "once, through no fault of its own")),
+        (3, 2, (1, "2 times, through no fault of its own")),
+    ],
+)
+def test_what_was_lost_is_no_failure_of_the_job(
+    failures: int, lost: int, told: tuple[object, str]
+) -> None:
+    found = dict(described(_job("", failures=failures, lost=lost)))
+    assert (found["failures"], found["lost"]) == told

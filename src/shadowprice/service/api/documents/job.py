@@ -51,6 +51,7 @@ VIEW: Final[Document] = {
     "cost": 8.5,
     "reason": None,
     "failures": 0,
+    "lost": 0,
     "points": {"price": 8.5, "used": 2.75, "refund": None, "planned": 40, "held": 13},
 }
 _STATES: Final = [
@@ -136,7 +137,14 @@ VIEW_SCHEMA: Final[Document] = {
         "servers": {"type": "array", "items": TEXT},
         **dict.fromkeys(("payoff", "utility", "cost"), NUMBER),
         "reason": {"type": ["object", "null"]},
-        "failures": {"type": "integer"},
+        "failures": {
+            "type": "integer",
+            "description": "generations that failed, those that were lost among them",
+        },
+        "lost": {
+            "type": "integer",
+            "description": "generations that were lost through no fault of the job",
+        },
         "points": {
             "type": ["object", "null"],
             "description": "what it costs its tenant, where that has a budget: the price it was "
