@@ -10,6 +10,7 @@ import asyncio
 import copy
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ class Newer:
     ----------
     said : list of tuple
         Of every pod, in order: what became of it, and its name.
+    asked : Counter of str
+        How often each was asked for: method and kind, of lists with what they are chosen by.
     unknown : list of str
         Places of what was sent that the version does not know.
     refuse : callable
@@ -46,6 +49,7 @@ class Newer:
     def __init__(self, version: str, nodes: int = 2) -> None:
         self.version = version
         self.said: list[tuple[str, str]] = []
+        self.asked: Counter[str] = Counter()
         self.unknown: list[str] = []
         self.refuse: Callable[[str], bool] = lambda _: False
         self._count = 0
@@ -112,6 +116,8 @@ class Newer:
         if words[0] == "namespaces":
             words = words[2:]
         kind, name = words[0], words[1] if len(words) > 1 else ""
+        chosen = [one for one in ("labelSelector", "fieldSelector") if one in request.query]
+        self.asked[" ".join([request.method, kind, *words[2:], *chosen])] += 1
         if len(words) > 2:
             return web.Response(body=f"{NOW} a line\n".encode())
         if request.query.get("watch"):

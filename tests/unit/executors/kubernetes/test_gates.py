@@ -31,12 +31,12 @@ NEWER = VERSIONS[VERSIONS.index(OLDEST_WITH_GATES) :]
 Scenario = Callable[[KubernetesExecutor, Callable[[type], Awaitable[Report]]], Awaitable[None]]
 
 
-def order(generation: int = 1) -> GenerationSpec:
+def order(*placement: Share) -> GenerationSpec:
     return GenerationSpec(
-        command=10 * generation,
+        command=10,
         job="job",
-        generation=generation,
-        placement=(Share("one", 2), Share("two", 1, 1)),
+        generation=1,
+        placement=placement or (Share("one", 2), Share("two", 1, 1)),
         program=Program(("train",), {}, image="i", grace=1.0),
         worker={"cpu": 500},
         ps={"cpu": 500},
@@ -117,3 +117,28 @@ def test_of_a_generation_of_which_a_pod_is_refused_none_begins_behind_gates(
     told = [what for what, _ in server.said]
     assert told.count("runs") == (len(PODS) - 1 if version in OLDER else 0)
     assert server.pods() == []
+
+
+@pytest.mark.parametrize(("workers", "lists"), [(2, 2), (8, 8), (9, 1)])
+def test_what_gates_cost(workers: int, lists: int, tmp_path: Path) -> None:
+    """A patch a pod, and one look at them all: by name where they are few, else at once."""
+
+    async def life(
+        executor: KubernetesExecutor, comes: Callable[[type], Awaitable[Report]]
+    ) -> None:
+        shares = (Share("one", workers // 2), Share("two", workers - workers // 2))
+        assert await executor.start(order(*shares)) == Receipt.ACCEPTED
+        await comes(Started)
+
+    asked = {}
+    for version in (OLDER[-1], NEWER[-1]):
+        server = Newer(version)
+        folder = tmp_path / version
+        folder.mkdir()
+        run(server, folder, life)
+        asked[version] = server.asked
+    more = asked[NEWER[-1]] - asked[OLDER[-1]]
+    by_name = "GET pods labelSelector fieldSelector"
+    looks = {by_name: lists} if lists > 1 else {"GET pods labelSelector": 1}
+    assert more == {"PATCH pods": workers, **looks}
+    assert asked[OLDER[-1]] - asked[NEWER[-1]] == {}
