@@ -73,7 +73,7 @@ class Window:
         """Return what it asked to be written then, but its lease, by the API server's own log."""
         found = []
         for line in entries(bed.audit):
-            if line["user"]["username"] != account(self.name) or line["verb"] not in _WRITES:
+            if line["user"].get("username") != account(self.name) or line["verb"] not in _WRITES:
                 continue
             came = line["requestReceivedTimestamp"].replace("Z", "+00:00")
             within = self.thawed <= datetime.fromisoformat(came).timestamp() <= self.ended

@@ -5,7 +5,8 @@ takes the place of what its file, or the cluster's, says of a restart. Jobs that
 measured nothing: where a file says something, they are expected to lose as much more than that as
 the last ones lost more than was said of them; where none does, as much as those lost. A first start
 is no change, so nothing is reported of it; the service sees from the first report what the slot
-lost by it.
+lost by it, which is set beside what was said alone: seconds in which other jobs are fetched and
+loaded for the first time say little of one that says nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FINEST: Final = 100
 
 
 OTHERS: Final = 20
-"""Newest starts and changes of all jobs that an expectation of new jobs is taken from."""
+"""Newest changes, and starts, of all jobs that an expectation of new jobs is taken from."""
 
 ENOUGH: Final = 3
 """Starts and changes from which on there is one."""
@@ -101,7 +102,6 @@ class Restarts:
         stated : float
             What its file, or the cluster's, says of it; 0 where neither does.
         """
-        self._others.append(seconds)
         if stated:
             self._factors.append(seconds / stated)
 
@@ -144,6 +144,7 @@ class Restarts:
         away = max(0.0, metrics.get(AWAY, 0.0)) if resized else 0.0
         seconds = sum(metrics[part] for part in PARTS) + away
         measured.seconds.append(seconds)
+        self._others.append(seconds)
         self.started(seconds, stated())
         return True
 

@@ -244,8 +244,14 @@ class Service:
         for task in self._tasks:
             if self.driver is None:
                 task.cancel()
-            with suppress(asyncio.CancelledError):
+            try:
                 await task
+            except asyncio.CancelledError:
+                pass
+            except (
+                Exception
+            ):  # told to end while it took over, of whose connections some are closed
+                log.exception("taking over was cut off")
         if self.driver is not None:
             await self.driver.finish()
         self._readers.shutdown(wait=True)
