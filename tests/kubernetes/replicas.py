@@ -132,6 +132,11 @@ class Replica:
         except httpx.HTTPError:
             return False
 
+    def deposed(self) -> bool:
+        """Whether it says that it ended because another leads: by its lease, or by the store."""
+        said = self.said()
+        return "leads no more" in said or "could not go on" in said
+
     def stopped(self) -> bool:
         """Whether a signal holds it up."""
         text = Path(f"/proc/{self.process.pid}/stat").read_text()  # it is there until waited for
@@ -205,7 +210,7 @@ class Pair:
                 self.interruptions += 1
             else:  # the machine was busy for longer than its lease lasts
                 assert code == 1, (code, self.said())
-                assert "leads no more" in one.said(), self.said()
+                assert one.deposed(), self.said()
             one.end()
             one.start()
             return True
@@ -231,7 +236,7 @@ class Pair:
         one.process.send_signal(signal.SIGCONT)
         assert one.process.wait(60) == 1, self.said()
         self.windows.append(Window(one.name, thawed, time.time()))
-        assert "leads no more" in one.said(), self.said()
+        assert one.deposed(), self.said()
         one.end()
         one.start()
 

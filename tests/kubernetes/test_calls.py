@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,15 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations.store import key_of
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.following import OFTEN, SELDOM
+from shadowprice.kubernetes.informer import TURN
+from shadowprice.kubernetes.lease import LOOK, RENEW
 from shadowprice.kubernetes.pausing import Pauses
 from shadowprice.service.trainingjobs.controller import FIGURES
+from shadowprice.service.trainingjobs.telling import QUIET
 from tests.contract.harness import POLITE, KubernetesHarness, Told, spec
-from tests.kubernetes.operators import installed, manifest, operated
+from tests.kubernetes.operators import eventually, installed, manifest, operated
+from tests.kubernetes.replicas import account, accounts, paired
+from tests.postgres import binaries
 
 ADMIN = "admin"
 
@@ -183,3 +189,83 @@ for done in range(1, 2000):
         assert 2 <= count <= spent / FIGURES + 1, (count, spent)
         user.delete(name)
         user.gone(name)
+
+
+def asked(bed: Testbed, since: float, user: str = ADMIN) -> Counter[str]:
+    """Return how often the service asked for each since a time; watches once they are over."""
+    counted: Counter[str] = Counter()
+    for line in entries(bed.audit):
+        if line["user"].get("username") != user:
+            continue
+        if user == ADMIN and "shadowprice" not in line.get("userAgent", ""):
+            continue  # of kubectl
+        if line["stage"] != "ResponseComplete":
+            continue
+        came = line["requestReceivedTimestamp"].replace("Z", "+00:00")
+        if datetime.fromisoformat(came).timestamp() >= since:
+            about = line.get("objectRef") or {}
+            place = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
+            counted[f"{line['verb']} {place}"] += 1
+    return counted
+
+
+def test_an_event_is_written_for_every_line_that_people_are_told_and_no_other(
+    control_plane: Testbed, tmp_path: Path
+) -> None:
+    user, name = installed(control_plane), "told"
+    since = time.time()
+    with operated(user.bed, tmp_path) as service:
+        user.apply(manifest(name, run={"command": ["sleep", "3"], "grace": "1s"}))
+        user.waits_for(name, "Running")
+        user.apply(manifest(name, utility={"kind": "constant", "value": 7}))
+        user.waits_for(name, "Finished")
+        job = user.status(name)["job"]
+        story = service.client.get(f"/v1/jobs/{job}/explain").json()["events"]
+        lines = [one for one in story if one["kind"] not in QUIET]
+        assert {"standby", "started", "running", "finished"} <= {one["kind"] for one in lines}
+
+        def events() -> int:
+            return asked(user.bed, since)["create events"]
+
+        eventually(lambda: events() >= len(lines), "all of them")
+        user.apply(manifest("untold", workers={"min": 3, "max": 2}))
+        user.waits_for("untold", "Rejected")
+        eventually(lambda: events() > len(lines), "that it is invalid")
+        time.sleep(3.0)  # looks at both that come by themselves
+        assert events() == len(lines) + 1, lines
+        user.delete(name, "untold")
+        user.gone(name)
+        user.gone("untold")
+    assert events() == len(lines) + 1  # what is over is told once, however it goes then
+
+
+@pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL")
+def test_what_replicas_ask_for_by_themselves_is_leases_and_watches(
+    control_plane: Testbed, tmp_path: Path
+) -> None:
+    bed, span = control_plane, 60.0
+    began = time.time()
+    with paired(accounts(bed), tmp_path, quick=False) as pair:
+        leader, standby = sorted(pair.replicas, key=lambda one: not one.leads())
+        time.sleep(10.0)  # what begins with the start is over
+        since = time.time()
+        time.sleep(span)
+        led, waited = (
+            asked(bed, since, account(leader.name)),
+            asked(bed, since, account(standby.name)),
+        )
+        spent = time.time() - since
+    kinds = {"nodes", "pods", "trainingjobs", "namespaces", "resourcequotas"}
+    watches = {f"watch {kind}" for kind in kinds}
+
+    def followed() -> set[str]:
+        return {one for one in asked(bed, began, account(leader.name)) if one.startswith("watch")}
+
+    eventually(lambda: followed() == watches, "the end of its watches")
+    # Its own lease, and the executor's.
+    assert spent / RENEW <= led["update leases"] <= 2 * (spent / RENEW + 1), led
+    assert led.keys() <= watches | {"update leases"}, led
+    assert all(led[one] <= 1 for one in watches), led
+    assert span < TURN * 3 / 4  # so a watch is begun anew at most once
+    assert spent / 2 <= waited["get leases"] <= spent / LOOK, waited
+    assert waited.keys() == {"get leases"}, waited
