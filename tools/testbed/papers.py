@@ -1,7 +1,8 @@
 """The experiment ``testbed`` on nine real nodes: ``python -m tools.testbed.papers [--quick]``.
 
 It starts a testbed whose nodes have the names of the experiment's servers, lets pods use this
-machine's interpreter and packages, read-only, and runs the same command as anywhere else.
+machine's interpreter and packages, read-only, and runs the same command as anywhere else. In the
+end the auditor says what the API server's own log has of pods: none doubled, none left behind.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 from tools.testbed import BASE, Testbed, TestbedError, host_python
+from tools.testbed.audit import Audit
 
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.traces.testbed import oasis_testbed_cluster
@@ -43,8 +45,19 @@ def pod() -> dict[str, Any]:
     return {"pull": "Never", "volumes": found}
 
 
+def audited(log: Path) -> bool:
+    """Tell what the API server's log has of pods; return whether all of it is as it should be."""
+    audit = Audit.read(log)
+    faults = audit.faults()
+    for fault in faults:
+        print(f"testbed: {fault}", file=sys.stderr)
+    found = f"{len(faults)} faults" if faults else "none doubled, made twice or left behind"
+    print(f"The API server's log has {len(audit.pods)} pods: {found}.")
+    return not faults
+
+
 def main() -> int:
-    """Run the experiment on a testbed, and end it."""
+    """Run the experiment on a testbed, and end it; 1 where its log has faults."""
     parser = argparse.ArgumentParser(prog="python -m tools.testbed.papers", description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
@@ -66,7 +79,8 @@ def main() -> int:
             words += ["--listen", f"{bed.gateway}:0"]
             for one in (f"image={BASE}", f"pod={template}", f"shared={shared}"):
                 words += ["--executor-set", one]
-            return subprocess.run(words, check=False).returncode
+            ended = subprocess.run(words, check=False).returncode
+            return max(ended, int(not audited(bed.audit)))
     except TestbedError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 2
