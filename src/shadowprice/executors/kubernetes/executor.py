@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import secrets
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -30,11 +29,12 @@ from shadowprice.executors.contract import (
     ServerSlice,
 )
 from shadowprice.executors.generations.disk import Lock
-from shadowprice.executors.generations.generation import ACCEPTED, OVER, RUNNING
+from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
 from shadowprice.executors.generations.pieces import piece
 from shadowprice.executors.generations.placing import NoPlaceError
 from shadowprice.executors.generations.roster import Roster, let_go
 from shadowprice.executors.generations.store import key_of
+from shadowprice.executors.kubernetes.charge import Charge
 from shadowprice.executors.kubernetes.discovery import has_gates
 from shadowprice.executors.kubernetes.driving import Drive
 from shadowprice.executors.kubernetes.entry import KubernetesEntry
@@ -46,10 +46,10 @@ from shadowprice.executors.kubernetes.planning import plan_of
 from shadowprice.executors.kubernetes.pods import folders
 from shadowprice.executors.kubernetes.records import Records
 from shadowprice.executors.kubernetes.settings import read_settings
+from shadowprice.executors.kubernetes.sweeping import SWEEP, Sweeper
 from shadowprice.kubernetes.connection import Connection
-from shadowprice.kubernetes.errors import ApiError, ConnectError, DeposedError
+from shadowprice.kubernetes.errors import ApiError, ConnectError
 from shadowprice.kubernetes.informer import Informer
-from shadowprice.kubernetes.lease import Lease
 from shadowprice.kubernetes.pausing import Pauses
 
 log = logging.getLogger("shadowprice.executors")
@@ -57,18 +57,8 @@ log = logging.getLogger("shadowprice.executors")
 PATROL: Final = 1.0
 """Seconds between looks at nodes, and at what no event told."""
 
-SWEEP: Final = 10.0
-SELDOM: Final = 320.0
-"""Seconds between looks for pods that nobody knows of; and of one of them, in the end."""
-
 UNANSWERED: Final = 10.0
 """Longest of the growing pauses between tries of what the server did not take."""
-
-AGAIN: Final = 2.0
-"""Seconds of each try to hold the lease again."""
-
-TURN: Final = 45.0
-"""Seconds that a service which was killed has to be taken for gone."""
 
 LOOKING: Final = 10.0
 """Seconds that a look at a log may take."""
@@ -101,7 +91,6 @@ class KubernetesExecutor:
         self.settings = read_settings(options.settings)
         self._address = options.address
         self._observing = options.observing
-        self._election = options.election
         named = options.namespace
         self.service = named if _LABEL.fullmatch(named) else f"s-{key_of(named)[:16]}"
         self.path = Path(options.directory)
@@ -114,10 +103,9 @@ class KubernetesExecutor:
         self._expected: frozenset[str] = frozenset()
         self._forgetting: set[tuple[str, int]] = set()
         self._lock: Lock | None = None
-        self._lease: Lease | None = None
-        self._identity = secrets.token_hex(8)
+        self._charge = Charge(self.service, options.election)
         self._patrolling: asyncio.Task[None] | None = None
-        self._strangers: dict[str, Pauses] = {}
+        self._sweeper = Sweeper(self.service)
         self._swept = 0.0
         self._asking = Pauses(PATROL, UNANSWERED)
         self._connection: Connection | None = None
@@ -234,10 +222,10 @@ class KubernetesExecutor:
 
     async def _open(self) -> None:
         self._connection = await Connection.open(self._address, self.settings.context)
-        self._connection.may_write = self._in_charge
+        self._connection.may_write = self._charge.holds
         self.namespace = self.settings.namespace or self._connection.namespace
         if not self._observing:
-            await self._take_over()
+            await self._charge.take(self._connection, self.namespace)
         self._records = Records(self._connection, self.namespace, self.service)
         self._cluster = Cluster(
             self._connection, self.service, self.settings, self._happened, self._node_moved
@@ -251,61 +239,12 @@ class KubernetesExecutor:
                     self._hold(record.job, number, state)
         self._patrolling = asyncio.create_task(self._patrol_forever())
 
-    async def _take_over(self) -> None:
-        """Hold the lease of this service, so that no other serves beside it."""
-        lease = self._new_lease()
-        if not await lease.take(TURN, self._is_deposed):
-            raise ExecutorError(
-                f"the lease {self.service}-executor in {self.namespace} is held: the cluster is "
-                "used by another service; stop that one, or serve from another namespace"
-            )
-        self._lease = lease
-
-    def _new_lease(self) -> Lease:
-        name, identity, election = f"{self.service}-executor", self._identity, self._election
-        if election is not None and election.number:
-            identity = f"{election.name} {election.number} {identity}"
-        return Lease(self.connection, self.namespace, name, identity)
-
-    def _is_deposed(self, holder: str) -> bool:
-        """Whether a holder of the lease was elected before this service, which was since.
-
-        By the time somebody else is elected it gives no order any more: see `_in_charge`.
-        """
-        name, number, *_ = [*holder.split(" "), "", ""]
-        mine = self._election
-        return (
-            mine is not None
-            and name == mine.name
-            and number.isdecimal()
-            and (int(number) < mine.number)
-        )
-
-    def _in_charge(self) -> bool:
-        """Whether nobody else gives orders at this moment, by this machine's clock alone."""
-        elected = self._election is None or self._election.holds()
-        return elected and self._lease is not None and self._lease.holds()
-
     async def _take_again(self) -> None:
-        """Hold the lease again that ran out while nobody answered, and look what is other since.
-
-        Where another holds it now, orders are refused until that one lets go.
-
-        Raises
-        ------
-        ApiError
-            If another holds it, or leads, or nobody answers.
-        """
-        if self._election is not None and not self._election.holds():
-            raise DeposedError
-        lease = self._new_lease()
-        if not await lease.take(AGAIN):
-            raise ApiError(409, "Conflict", f"another holds the lease of {self.service}")
-        self._lease = lease
+        """Give orders again after nobody answered for long, and look what is other since."""
+        await self._charge.take_again(self.connection, self.namespace)
         for record in await self.records.load():
             for number, state in record.generations.items():
                 self._hold(record.job, number, state)
-        log.info("the lease of %s is held again", self.service)
 
     async def close(self) -> None:
         """Let go. What runs goes on."""
@@ -314,9 +253,7 @@ class KubernetesExecutor:
         if self._cluster is not None:
             await self._cluster.close()
             self._cluster = None
-        if self._lease is not None:
-            await self._lease.release()
-            self._lease = None
+        await self._charge.release()
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
@@ -375,7 +312,7 @@ class KubernetesExecutor:
             return receipt
 
     def _check_charge(self) -> None:
-        if not self._in_charge():
+        if not self._charge.holds():
             raise ExecutorError("another service may have taken over: the lease was lost")
 
     async def _recorded(self, job: str, update: Any) -> Any:
@@ -441,12 +378,14 @@ class KubernetesExecutor:
             try:
                 self._look_at_nodes()
                 if not self._observing and self._asking.over:
-                    if self._lease is None or self._lease.lost.is_set():
+                    if self._charge.lost:
                         await self._take_again()
                     for key in tuple(self._forgetting):
                         await self._forget(*key)
-                    if time.monotonic() - self._swept > SWEEP:
-                        await self._sweep()
+                    if time.monotonic() - self._swept > SWEEP and self._charge.holds():
+                        live = {(one.key, one.number) for one in self._roster.live}
+                        pods = self.pods.items.items()
+                        await self._sweeper.sweep(self.connection, self.records, pods, live)
                         self._swept = time.monotonic()
                     self._asking.succeeded()
             except ApiError as error:
@@ -460,31 +399,6 @@ class KubernetesExecutor:
         now = time.time()
         self._roster.tell(ServerSeen(server, now) for server in seen)
         self._roster.tell(map(self._gone, gone))
-
-    async def _sweep(self) -> None:
-        """Remove pods of generations that are over: what an old request brought late."""
-        if not self._in_charge():
-            return
-        live = {(one.key, one.number) for one in self._roster.live}
-        found: dict[str, Pauses] = {}
-        for key, view in self.pods.items.items():
-            if view.service != self.service or (view.job, view.generation) in live:
-                continue
-            found[key] = self._strangers.get(key) or Pauses(SWEEP, SELDOM)
-            if key not in self._strangers:
-                found[key].failed()  # whose it is may be known in a moment
-            if not found[key].over or key_of(view.outer[0]) != view.job:
-                continue
-            found[key].failed()
-            record = await self.records.read(view.outer[0])
-            state = record.generations.get(view.generation)
-            if state is not None and state["phase"] not in OVER:
-                continue
-            path = f"/api/v1/namespaces/{view.namespace}/pods/{view.name}"
-            body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
-            with contextlib.suppress(ApiError):
-                await self.connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
-        self._strangers = found
 
     async def list(self) -> tuple[Held, ...]:
         """Return every generation that is not forgotten."""
