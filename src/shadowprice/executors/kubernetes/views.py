@@ -62,8 +62,8 @@ class PodView:
         Whose it is, where it is one of a service's.
     takes : mapping of str to int
         What it asks its node for, in the units of `core.amounts`, by the node's names.
-    outer : (str, str, str, str)
-        Job, tenant, role and owner's kind of a pod that is nobody's here.
+    outer : (str, str, str)
+        Job, tenant and role of a pod, as its labels, its notes or its owner say.
     created : float
         When it was made.
     """
