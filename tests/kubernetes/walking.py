@@ -241,7 +241,7 @@ class Walk:
         if sum(have.values()) != min(GPUS, most):
             found.append(f"{have} run, of {most} that are asked for")
         for name, item in items.items():
-            if have[name] != int(item["status"].get("workers") or 0):
+            if have[name] != int(item.get("status", {}).get("workers") or 0):
                 found.append(f"{name} has {have[name]} pods, and is told otherwise")
         return found
 
