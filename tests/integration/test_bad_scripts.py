@@ -66,6 +66,17 @@ CONFUSED = START + (
     " os.replace(path + '.new', path)\n"
     " time.sleep(0.3)"
 )
+POSTS = (
+    "import os, urllib.request\n"
+    "address, token = (os.environ['SHADOWPRICE_PROGRESS_' + one] for one in ('URL', 'TOKEN'))\n"
+    "head = {'Authorization': 'Bearer ' + token, 'Content-Type': 'application/json'}\n"
+    "answers = set()\n"
+    "for step in range(500):\n"
+    ' body = b\'{"minibatches": "%d of 500"}\' % step\n'
+    " try:\n  urllib.request.urlopen(urllib.request.Request(address, body, head))\n"
+    " except urllib.error.HTTPError as error:\n  answers.add(error.code)\n"
+    "print('answered', answers, flush=True)"
+)
 FORKS = (
     "import os, sys, time\n"
     "if os.fork() == 0:\n os.setsid()\n"
@@ -154,6 +165,7 @@ def live(
             job("deaf", DEAF, run={"grace": "1s"}),
             job("silent", SILENT, utility=soon, run={"grace": "1s"}),
             job("confused", CONFUSED, utility=soon, run={"grace": "1s"}),
+            job("posts", POSTS),
             job("unasked", "import sys; print('I was told?', flush=True); sys.exit(143)"),
             job("elsewhere", GOOD, run={"workdir": "/no/such/place"}),
             job("half", HALF, run={"retries": 1}),
@@ -251,6 +263,13 @@ def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: Runnin
     assert "it is no count; write how many mini-batches the job has done" in said
     assert "nan is no number of mini-batches" in last_of(live, "confused")
     assert live.client.get("/v1/jobs/confused/progress").json()["points"] == []
+
+
+def test_one_that_posts_what_is_no_report_is_told_so_in_its_story(live: Running) -> None:
+    told = over(live, "posts")
+    (said,) = [line for line in told["lines"] if "no progress, and is not counted" in line]
+    assert "progress.minibatches: it is no count; write how many mini-batches the job" in said
+    assert "answered {422}" in live.client.get("/v1/jobs/posts/logs").json()["text"]
 
 
 def last_of(live: Running, name: str) -> str:

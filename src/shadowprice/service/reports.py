@@ -44,6 +44,10 @@ TELLING: Final = 0.1
 """Share of a slot that a job may have worked by its first report for that to tell of its start."""
 
 
+MOST_FAULTS: Final = 5
+"""Different faults in what a generation reports that its job's story tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class TakeReports:
     """What the executor says happened.
@@ -121,10 +125,25 @@ class TakeReports:
 
     @staticmethod
     def _misreported(batch: Batch, report: Misreported) -> None:
-        """Tell once of a generation that what it reports cannot be taken."""
+        """Tell that what a generation reports cannot be taken: each fault once, and few of them.
+
+        Who reports remembers what it told until it is started again, the story for ever.
+        """
         name, generation = report.job, report.generation
         record = batch.engine.open_jobs.get(name)
-        if record is not None and record.generation == generation:
+        if record is None or record.generation != generation:
+            return
+        table = tables.events
+        stored = batch.connection.execute(
+            select(table.c.data).where(table.c.job == name, table.c.kind == "misreported")
+        ).scalars()
+        fresh = (one.data for one in batch.told if (one.kind, one.job) == ("misreported", name))
+        told = {
+            one["reason"]
+            for one in (*map(json.loads, stored), *fresh)
+            if one["generation"] == generation
+        }
+        if report.reason not in told and len(told) < MOST_FAULTS:
             batch.tell("misreported", name, generation=generation, reason=report.reason)
 
     def _over(self, batch: Batch, report: Refused | Ended) -> None:
