@@ -132,7 +132,7 @@ def test_a_lost_server_ends_what_ran_there(harness: Harness) -> None:
         ((Share("one", 0, 1),), {}, "no worker"),
         ((), {}, "no worker"),
         ((Share("two", 2),), {"worker": {"gpu": 1000}}, "two has 1 GPUs"),
-        ((Share("one", 1),), {"env": {"A": "b\0c"}}, "null character"),
+        ((Share("one", 1),), {"env": {"A": "b\0c"}}, "run.env: it holds a null character"),
     ],
 )
 def test_what_cannot_start_is_refused_with_a_reason(
