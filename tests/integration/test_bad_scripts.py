@@ -168,6 +168,8 @@ def live(
             job("posts", POSTS),
             job("unasked", "import sys; print('I was told?', flush=True); sys.exit(143)"),
             job("elsewhere", GOOD, run={"workdir": "/no/such/place"}),
+            job("relative", "", run={"command": [sys.executable, "train.py"]}),
+            job("nothing", "", run={"command": ["./train.sh"]}),
             job("half", HALF, run={"retries": 1}),
             job("forks", FORKS),
             job("full", FULL),
@@ -218,6 +220,18 @@ def test_it_fails_and_its_story_says_why_with_the_last_lines(
     said = told["job"]["reason"]["message"]
     assert reason in said
     assert last in said
+
+
+def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(live: Running) -> None:
+    for name, script in (("relative", "train.py"), ("nothing", "./train.sh")):
+        told = over(live, name)
+        assert told["job"]["state"] == "failed", told
+        said = told["job"]["reason"]["message"].splitlines()[0]
+        assert f"; '{script}' is not in " in said
+        assert said.endswith(", where the job runs; state run.workdir, or write an absolute path")
+        (line,) = [line for line in told["lines"] if "failed with generation 1" in line]
+        assert "state run.workdir" in line
+    assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
 
 
 @pytest.mark.skipif(not small_disk(), reason="no disk may be mounted here")

@@ -35,6 +35,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations.verdict import COMPLETE
 from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND
+from shadowprice.service.missing import missing
 from shadowprice.service.store import tables
 from shadowprice.service.views import changes_of
 
@@ -211,6 +212,9 @@ class TakeReports:
         else:
             run = batch.truth.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
+            mend = missing(run, report.reason, report.tail)
+            if mend:
+                report = replace(report, reason=f"{report.reason}; {mend}")
         reason = _with_tail(report)
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
         batch.take(failed, lost=report.ending is not Ending.FAILED)
