@@ -84,6 +84,13 @@ FORKS = (
     " os._exit(0)\n"
     "time.sleep(0.5)\nsys.exit(5)"
 )
+DIES = START + (
+    "gone = jobs.current().checkpoint_dir / 'gone'\n"
+    "if os.environ['RANK'] == '1':\n"
+    " print('dying', flush=True)\n gone.touch()\n os.kill(os.getpid(), 9)\n"
+    "while not gone.exists():\n time.sleep(0.05)\n"
+    "time.sleep(1)\nprint('alone', flush=True)"
+)
 FULL = START + (
     "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
     "jobs.save(1, b'small')\njobs.save(2, b'x' * 100_000)"
@@ -172,6 +179,7 @@ def live(
             job("nothing", "", run={"command": ["./train.sh"]}),
             job("half", HALF, run={"retries": 1}),
             job("forks", FORKS),
+            job("dies", DIES, chunks=2, workers={"min": 2}, run={"tolerates": "workers"}),
             job("full", FULL),
             job("disk", DISK, before=small_disk()),
             job("good", GOOD),
@@ -232,6 +240,14 @@ def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(live: Ru
         (line,) = [line for line in told["lines"] if "failed with generation 1" in line]
         assert "state run.workdir" in line
     assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
+
+
+def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: Running) -> None:
+    told = over(live, "dies")
+    assert told["job"]["state"] == "finished", told
+    said = last_of(live, "dies")
+    assert "ended with status 0: the workers that lived exited 0; on the way worker-1" in said
+    assert "worker-1 ended by SIGKILL, status 137" in said
 
 
 @pytest.mark.skipif(not small_disk(), reason="no disk may be mounted here")
