@@ -84,6 +84,13 @@ FORKS = (
     " os._exit(0)\n"
     "time.sleep(0.5)\nsys.exit(5)"
 )
+DAEMON = (
+    "import os, time\n"
+    "if os.fork():\n os._exit(0)\n"
+    "os.setsid()\n"
+    "if os.fork():\n os._exit(0)\n"
+    "print('training in the background', flush=True)\ntime.sleep(600)"
+)
 DIES = START + (
     "gone = jobs.current().checkpoint_dir / 'gone'\n"
     "if os.environ['RANK'] == '1':\n"
@@ -179,6 +186,7 @@ def live(
             job("nothing", "", run={"command": ["./train.sh"]}),
             job("half", HALF, run={"retries": 1}),
             job("forks", FORKS),
+            job("daemon", DAEMON),
             job("dies", DIES, chunks=2, workers={"min": 2}, run={"tolerates": "workers"}),
             job("full", FULL),
             job("disk", DISK, before=small_disk()),
@@ -240,6 +248,20 @@ def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(live: Ru
         (line,) = [line for line in told["lines"] if "failed with generation 1" in line]
         assert "state run.workdir" in line
     assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
+
+
+def test_one_that_goes_to_the_background_is_done_and_its_story_says_what_was_ended(
+    live: Running,
+) -> None:
+    told = over(live, "daemon")
+    assert told["job"]["state"] == "finished", told
+    said = last_of(live, "daemon")
+    assert (
+        "ended with status 0: every worker exited 0; worker-0: what it left running in the" in said
+    )
+    assert "(python" in said
+    assert "a job lasts as long as its command" in said
+    assert "training in the background" in said
 
 
 def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: Running) -> None:

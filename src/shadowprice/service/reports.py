@@ -166,8 +166,9 @@ class TakeReports:
                 batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
             return
         if report.ending is Ending.DONE:
-            if report.reason not in {"", COMPLETE}:  # which workers died on the way
-                batch.tell("ended", name, generation=generation, code=0, reason=report.reason)
+            if report.reason not in {"", COMPLETE}:  # who died on the way, what was left behind
+                reason = _with_tail(report)
+                batch.tell("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
                 batch.take(JobEnded(slot, name, record.generation))
             else:
