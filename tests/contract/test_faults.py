@@ -18,6 +18,7 @@ from shadowprice.executors.contract import (
     Started,
 )
 from shadowprice.executors.generations.generation import start_time
+from shadowprice.executors.generations.verdict import COMPLETE
 from tests.contract.harness import POLITE, Told, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
@@ -132,7 +133,7 @@ def test_a_lost_server_ends_what_ran_there(harness: Harness) -> None:
         ((Share("one", 0, 1),), {}, "no worker"),
         ((), {}, "no worker"),
         ((Share("two", 2),), {"worker": {"gpu": 1000}}, "two has 1 GPUs"),
-        ((Share("one", 1),), {"env": {"A": "b\0c"}}, "null character"),
+        ((Share("one", 1),), {"env": {"A": "b\0c"}}, "run.env: it holds a null character"),
     ],
 )
 def test_what_cannot_start_is_refused_with_a_reason(
@@ -169,9 +170,22 @@ def test_what_forks_away_ends_with_its_job(harness: Harness, tmp_path: Path, way
         await executor.start(spec("job", 1, f"{away} {pid}; sleep 0.3; exit 0"))
         ended = await told.one(Ended, "job")
         assert ended.ending is Ending.DONE
-        if not own.containers:  # there the number is another one here
+        if not own.containers:  # there the number is another one here, and nobody sees what is left
+            assert "what it left running in the background (sleep) was ended" in ended.reason
             assert start_time(int(pid.read_text())) is None
         assert not [one for one in own.leftovers() if "sleep\x00600" in one]
+
+    harness.run(scenario)
+
+
+def test_what_ends_with_its_parent_was_not_left_behind(harness: Harness) -> None:
+    helper = "import os,sys\nread, write = os.pipe()\nif os.fork() == 0:\n os.close(write)\n"
+    helper += " os.read(read, 1)\n os._exit(0)\n"
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, python(f"{helper}sys.exit(0)"), Share("one", 2)))
+        ended = await told.one(Ended, "job")
+        assert (ended.ending, ended.reason) == (Ending.DONE, COMPLETE)
 
     harness.run(scenario)
 

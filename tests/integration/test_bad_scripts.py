@@ -66,12 +66,37 @@ CONFUSED = START + (
     " os.replace(path + '.new', path)\n"
     " time.sleep(0.3)"
 )
+POSTS = (
+    "import os, urllib.request\n"
+    "address, token = (os.environ['SHADOWPRICE_PROGRESS_' + one] for one in ('URL', 'TOKEN'))\n"
+    "head = {'Authorization': 'Bearer ' + token, 'Content-Type': 'application/json'}\n"
+    "answers = set()\n"
+    "for step in range(500):\n"
+    ' body = b\'{"minibatches": "%d of 500"}\' % step\n'
+    " try:\n  urllib.request.urlopen(urllib.request.Request(address, body, head))\n"
+    " except urllib.error.HTTPError as error:\n  answers.add(error.code)\n"
+    "print('answered', answers, flush=True)"
+)
 FORKS = (
     "import os, sys, time\n"
     "if os.fork() == 0:\n os.setsid()\n"
     " if os.fork() == 0:\n  print('forked away', flush=True)\n  time.sleep(600)\n"
     " os._exit(0)\n"
     "time.sleep(0.5)\nsys.exit(5)"
+)
+DAEMON = (
+    "import os, time\n"
+    "if os.fork():\n os._exit(0)\n"
+    "os.setsid()\n"
+    "if os.fork():\n os._exit(0)\n"
+    "print('training in the background', flush=True)\ntime.sleep(600)"
+)
+DIES = START + (
+    "gone = jobs.current().checkpoint_dir / 'gone'\n"
+    "if os.environ['RANK'] == '1':\n"
+    " print('dying', flush=True)\n gone.touch()\n os.kill(os.getpid(), 9)\n"
+    "while not gone.exists():\n time.sleep(0.05)\n"
+    "time.sleep(1)\nprint('alone', flush=True)"
 )
 FULL = START + (
     "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
@@ -154,10 +179,15 @@ def live(
             job("deaf", DEAF, run={"grace": "1s"}),
             job("silent", SILENT, utility=soon, run={"grace": "1s"}),
             job("confused", CONFUSED, utility=soon, run={"grace": "1s"}),
+            job("posts", POSTS),
             job("unasked", "import sys; print('I was told?', flush=True); sys.exit(143)"),
             job("elsewhere", GOOD, run={"workdir": "/no/such/place"}),
+            job("relative", "", run={"command": [sys.executable, "train.py"]}),
+            job("nothing", "", run={"command": ["./train.sh"]}),
             job("half", HALF, run={"retries": 1}),
             job("forks", FORKS),
+            job("daemon", DAEMON),
+            job("dies", DIES, chunks=2, workers={"min": 2}, run={"tolerates": "workers"}),
             job("full", FULL),
             job("disk", DISK, before=small_disk()),
             job("good", GOOD),
@@ -208,6 +238,40 @@ def test_it_fails_and_its_story_says_why_with_the_last_lines(
     assert last in said
 
 
+def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(live: Running) -> None:
+    for name, script in (("relative", "train.py"), ("nothing", "./train.sh")):
+        told = over(live, name)
+        assert told["job"]["state"] == "failed", told
+        said = told["job"]["reason"]["message"].splitlines()[0]
+        assert f"; '{script}' is not in " in said
+        assert said.endswith(", where the job runs; state run.workdir, or write an absolute path")
+        (line,) = [line for line in told["lines"] if "failed with generation 1" in line]
+        assert "state run.workdir" in line
+    assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
+
+
+def test_one_that_goes_to_the_background_is_done_and_its_story_says_what_was_ended(
+    live: Running,
+) -> None:
+    told = over(live, "daemon")
+    assert told["job"]["state"] == "finished", told
+    said = last_of(live, "daemon")
+    assert (
+        "ended with status 0: every worker exited 0; worker-0: what it left running in the" in said
+    )
+    assert "(python" in said
+    assert "a job lasts as long as its command" in said
+    assert "training in the background" in said
+
+
+def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: Running) -> None:
+    told = over(live, "dies")
+    assert told["job"]["state"] == "finished", told
+    said = last_of(live, "dies")
+    assert "ended with status 0: the workers that lived exited 0; on the way worker-1" in said
+    assert "worker-1 ended by SIGKILL, status 137" in said
+
+
 @pytest.mark.skipif(not small_disk(), reason="no disk may be mounted here")
 def test_a_disk_that_is_really_full_is_a_clear_reason(live: Running) -> None:
     told = over(live, "disk")
@@ -251,6 +315,13 @@ def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: Runnin
     assert "it is no count; write how many mini-batches the job has done" in said
     assert "nan is no number of mini-batches" in last_of(live, "confused")
     assert live.client.get("/v1/jobs/confused/progress").json()["points"] == []
+
+
+def test_one_that_posts_what_is_no_report_is_told_so_in_its_story(live: Running) -> None:
+    told = over(live, "posts")
+    (said,) = [line for line in told["lines"] if "no progress, and is not counted" in line]
+    assert "progress.minibatches: it is no count; write how many mini-batches the job" in said
+    assert "answered {422}" in live.client.get("/v1/jobs/posts/logs").json()["text"]
 
 
 def last_of(live: Running, name: str) -> str:

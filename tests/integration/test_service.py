@@ -281,6 +281,122 @@ def test_wrong_requests_are_problems(
     assert told["detail"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "place", "message", "mend"),
+    [
+        (
+            "POST",
+            "/v1/jobs",
+            b'{"name":"a\\u0000b"}',
+            400,
+            "body.name",
+            "holds a null character",
+            "leave it out",
+        ),
+        (
+            "POST",
+            "/v1/jobs",
+            b'{"jobs":[{"name":"a"},{"run":{"env":{"A":"\\u0000"}}}]}',
+            400,
+            "body.jobs[1].run.env.A",
+            "holds a null character",
+            "leave it out",
+        ),
+        (
+            "POST",
+            "/v1/jobs",
+            b'{"run":{"command":["a","b\\u0000"]}}',
+            400,
+            "body.run.command[1]",
+            "holds a null character",
+            "leave it out",
+        ),
+        (
+            "POST",
+            "/v1/jobs",
+            b'{"labels":{"\\u0000k":1}}',
+            400,
+            "body.labels",
+            r"the key '\x00k' holds a null character",
+            "leave it out",
+        ),
+        (
+            "POST",
+            "/v1/quote",
+            b'{"labels":{"a b":"\\udc00"}}',
+            400,
+            "body.labels.'a b'",
+            "holds half of a surrogate pair",
+            "write whole characters",
+        ),
+        (
+            "PUT",
+            "/v1/tenants/a",
+            b'{"share":NaN}',
+            400,
+            "body.share",
+            "NaN is no number that JSON knows",
+            "write a number",
+        ),
+        (
+            "PATCH",
+            "/v1/jobs/a",
+            b'{"chunks":-1e999}',
+            400,
+            "body.chunks",
+            "a number is too large",
+            "write one that is finite",
+        ),
+        (
+            "GET",
+            "/v1/jobs?tenant=a%00",
+            None,
+            422,
+            "?tenant",
+            "holds a null character",
+            "leave it out",
+        ),
+        (
+            "GET",
+            "/v1/jobs/a%00/explain",
+            None,
+            422,
+            "path",
+            r"the name 'a\x00' holds a null character",
+            "no name does; leave it out",
+        ),
+    ],
+)
+def test_what_is_no_text_and_no_number_is_named_by_its_place(
+    live: Running,
+    method: str,
+    path: str,
+    body: bytes | None,
+    status: int,
+    place: str,
+    message: str,
+    mend: str,
+) -> None:
+    answer = live.client.request(method, path, content=body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["errors"] == [{"place": place, "message": message, "mend": mend}]
+    assert answer.json()["detail"] == f"{place}: {message}; {mend}"
+
+
+def test_a_key_that_is_given_twice_is_named(live: Running) -> None:
+    answer = live.client.post("/v1/jobs", content=b'{"a":1,"b":{"c":1,"d":2,"c":3}}')
+    assert answer.status_code == 400
+    assert "the key 'c' is given twice" in answer.json()["detail"]
+
+
+def test_a_body_that_is_nested_too_deeply_names_where(live: Running) -> None:
+    content = b'{"jobs":' + b"[" * 60 + b"]" * 60 + b"}"
+    [fault] = live.client.post("/v1/jobs", content=content).json()["errors"]
+    assert fault["place"].startswith("body.jobs[0][0]")
+    assert fault["message"] == "is nested too deeply"
+    assert fault["mend"] == "nest at most 50 levels"
+
+
 def test_another_media_type_is_refused(live: Running) -> None:
     answer = live.client.post("/v1/jobs", data={"a": "b"})
     assert answer.json()["code"] == "media-type"

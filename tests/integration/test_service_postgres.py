@@ -97,3 +97,14 @@ def test_accounts_are_kept_there_as_well(tmp_path: Path) -> None:
         with running(tmp_path, policy="oasis", data=server.url) as again:
             assert again.client.get("/v1/tenants/vision/statement").json() == before
             check_ledger(again.service.store)
+
+
+def test_a_null_character_is_refused_before_the_server_sees_it(
+    server: Server, tmp_path: Path
+) -> None:
+    with running(tmp_path, data=server.url) as live:
+        for path in ("/v1/jobs?tenant=a%00", "/v1/jobs/a%00", "/v1/decisions?job=%00"):
+            answer = live.client.get(path)
+            assert answer.status_code == 422, answer.text
+            assert "holds a null character" in answer.json()["detail"]
+        assert live.client.get("/readyz").status_code == 200

@@ -28,11 +28,15 @@ class StartedCluster:
 
     Parameters
     ----------
+    labels : str
+        What the node that is not the head says of itself, as ``--labels`` takes it; empty for
+        nothing.
     **environment
         More that all of Ray's processes are to be told.
     """
 
-    def __init__(self, **environment: str) -> None:
+    def __init__(self, *, labels: str = "", **environment: str) -> None:
+        self._labels = ["--labels", labels] if labels else []
         self._more = {**environment, "GRPC_ENABLE_FORK_SUPPORT": "0"}  # the latter: docs/ray.md
         self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir="/tmp"))  # sockets: a short path
         with socket.create_server((HEAD, 0)) as free:
@@ -59,7 +63,7 @@ class StartedCluster:
 
     def join_node(self) -> None:
         """Begin the node that is not the head."""
-        self._start(OTHER, "other", "1", "--address", self.address)
+        self._start(OTHER, "other", "1", "--address", self.address, *self._labels)
 
     def _start(self, ip: str, name: str, cores: str, *more: str) -> None:
         words = [str(Path(sys.executable).with_name("ray")), "start", *more]

@@ -23,6 +23,8 @@ from shadowprice.experiments.spreading import OnRay
 from tests.contract import harness as contract
 from tests.contract.harness import POLITE, LocalHarness, RayHarness, Told, ready, spec
 from tests.on_ray.started import StartedCluster
+from tests.on_ray.test_serve import until
+from tests.services import job, running
 
 pytestmark = pytest.mark.ray
 
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.ray
 @pytest.fixture(scope="module")
 def started() -> Iterator[StartedCluster]:
     pytest.importorskip("ray")
-    cluster = StartedCluster()
+    cluster = StartedCluster(labels="shadowprice.io/role=worker,zone=a")
     yield cluster
     cluster.end()
 
@@ -83,6 +85,43 @@ async def over_the_whole_life(harness: LocalHarness, executor: Executor, told: T
 def test_jobs_run_at_an_address(inside: StartedCluster, tmp_path: Path, written: str) -> None:
     address = inside.by_client if written == "client" else "auto"
     Addressed(tmp_path / "executor", address).run(over_the_whole_life)
+
+
+def test_what_may_run_on_a_node_is_what_its_label_says(
+    inside: StartedCluster, tmp_path: Path
+) -> None:
+    cluster = {
+        "slot": "2s",
+        "horizon": 200,
+        "servers": [{"name": "head", "capacity": {"cpu": 2}, "role": "ps"}],
+    }
+    harness = Addressed(tmp_path / "executor", inside.by_client)
+    try:
+        with running(tmp_path, cluster=cluster, executor=harness.make()) as live:
+            until(lambda: len(live.client.get("/v1/servers").json()["servers"]) == 2)
+            found = live.client.get("/v1/servers").json()["servers"]
+            assert {one["name"]: one["role"] for one in found} == {"head": "ps", "other": "worker"}
+            asked = job(
+                "both",
+                chunks=1,
+                worker={"cpu": 1},
+                ps={"cpu": 1},
+                minibatch_time="1s",
+                run={"command": "[ $SHADOWPRICE_ROLE = ps ] && exec sleep 600; exit 0"},
+            )
+            answer = live.client.post("/v1/jobs", json=asked)
+            assert answer.is_success, answer.text
+            until(
+                lambda: live.client.get("/v1/jobs/both").json()["state"] == "finished",
+                lambda: live.client.get("/v1/jobs/both/explain").json()["lines"],
+            )
+            ran = live.client.get("/v1/jobs/both/generations").json()["generations"]
+            assert {(one["server"], one["workers"], one["ps"]) for one in ran[-1]["placement"]} == {
+                ("head", 0, 1),
+                ("other", 1, 0),
+            }
+    finally:
+        harness.end()
 
 
 def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_path: Path) -> None:

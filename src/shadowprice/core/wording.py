@@ -99,6 +99,15 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def no_text(text: str) -> tuple[str, str] | None:
+    """Return why a text can be neither stored nor given to a program, and what mends it."""
+    if "\0" in text:
+        return "holds a null character", "leave it out"
+    if not is_text(text):
+        return "holds half of a surrogate pair", "write whole characters"
+    return None
+
+
 def is_text(text: str) -> bool:
     """Return whether a text can be written as UTF-8: it holds no half of a surrogate pair.
 

@@ -13,12 +13,13 @@ from itertools import islice
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.wording import closest, escaped, shown
 from shadowprice.executors.contract import Progressed
 
 _FIELDS = ("generation", "minibatches", "metrics")
 _MICRO = 1_000_000
 _SHOWN = 50
+_MOST_TOLD = 500
 
 
 def read_progress(job: str, body: object, at: float) -> Progressed:
@@ -72,6 +73,11 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
     assert isinstance(generation, int)
     assert done is not None
     return Progressed(job, generation, round(done * _MICRO), kept, at)
+
+
+def told_fault(why: str) -> str:
+    """Return what a job's story says of a report that is none: of bounded length, on one line."""
+    return escaped(why)[:_MOST_TOLD]
 
 
 def _number(value: object) -> float | None:

@@ -35,6 +35,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations.verdict import COMPLETE
 from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND
+from shadowprice.service.missing import missing
 from shadowprice.service.store import tables
 from shadowprice.service.views import changes_of
 
@@ -42,6 +43,10 @@ log = logging.getLogger("shadowprice.service")
 
 TELLING: Final = 0.1
 """Share of a slot that a job may have worked by its first report for that to tell of its start."""
+
+
+MOST_FAULTS: Final = 5
+"""Different faults in what a generation reports that its job's story tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +126,25 @@ class TakeReports:
 
     @staticmethod
     def _misreported(batch: Batch, report: Misreported) -> None:
-        """Tell once of a generation that what it reports cannot be taken."""
+        """Tell that what a generation reports cannot be taken: each fault once, and few of them.
+
+        Who reports remembers what it told until it is started again, the story for ever.
+        """
         name, generation = report.job, report.generation
         record = batch.engine.open_jobs.get(name)
-        if record is not None and record.generation == generation:
+        if record is None or record.generation != generation:
+            return
+        table = tables.events
+        stored = batch.connection.execute(
+            select(table.c.data).where(table.c.job == name, table.c.kind == "misreported")
+        ).scalars()
+        fresh = (one.data for one in batch.told if (one.kind, one.job) == ("misreported", name))
+        told = {
+            one["reason"]
+            for one in (*map(json.loads, stored), *fresh)
+            if one["generation"] == generation
+        }
+        if report.reason not in told and len(told) < MOST_FAULTS:
             batch.tell("misreported", name, generation=generation, reason=report.reason)
 
     def _over(self, batch: Batch, report: Refused | Ended) -> None:
@@ -146,8 +166,9 @@ class TakeReports:
                 batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
             return
         if report.ending is Ending.DONE:
-            if report.reason not in {"", COMPLETE}:  # which workers died on the way
-                batch.tell("ended", name, generation=generation, code=0, reason=report.reason)
+            if report.reason not in {"", COMPLETE}:  # who died on the way, what was left behind
+                reason = _with_tail(report)
+                batch.tell("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
                 batch.take(JobEnded(slot, name, record.generation))
             else:
@@ -192,6 +213,9 @@ class TakeReports:
         else:
             run = batch.truth.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
+            mend = missing(run, report.reason, report.tail)
+            if mend:
+                report = replace(report, reason=f"{report.reason}; {mend}")
         reason = _with_tail(report)
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
         batch.take(failed, lost=report.ending is not Ending.FAILED)

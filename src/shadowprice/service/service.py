@@ -42,6 +42,7 @@ from shadowprice.service.budgeting import FollowBudgets
 from shadowprice.service.clock import SECOND, Clock, SteadyClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
+from shadowprice.service.misreports import Misreports
 from shadowprice.service.modes import check_executor, check_mode, check_users
 from shadowprice.service.observing import Follower
 from shadowprice.service.problems import ProblemError
@@ -96,6 +97,7 @@ class Service:
         self.runner: Runner | None = None
         self.follower: Follower | None = None
         self.whatifs = WhatIfs()
+        self.misreports = Misreports()
         self.key = b""
         self.address = ""
         self.stopping = self.failed = False

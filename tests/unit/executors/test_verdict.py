@@ -43,6 +43,16 @@ def test_the_reason_names_workers_that_died_on_the_way() -> None:
     assert "worker-1 ended by SIGKILL, status 137" in judged([(W1, 137), (W0, 0)]).reason
 
 
+def test_the_reason_of_what_is_done_names_what_was_left_running() -> None:
+    notes = {W0: "it left much", W1: "it needed more memory", PS: "it is none of a job's workers"}
+    more = {"stopped": False, "from_outside": False, "killed": frozenset(), "notes": notes}
+    exits = [(W1, 9), (W0, 0), (PS, 0)]
+    found = verdict(exits, 2, tolerant=True, **more)  # type: ignore[arg-type]  # by name
+    assert found.reason == (
+        "the workers that lived exited 0; on the way worker-1 exited 9; worker-0: it left much"
+    )
+
+
 def test_a_stop_counts_though_a_worker_died_before_it() -> None:
     exits = [(W1, 137), (W0, 143), (PS, 143)]
     assert judged(exits, stopped=True).ending == "stopped"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -138,6 +139,33 @@ def test_half_of_a_surrogate_pair_is_no_text(tmp_path: Path, changes: dict[str, 
     if "worker" not in changes:
         path.write_text(text.replace("{}", r"\ud83d\ude00"))
         assert len(read_jobs(path, CLUSTER)) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"name": "a{}"}, "name: holds a null"),
+        ({"tenant": "{}"}, "tenant: holds a null"),
+        ({"labels": {"a": "{}"}}, "labels: 'a': holds a null"),
+        ({"labels": {"a{}": "x"}}, r"labels: 'a\\x00': holds a null"),
+        ({"run": {"command": "a{}"}}, "run.command: it holds a null"),
+        ({"run": {"command": ["a", "{}"]}}, "run.command: its word 1 holds a null"),
+        ({"run": {"command": "a", "env": {"A": "{}secret"}}}, "run.env: 'A': holds a null"),
+        ({"run": {"command": "a", "workdir": "/{}"}}, "run.workdir: holds a null"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ending", ["jsonl", "yaml"])
+def test_a_null_character_is_told_with_its_place(
+    tmp_path: Path, changes: dict[str, object], place: str, ending: str
+) -> None:
+    path = tmp_path / f"jobs.{ending}"
+    one = json.dumps({**JOB, **changes}).replace("{}", r"\u0000")
+    path.write_text(one + "\n" if ending == "jsonl" else f"jobs: [{one}]")
+    with pytest.raises(InputError, match=re.escape(path.name)) as caught:
+        read_jobs(path, CLUSTER)
+    assert place.replace("\\\\", "\\") in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_yaml_cannot_write_halves_of_pairs(tmp_path: Path) -> None:

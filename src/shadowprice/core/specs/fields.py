@@ -30,7 +30,7 @@ from shadowprice.core.amounts import (
 )
 from shadowprice.core.bounds import Bound
 from shadowprice.core.errors import InputError
-from shadowprice.core.wording import is_text
+from shadowprice.core.wording import no_text, shown
 
 Value = TypeVar("Value")
 
@@ -181,12 +181,16 @@ def _bounded(value: Any) -> None:
         bounds.NUMBER.checked(abs(value))
     elif isinstance(value, str):
         bounds.TEXT.checked(len(value))
-        if not is_text(value):
-            raise InputError("holds half of a surrogate pair; write whole characters")
+        why = no_text(value)
+        if why is not None:
+            raise InputError("; ".join(why))
     elif isinstance(value, dict):
         for key, inner in value.items():
-            _bounded(key)
-            _bounded(inner)
+            for part in (key, inner):
+                try:
+                    _bounded(part)
+                except InputError as error:
+                    raise InputError(f"{shown(key)}: {error}") from error
     elif isinstance(value, list | tuple) and not (value and isinstance(value[0], BaseModel)):
         for inner in value:
             _bounded(inner)

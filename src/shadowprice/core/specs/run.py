@@ -28,10 +28,9 @@ def _as_word(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _without_null(value: str) -> str:
+def _without_null(value: str, what: str = "it") -> None:
     if "\0" in value:
-        raise ValueError("it holds a null character, which no program can be given")
-    return value
+        raise ValueError(f"{what} holds a null character, which no program can be given")
 
 
 Word = Annotated[
@@ -62,14 +61,14 @@ class RunSpec(Spec):
         # Said here once: a union would say for each of its members what it is not.
         words = value if isinstance(value, list) else [value]
         lifted(bounds.ARGUMENTS.checked)(len(words))
-        for word in words:
+        for at, word in enumerate(words):
             if isinstance(word, float):
                 raise ValueError(f"write {word!r} in quotes, so that it stays as it is written")
             if not isinstance(_as_word(word), str):
                 raise ValueError(
                     "write a line for the shell, or a list of words: [python, train.py]"
                 )
-            _without_null(str(word))
+            _without_null(str(word), f"its word {at}" if at else "it")
         if not words or not str(words[0]).strip():
             raise ValueError("it names no program; write for example [python, train.py]")
         return value
@@ -82,7 +81,7 @@ class RunSpec(Spec):
                 raise ValueError(f"{shown(name)} is no name of a variable; letters, digits and _")
             if name in RESERVED or name.startswith(RESERVED_BEGINNINGS):
                 raise ValueError(f"{shown(name)} is set by what runs the job; leave it out")
-            _without_null(text)
+            _without_null(text, shown(name))
         return value
 
     @field_validator("workdir")

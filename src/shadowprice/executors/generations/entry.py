@@ -35,10 +35,9 @@ from shadowprice.executors.generations.generation import (
     Generation,
 )
 from shadowprice.executors.generations.store import key_of
-from shadowprice.executors.progress import read_progress
+from shadowprice.executors.progress import read_progress, told_fault
 
 _MOST_PROGRESS: Final = 65_536
-_MOST_TOLD: Final = 500
 
 
 class Entry:
@@ -231,7 +230,7 @@ class Entry:
         return None
 
     def _misread(self, why: str) -> None:
-        self._fault = escaped(why)[:_MOST_TOLD]
+        self._fault = told_fault(why)
         self._faults += 1
 
 

@@ -26,17 +26,21 @@ def check(spec: GenerationSpec) -> None:
     """
     if spec.workers < 1 or any(min(one.workers, one.ps) < 0 for one in spec.placement):
         raise NoPlaceError("it has no worker")
-    texts: Iterable[str] = (
-        spec.job,
-        spec.checkpoint_dir,
-        spec.progress_url,
-        spec.progress_token,
-        spec.program.directory,
-        *spec.program.command,
-        *(text for pair in spec.program.environment.items() for text in pair),
-    )
-    if not spec.program.command or any("\0" in text for text in texts):
-        raise NoPlaceError("a text that its program would be given holds a null character")
+    if not spec.program.command:
+        raise NoPlaceError("run.command: it names no program")
+    texts: Mapping[str, Iterable[str]] = {
+        "name": (spec.job,),
+        "checkpoint_dir": (spec.checkpoint_dir,),
+        "progress_url": (spec.progress_url,),
+        "progress_token": (spec.progress_token,),
+        "run.workdir": (spec.program.directory,),
+        "run.command": spec.program.command,
+        "run.env": (text for pair in spec.program.environment.items() for text in pair),
+    }
+    for place, found in texts.items():
+        if any("\0" in text for text in found):
+            message = "it holds a null character, which no program can be given; leave it out"
+            raise NoPlaceError(f"{place}: {message}")
 
 
 def amounts(spec: GenerationSpec, process: Process) -> Mapping[str, int]:

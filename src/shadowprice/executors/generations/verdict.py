@@ -53,10 +53,10 @@ def decided(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -
     tolerant : bool
         Whether it goes on without a worker that dies.
     """
-    return _done(exits, workers, tolerant) or bool(_failed(exits, workers, tolerant))
+    return done(exits, workers, tolerant=tolerant) or bool(_failed(exits, workers, tolerant))
 
 
-def _done(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> bool:
+def done(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
     """Return whether every worker exited 0; where others are tolerated, all ended and one so."""
     codes = [code for name, code in exits if _is_worker(name)]
     return bool(codes) and len(codes) == workers and (0 in codes if tolerant else not any(codes))
@@ -107,13 +107,14 @@ def verdict(
     killed : set of str
         Processes that were killed after the grace.
     notes : mapping of str to str
-        What is known beside a status: why a program could not be begun, that memory ran out.
+        What is known beside a status: why a program could not be begun, that memory ran out, what
+        it left running.
     """
     codes = dict(exits)
-    if _done(exits, workers, tolerant):
+    if done(exits, workers, tolerant=tolerant):
         well = [name for name, code in exits if _is_worker(name) and code == 0]
         name = "worker-0" if "worker-0" in well else well[0]
-        return Verdict("done", name, 0, _completion(exits))
+        return Verdict("done", name, 0, _completion(exits, notes))
     told = stopped or from_outside
     # What ends as it was told to is as good as what exits 0.
     answers = [
@@ -132,11 +133,13 @@ def verdict(
     return Verdict(ending, name, codes[name], reason)
 
 
-def _completion(exits: Sequence[tuple[str, int]]) -> str:
+def _completion(exits: Sequence[tuple[str, int]], notes: Mapping[str, str]) -> str:
     died = [f"{name} {_how(code, told=False)}" for name, code in exits if code and _is_worker(name)]
-    if not died:
-        return COMPLETE
-    return f"the workers that lived exited 0; on the way {', '.join(died)}"
+    well = COMPLETE
+    if died:
+        well = f"the workers that lived exited 0; on the way {', '.join(died)}"
+    noted = [name for name, code in exits if name in notes and not code and _is_worker(name)]
+    return "; ".join((well, *(f"{name}: {notes[name]}" for name in noted)))
 
 
 def _note(notes: Mapping[str, str], name: str) -> str:

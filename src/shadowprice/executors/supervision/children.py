@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from shadowprice.executors.generations.disk import names
 from shadowprice.executors.generations.generation import MARK
 from shadowprice.executors.supervision import cgroups
 
+_FEW: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -157,6 +158,27 @@ def marked(execution: str) -> set[int]:
             if wanted in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
                 found.add(process)
     return found
+
+
+def variables(process: int) -> dict[str, str]:
+    """Return the environment that a process began with, as far as it can be read."""
+    try:
+        content = Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (part.decode("utf-8", "replace").partition("=") for part in content.split(b"\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def called(found: Iterable[int]) -> str:
+    """Return the names of processes, without their arguments: those may hold secrets."""
+    counts: dict[str, int] = {}
+    for process in found:
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/{process}/comm").read_bytes().decode("utf-8", "replace").strip()
+            counts[name] = counts.get(name, 0) + 1
+    shown = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]
+    return ", ".join([*shown[:_FEW], "..."] if len(shown) > _FEW else shown)
 
 
 def why_not_begun(error: Exception, plan: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from shadowprice.executors.generations.generation import ENDED, RUNNING, Generation, me, start_time
 from shadowprice.executors.generations.logs import LogWriter
-from shadowprice.executors.generations.verdict import decided, status, verdict
+from shadowprice.executors.generations.verdict import decided, done, status, verdict
 from shadowprice.executors.supervision import cgroups, children
 
 STRAY_GRACE: Final = 2.0
@@ -80,6 +80,8 @@ class Supervisor:
         self._cut = False
         """Ended because the lifeline was."""
         self._exited_at = 0.0
+        self._settled = 0.0
+        """Until when what the workers leave behind, which exited 0, may end by itself."""
         self._ending = False
         self._deadline = float("inf")
         self._second = 0.0
@@ -191,6 +193,8 @@ class Supervisor:
         timeout: float | None = None
         if self._ending:
             timeout = max(_SOON, min(self._deadline - now, _AGAIN))
+        elif self._settled:
+            timeout = max(_SOON, self._settled - now)
         if any(child.taken >= FLOOD for child in self._children.values()):
             timeout = min(timeout if timeout is not None else 1.0, max(0.0, self._second + 1 - now))
         for key, _ in self._selector.select(timeout):
@@ -287,10 +291,48 @@ class Supervisor:
         workers = self._workers()
         # Where there are servers only, whoever looks after the workers decides.
         over = decided(self._exits, workers, tolerant=self._tolerant) if workers else self._exits
-        if over:
+        if over and not (workers and self._settles(workers)):
             others = any(child.code is None for child in self._children.values())
             grace = self._plan["grace"]
             self._end(grace if others else min(grace, STRAY_GRACE))
+
+    def _settles(self, workers: int) -> bool:
+        """Whether what workers that exited 0 left behind may still be ending; else note what it is.
+
+        A job is done with its workers; one that went to the background would be so at once, and
+        nobody told why nothing came of it. Helpers that see their parent go end in a moment.
+        """
+        if not done(self._exits, workers, tolerant=self._tolerant):
+            return False
+        self._settled = self._settled or time.monotonic() + _AGAIN
+        if self._alone:
+            return False
+        # One look misses what is being forked; whoever has a child still has something there.
+        if time.monotonic() < self._settled:
+            return True
+        strays = self._strays()
+        of: dict[str, list[int]] = {}
+        for process in strays:
+            told = children.variables(process)
+            name = f"{told.get('SHADOWPRICE_ROLE')}-{told.get('SHADOWPRICE_RANK')}"
+            of.setdefault(name if name in self._children else self._exits[-1][0], []).append(
+                process
+            )
+        for name, processes in of.items():
+            if names := children.called(processes):
+                self._notes[name] = (
+                    f"what it left running in the background ({names}) was ended with it; "
+                    "a job lasts as long as its command"
+                )
+        return False
+
+    def _strays(self) -> set[int]:
+        """Return what is there beside processes that go on, and what descends from those."""
+        left = set(self._left())
+        for child in self._children.values():
+            if child.process is not None and child.code is None:
+                left -= {child.process.pid, *children.descendants(child.process.pid)}
+        return left
 
     def _workers(self) -> int:
         return sum(name.startswith("worker-") for name in self._children)

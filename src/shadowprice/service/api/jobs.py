@@ -10,7 +10,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import shown
 from shadowprice.executors.progress import read_progress
 from shadowprice.service import reading
@@ -267,17 +267,21 @@ async def progress(name: str, request: Request) -> Response:
     """Take in how far a job is: cumulative mini-batches, and what it measures.
 
     The token is the job's own, `SHADOWPRICE_PROGRESS_TOKEN`. What goes back, or is of an old
-    generation, is ignored.
+    generation, is ignored; what is no report is refused, and the job's story tells why.
     """
     service = service_of(request)
     driver = service.writing
     generation = generation_of(service.key, name, request.headers.get("authorization"))
-    body = await body_of(request, 64 << 10)
-    if isinstance(body, dict):
-        body.setdefault("generation", generation)
-    report = read_progress(name, body, driver.clock.now() / SECOND)
-    if report.generation != generation:
-        raise ProblemError("forbidden", f"the token is that of generation {generation}")
+    try:
+        body = await body_of(request, 64 << 10)
+        if isinstance(body, dict):
+            body.setdefault("generation", generation)
+        report = read_progress(name, body, driver.clock.now() / SECOND)
+        if report.generation != generation:
+            raise ProblemError("forbidden", f"the token is that of generation {generation}")
+    except ShadowpriceError as error:
+        await service.misreports.tell(driver, name, generation, error)
+        raise
     view = driver.published.jobs.get(name)
     if view is not None and view.generation == generation:
         driver.report(report)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Final, NoReturn
+import re
+from collections.abc import Collection
+from typing import Annotated, Any, Final
 from urllib.parse import quote, unquote
 
 from fastapi import Depends, Request
@@ -14,7 +15,7 @@ from starlette.responses import JSONResponse
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import closest, shown
+from shadowprice.core.wording import closest, no_text, shown
 from shadowprice.service.auth import Caller
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
@@ -27,7 +28,11 @@ class _Name(Convertor[str]):
     regex = "[^/]+"
 
     def convert(self, value: str) -> str:
-        return unquote(value)
+        name = unquote(value)
+        if "\0" in name:
+            message = f"the name {shown(name)} holds a null character"
+            raise InputError(Fault("path", message, "no name does; leave it out"))
+        return name
 
     def to_string(self, value: str) -> str:
         return quote(value, safe="")
@@ -116,10 +121,10 @@ def read_json(text: bytes) -> Any:
     Raises
     ------
     ProblemError
-        If it is none, or too deep.
+        If it is none, too deep, or holds what cannot be kept; naming the place.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+        value = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise ProblemError("unparsable", f"not JSON: {error.msg} ({where})") from error
@@ -127,46 +132,59 @@ def read_json(text: bytes) -> Any:
         raise ProblemError("unparsable", "not JSON: it is nested too deeply") from error
     except ValueError as error:
         raise ProblemError("unparsable", f"not JSON: {error}") from error
-    _check(value, 0)
+    found = _wrong(value, 0)
+    if found is not None:
+        inside, message, mend = found
+        fault = Fault("body" + "".join(reversed(inside)), message, mend)
+        raise ProblemError("unparsable", str(fault), faults=(fault,))
     return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key is given twice")
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {shown(twice)} is given twice")
     return found
 
 
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number that JSON knows")
+_Wrong = tuple[list[str], str, str]
+"""The steps that lead to a value, the last one first, what is wrong with it, and what mends it."""
 
 
-def _check(value: Any, depth: int) -> None:
-    """Refuse what is too deep, infinite, or no text that could be written down again."""
+def _wrong(value: Any, depth: int) -> _Wrong | None:
+    """Return what is too deep, infinite, or no text that could be written down again."""
     if depth > bounds.NESTING.most:
-        raise ProblemError("unparsable", "not JSON: it is nested too deeply")
+        return [], "is nested too deeply", f"nest at most {bounds.NESTING.most} levels"
     if isinstance(value, str):
-        if not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:
-                detail = "a text holds half of a surrogate pair"
-                raise ProblemError("unparsable", detail) from error
-            if "\0" in value:
-                raise ProblemError("unparsable", "a text holds a null character")
-        elif "\0" in value:
-            raise ProblemError("unparsable", "a text holds a null character")
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ProblemError("unparsable", "a number is too large")
-    elif isinstance(value, Mapping):
+        why = no_text(value)
+        return None if why is None else ([], *why)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return [], "NaN is no number that JSON knows", "write a number"
+        if math.isinf(value):
+            return [], "a number is too large", "write one that is finite"
+    elif isinstance(value, dict):
         for key, inner in value.items():
-            _check(key, depth + 1)
-            _check(inner, depth + 1)
+            why = no_text(key)
+            if why is not None:
+                return [], f"the key {shown(key)} {why[0]}", why[1]
+            found = _wrong(inner, depth + 1)
+            if found is not None:
+                found[0].append(f".{key if _PLAIN.fullmatch(key) else shown(key)}")
+                return found
     elif isinstance(value, list):
-        for inner in value:
-            _check(inner, depth + 1)
+        for at, inner in enumerate(value):
+            found = _wrong(inner, depth + 1)
+            if found is not None:
+                found[0].append(f"[{at}]")
+                return found
+    return None
+
+
+_PLAIN: Final = re.compile(r"[\w-]{1,60}")
+"""Keys that a place shows as they are."""
 
 
 def object_of(value: Any, known: Collection[str], place: str = "body") -> dict[str, Any]:
@@ -191,7 +209,7 @@ def object_of(value: Any, known: Collection[str], place: str = "body") -> dict[s
 
 
 def known_query(request: Request, known: Collection[str]) -> None:
-    """Refuse parameters of a query that nobody knows, or that come twice.
+    """Refuse parameters of a query that nobody knows, come twice, or hold no text.
 
     Raises
     ------
@@ -199,13 +217,16 @@ def known_query(request: Request, known: Collection[str]) -> None:
         With the nearest known name.
     """
     seen: set[str] = set()
-    for key, _ in request.query_params.multi_items():
+    for key, value in request.query_params.multi_items():
         if key not in known:
             close = closest(key, known, cutoff=0.5)
             mend = f"did you mean {close!r}?" if close else f"known: {', '.join(known) or 'none'}"
             raise InputError(Fault(f"?{shown(key)}", "unknown parameter", mend))
         if key in seen:
-            raise InputError(Fault(f"?{key}", "is given twice"))
+            raise InputError(Fault(f"?{key}", "is given twice", "give it once"))
+        why = no_text(value)
+        if why is not None:
+            raise InputError(Fault(f"?{key}", *why))
         seen.add(key)
 
 

@@ -1,0 +1,118 @@
+"""What a job posts that is no progress: refused, and told in its story once of each fault."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from shadowprice.service.auth import progress_token
+from shadowprice.service.reports import MOST_FAULTS
+from shadowprice.service.store import StoreError, tables
+from tests.services import Running, job, running
+from tests.worlds import HandClock
+
+PATIENCE = 60.0
+
+
+def post(live: Running, name: str, content: Any, generation: int = 1) -> httpx.Response:
+    token = progress_token(live.service.key, name, generation)
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    headers = {"Content-Type": "application/json"}
+    with live.as_(token) as client:
+        return client.post(f"/v1/jobs/{name}/progress", content=text, headers=headers)
+
+
+def told(live: Running, name: str) -> list[str]:
+    story = live.client.get(f"/v1/jobs/{name}/explain").json()
+    return [one["data"]["reason"] for one in story["events"] if one["kind"] == "misreported"]
+
+
+def begun(live: Running, clock: HandClock, *names: str) -> None:
+    for name in names:
+        answer = live.client.post("/v1/jobs", json=job(name))
+        assert answer.status_code == 200, answer.text
+    clock.advance(3_600)
+    end = time.monotonic() + PATIENCE
+    while any(live.client.get(f"/v1/jobs/{name}").json()["generation"] != 1 for name in names):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def journal(live: Running) -> int:
+    with live.service.store.reading() as connection:
+        counted = connection.execute(select(func.count()).select_from(tables.journal))
+        return int(counted.scalar_one())
+
+
+def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_path: Path) -> None:
+    clock = HandClock()
+    with running(tmp_path, clock=clock) as live:
+        begun(live, clock, "a")
+        for content, status, reason in (
+            ({"minibatches": -1}, 422, "progress.minibatches: it is no count; write how many"),
+            (b'{"minibatches": NaN}', 400, "NaN is no number that JSON knows"),
+            ({"minibatch": 1}, 422, "did you mean 'minibatches'?"),
+            ({"minibatches": 1, "generation": 2}, 403, "the token is that of generation 1"),
+        ):
+            for _ in range(3):
+                assert post(live, "a", content).status_code == status
+            assert reason in told(live, "a")[-1]
+        assert len(told(live, "a")) == 4
+        lines = live.client.get("/v1/jobs/a/explain").json()["lines"]
+        assert sum("generation 1 reports what is no progress" in line for line in lines) == 4
+        assert post(live, "a", {"minibatches": 1}).status_code == 202
+    with running(tmp_path, clock=clock) as live:
+        assert post(live, "a", {"minibatches": -1}).status_code == 422
+        assert len(told(live, "a")) == 4
+        assert post(live, "a", [1]).status_code == 422
+        assert "it is no JSON object" in told(live, "a")[4]
+
+
+def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:
+    clock = HandClock()
+    with running(tmp_path, clock=clock) as live:
+        begun(live, clock, "a")
+        before = journal(live)
+        for at in range(60):
+            wrong = {f"\x1b[31m{at}" + "x" * 60_000: 1, "minibatches": "z" * at}
+            assert post(live, "a", wrong).status_code == 422
+        assert len(told(live, "a")) == MOST_FAULTS
+        assert all(len(one) <= 500 and "\x1b" not in one for one in told(live, "a"))
+        assert journal(live) == before
+
+
+def test_nobody_else_adds_to_a_jobs_story(tmp_path: Path) -> None:
+    clock = HandClock()
+    with running(tmp_path, clock=clock) as live:
+        begun(live, clock, "a", "b")
+        wrong = {"minibatches": -1}
+        assert post(live, "a", wrong, generation=2).status_code == 422  # made by its key, not run
+        address = "/v1/jobs/a/progress"
+        assert live.client.post(address, json=wrong).status_code == 401
+        with live.as_(progress_token(live.service.key, "b", 1)) as other:
+            assert other.post(address, json=wrong).status_code == 401
+        live.client.delete("/v1/jobs/b")
+        assert post(live, "b", wrong).status_code == 422
+        assert post(live, "none", wrong).status_code == 422
+        assert told(live, "a") == told(live, "b") == []
+
+
+def test_what_could_not_be_told_is_told_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = HandClock()
+    with running(tmp_path, clock=clock) as live:
+        begun(live, clock, "a")
+        driver = live.service.writing
+        monkeypatch.setattr(driver, "trouble", str(StoreError("the disk is full")))
+        assert post(live, "a", {"minibatches": -1}).status_code == 422
+        monkeypatch.undo()
+        assert told(live, "a") == []
+        assert post(live, "a", {"minibatches": -1}).status_code == 422
+        assert len(told(live, "a")) == 1
