@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +131,48 @@ def test_jobs_finish_though_a_raylet_and_the_service_are_killed(
         for name in over:
             assert "done: loss" in client.get(f"/v1/jobs/{name}/logs").json()["text"]
         assert list((tmp_path / "nodes" / "parts").glob("*")) == []
+
+
+def actors() -> list[int]:
+    """Return the processes of the actors on the raylets of this process."""
+    parents, found = {}, []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            stat = (folder / "stat").read_text()
+            parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+            if (folder / "cmdline").read_bytes().startswith(b"ray::Agent"):
+                found.append(int(folder.name))
+
+    def own(process: int) -> bool:
+        return process == os.getpid() or (process in parents and own(parents[process]))
+
+    return [process for process in found if own(process)]
+
+
+def test_slots_in_which_nothing_was_heard_of_a_job_say_nothing_of_its_speed(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    with serving(tmp_path, ray_cluster) as (client, _):
+        long = job("heard", 1, 3)
+        long["run"]["command"][long["run"]["command"].index("160")] = "2000"
+        long |= {"minibatches": 2000, "minibatch_time": "110ms"}
+        assert client.post("/v1/jobs", json=long).is_success
+        until(lambda: jobs(client)["heard"]["progress"] > 30, lambda: jobs(client))
+        [actor] = actors()
+        before = jobs(client)["heard"]["progress"]
+        os.kill(actor, signal.SIGSTOP)
+        try:
+            time.sleep(13)  # four slots: the job goes on, and nobody hears of it
+            unheard = jobs(client)["heard"]["progress"]
+        finally:
+            os.kill(actor, signal.SIGCONT)
+        until(lambda: jobs(client)["heard"]["progress"] > unheard + 100, lambda: jobs(client))
+        assert unheard - before < 60  # or it was heard of, and nothing was tried
+        time.sleep(10)
+        story = client.get("/v1/jobs/heard/explain").json()
+        text = json.dumps(story)
+        assert jobs(client)["heard"]["generation"] == 1, text
+        told = [one for one in story["events"] if one["kind"] == "remeasured"]
+        assert [one for one in told if not 0.6 < one["data"]["factor"] < 1.6] == [], text
+        client.delete("/v1/jobs/heard")
+        until(lambda: jobs(client)["heard"]["state"] == "cancelled", lambda: jobs(client))

@@ -657,3 +657,9 @@ class Fresh(Protocol):
 
     async def progress(self) -> Sequence[Progressed]:
         """Return what was reported by file since the last look, and is told nowhere else."""
+
+    def unheard(self) -> frozenset[str]:
+        """Return the jobs that report by file and could not be looked at the last time.
+
+        What they did by now is not known: how fast they are is not judged by it.
+        """

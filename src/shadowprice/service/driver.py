@@ -122,6 +122,8 @@ class Driver:
         nothing is left; None where nothing runs.
     fresh : callable or None
         Lets reports of this moment come in before a slot is counted.
+    unheard : callable or None
+        Returns the jobs whose reports did not.
     """
 
     snapshot_seconds = SNAPSHOT_SECONDS
@@ -149,6 +151,7 @@ class Driver:
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self.fresh: Callable[[], Awaitable[None]] | None = None
+        self.unheard: Callable[[], frozenset[str]] | None = None
         self._sampler = Sampler(truth)
         self._stopping = False
         self.trouble: str | None = None
@@ -347,7 +350,8 @@ class Driver:
             if self._reports or self._points:
                 operations.append(self._progress())
             edge_at = len(operations)
-            operations.append(Edge(self.virtual))
+            unheard = self.unheard() if self.unheard is not None else frozenset()
+            operations.append(Edge(self.virtual, unheard))
         elif len(self._points) > MANY_POINTS:
             operations.append(self._progress())
         first = len(operations)

@@ -303,7 +303,7 @@ class TakeProgress:
             if micro > record.measured or first:
                 progress[name] = (report.generation, micro)
             elif micro < record.measured:
-                batch.truth.speeds.behind(name)
+                batch.truth.speeds.unknown(name)
         if progress:
             batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
         if moved:

@@ -106,6 +106,7 @@ class Runner:
         driver.listeners.append(self._published)
         driver.discard = self.discard
         driver.fresh = self.fresh
+        driver.unheard = self.unheard
 
     # ---------------------------------------------------------------- life
 
@@ -165,6 +166,10 @@ class Runner:
         with suppress(ExecutorError):  # whoever orders next will see what is wrong
             for report in await self.executor.progress():
                 self._driver.report(report)
+
+    def unheard(self) -> frozenset[str]:
+        """Return the jobs of which it is not known how far they are at this moment."""
+        return self.executor.unheard() if isinstance(self.executor, Fresh) else frozenset()
 
     async def settle(self) -> None:
         """Take in what was reported so far."""

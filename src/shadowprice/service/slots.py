@@ -40,9 +40,12 @@ class Edge:
     ----------
     virtual : bool
         Whether nothing really runs: jobs progress as declared, and are done when their work is.
+    unheard : frozenset of str
+        Jobs of which it is not known how far they are: they may have done more than is counted.
     """
 
     virtual: bool = False
+    unheard: frozenset[str] = frozenset()
 
     def perform(self, batch: Batch) -> bool:
         """Return whether all slots were caught up."""
@@ -131,8 +134,7 @@ class Edge:
                 continue
             batch.tell("remeasured", name, restart=float(revised.restart) * slot_seconds)
 
-    @staticmethod
-    def _remeasure(batch: Batch, slot: int) -> None:
+    def _remeasure(self, batch: Batch, slot: int) -> None:
         """Let jobs that run faster or slower than they stated be planned by what they do."""
         engine, begins = batch.engine, batch.calendar.begins(slot)
         for name in list(engine.running):
@@ -140,6 +142,9 @@ class Edge:
             if view is None or not record.measured or view.started != record.generation:
                 continue
             if view.running_since is None or view.running_since > begins:
+                continue
+            if name in self.unheard:
+                batch.truth.speeds.unknown(name)
                 continue
             revised = batch.truth.speeds.revised(engine, record)
             measured = tuple(sorted({*view.measured, *batch.truth.speeds.measured(name)}))

@@ -132,11 +132,12 @@ class Speeds:
         watched = self._watched[job.name] = _Watched(job, job)
         return watched
 
-    def behind(self, name: str) -> None:
-        """Leave a slot out: a job reports less than is counted of it.
+    def unknown(self, name: str) -> None:
+        """Leave a slot out: what a job did in it is not what is counted of it.
 
-        It began again before where it was, for what it did since its last checkpoint was lost with
-        its processes. What is counted stands still meanwhile, however fast it runs.
+        It may have begun again before where it was, for what it did since its last checkpoint was
+        lost with its processes: what is counted stands still meanwhile, however fast it runs. Or
+        its reports do not come through: then what is counted next is of several slots.
         """
         watched = self._watched.get(name)
         if watched is not None:

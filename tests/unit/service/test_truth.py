@@ -213,6 +213,21 @@ def test_a_job_that_runs_at_half_its_speed_is_planned_anew(bench: Bench) -> None
     assert bench.kinds("slow").count("moved") >= 1
 
 
+def test_slots_that_nothing_was_heard_of_say_nothing_of_a_jobs_speed(bench: Bench) -> None:
+    bench.submit("far", minibatches=400, utility={"kind": "constant", "value": 20})
+    bench.slot()
+    bench.started("far")
+    heard = [10.0, 20.0, 30.0, 40.0, None, None, None, None, 90.0, 100.0, 110.0, 120.0]
+    for done in heard:
+        bench.clock.advance(SLOT - 1)
+        if done is not None:
+            bench.report("far", done)
+        bench.clock.advance(1)
+        bench.do(Edge(unheard=frozenset() if done is not None else frozenset({"far"})))
+    assert bench.truth.views["far"].progress == 120.0
+    assert "remeasured" not in bench.kinds("far")
+
+
 def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(bench: Bench) -> None:
     bench.submit("again", minibatches=200, utility={"kind": "constant", "value": 20})
     bench.slot()

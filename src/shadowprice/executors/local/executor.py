@@ -315,6 +315,10 @@ class LocalExecutor:
             found = await asyncio.to_thread(lambda: [one.new_progress() for one in entries])
         return [report for report in found if report is not None]
 
+    def unheard(self) -> frozenset[str]:
+        """Return nobody: their files are here; see `Fresh.unheard`."""
+        return frozenset()
+
     def _tell_late(self, looked: asyncio.Task[list[Progressed]]) -> None:
         if not looked.cancelled() and looked.exception() is None:
             self._desk.tell(looked.result())

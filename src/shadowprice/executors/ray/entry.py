@@ -44,6 +44,10 @@ class Part:
     end: PartEnd | None = None
     on_node: bool = True
     """Whether its log has still to be fetched from its actor."""
+    reports: bool = False
+    """Whether it ever put anything into its report file."""
+    heard: bool = True
+    """Whether it was, when it was last looked at."""
 
     def take(self, state: dict[str, Any]) -> None:
         """Take in what its supervisor wrote."""
@@ -85,9 +89,20 @@ class RayEntry(DrivenEntry):
         latest, self.latest = self.latest, None
         return latest
 
-    def reported(self, progress: list[Any] | None) -> None:
+    @property
+    def unheard(self) -> bool:
+        """Whether it reports by file, and could not be looked at the last time."""
+        return any(
+            part.reports and part.end is None and not (part.attached and part.heard)
+            for part in self.parts.values()
+        )
+
+    def reported(self, part: Part, progress: list[Any] | None) -> None:
         """Take in what a process has put into its file; what is no report is none."""
-        if progress is None or progress == self._told:
+        if progress is None:
+            return
+        part.reports = True
+        if progress == self._told:
             return
         self._told = progress
         report = self.reported_by(progress[0], float(progress[1]))

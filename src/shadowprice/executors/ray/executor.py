@@ -265,7 +265,7 @@ class RayExecutor:
                 part.attached = False
                 part.asking = False
             else:
-                entry.reported(event["news"]["progress"])
+                entry.reported(part, event["news"]["progress"])
                 if event["news"]["state"] is not None:
                     part.take(event["news"]["state"])
             entry.news_came.set()
@@ -304,18 +304,25 @@ class RayExecutor:
             if part.attached and part.end is None
         }
         found: dict[str, list[Any] | None] = {}
+        for name, entry in running.items():
+            entry.parts[name].heard = False  # until it answers
         if running and self.link is not None:
             # Longer than actors have: the bridge's own time, of which there may be none.
             found = await self.link.ask("progress", 2 * LOOKING, names=list(running), most=LOOKING)
         reports = []
         for entry in {id(entry): entry for entry in running.values()}.values():
             async with entry.looking:  # nothing is told after an end
-                for name in entry.parts:
-                    entry.reported(found.get(name))
+                for name in found.keys() & entry.parts.keys():
+                    entry.parts[name].heard = True
+                    entry.reported(entry.parts[name], found[name])
                 report = None if entry.told_end else entry.new_progress()
             if report is not None:
                 reports.append(report)
         return reports
+
+    def unheard(self) -> frozenset[str]:
+        """Return the jobs whose actors did not say what was reported; see `Fresh.unheard`."""
+        return frozenset(entry.job for entry in self._desk.live if entry.unheard)
 
     def _tell_late(self, looked: asyncio.Task[Any]) -> None:
         if not looked.cancelled() and looked.exception() is None:
