@@ -7,6 +7,8 @@ TRAIN_STAMP := $(VENV)/.installed-train
 KUBERNETES_STAMP := $(VENV)/.installed-kubernetes
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
+# Images of Python set it for what they hold; here, each of thousands of processes would read its sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo live live-train test test-debian test-train test-families hdfs testbed test-kubernetes image test-image test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
