@@ -100,7 +100,7 @@ charts: ## Build the chart library that pages embed, from its npm packages (need
 	@cd tools/charts && npm ci --silent && npm run --silent build
 
 fuzz: $(STAMP) ## Fuzz the whole command line for an hour (make fuzz FUZZ_SECONDS=60: a minute)
-	@$(BIN)/python -m tests.hostile.fuzz --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+	@$(BIN)/python -m tests.hostile.fuzz $(if $(FUZZ_CALLS),--calls $(FUZZ_CALLS),--seconds $(FUZZ_SECONDS)) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 fuzz-api: $(STAMP) ## Ask the live service what its OpenAPI document allows, and what it does not (API_EXAMPLES=200: longer)
 	@API_EXAMPLES=$(API_EXAMPLES) $(BIN)/python -m pytest -n 0 tests/integration/test_api_schema.py tests/integration/test_service_stateful.py tests/integration/test_service_strength.py
