@@ -30,7 +30,9 @@ AGAIN = ("processes", "browser", "postgres", "ray", "train", "kubernetes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Try tests of real processes once more where they fail; the first failure is shown."""
+    """Begin with the longest; try tests of real processes once more, and show the first failure."""
+    long = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in long)
     if config.option.usepdb or not config.pluginmanager.hasplugin("rerunfailures"):
         return  # a debugger, and who looks for races, want the first failure
     for item in items:
