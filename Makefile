@@ -7,6 +7,10 @@ TRAIN_STAMP := $(VENV)/.installed-train
 KUBERNETES_STAMP := $(VENV)/.installed-kubernetes
 FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
+# Images of Python set it for what they hold; here, each of thousands of processes would read its sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+# What pip does on one processor, file by file. Some files are templates, or for other versions of Python.
+COMPILED := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 .PHONY: help demo live live-train test test-debian test-train test-families hdfs testbed test-kubernetes image test-image test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
@@ -19,17 +23,20 @@ $(STAMP): pyproject.toml constraints.txt
 		|| { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	@echo "Setting up $(VENV) (a minute or two, once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(COMPILED)
 	@touch $@
 
 $(TRAIN_STAMP): $(STAMP)
 	@echo "Setting up torch and Ray in $(VENV) (a few minutes, once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev-train]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev-train]'
+	@$(COMPILED)
 	@touch $@
 
 $(KUBERNETES_STAMP): $(STAMP)
 	@echo "Setting up Helm in $(VENV) (a minute, once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev-kubernetes]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev-kubernetes]'
+	@$(COMPILED)
 	@touch $@
 
 demo: $(STAMP) ## Run a generated workload under six schedulers; table, runs and pages in runs/demo
@@ -98,7 +105,7 @@ charts: ## Build the chart library that pages embed, from its npm packages (need
 	@cd tools/charts && npm ci --silent && npm run --silent build
 
 fuzz: $(STAMP) ## Fuzz the whole command line for an hour (make fuzz FUZZ_SECONDS=60: a minute)
-	@$(BIN)/python -m tests.hostile.fuzz --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+	@$(BIN)/python -m tests.hostile.fuzz $(if $(FUZZ_CALLS),--calls $(FUZZ_CALLS),--seconds $(FUZZ_SECONDS)) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 fuzz-api: $(STAMP) ## Ask the live service what its OpenAPI document allows, and what it does not (API_EXAMPLES=200: longer)
 	@API_EXAMPLES=$(API_EXAMPLES) $(BIN)/python -m pytest -n 0 tests/integration/test_api_schema.py tests/integration/test_service_stateful.py tests/integration/test_service_strength.py

@@ -26,7 +26,7 @@ from shadowprice.engine import Engine
 from shadowprice.results.files import read_run, write_run
 from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import Recorder
-from shadowprice.results.report import write_report
+from shadowprice.results.report.page import write_report
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 

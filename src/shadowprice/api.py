@@ -23,7 +23,7 @@ from shadowprice.results.difference import Difference, difference
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import REPORT, Fields, Run, is_run, read_advice, read_run, write_run
 from shadowprice.results.moment import Moment, moment_of
-from shadowprice.results.report import write_report
+from shadowprice.results.report.page import write_report
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from shadowprice.simulator.source import Source
 from shadowprice.simulator.trials import Trials, Variant, further_seeds, run_all, trials_of

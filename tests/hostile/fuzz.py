@@ -11,6 +11,8 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from tests.hostile import documents
@@ -24,6 +26,7 @@ def main() -> int:
     """Fuzz for a while; return 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long")
+    parser.add_argument("--calls", type=int, help="so many calls instead, however long they take")
     parser.add_argument("--seed", type=int, default=None, help="of the calls; default: the clock")
     parser.add_argument("--keep", type=Path, help="append failures to this file, one a line")
     parser.add_argument("--replay", type=Path, help="run the cases of this file instead")
@@ -38,12 +41,14 @@ def main() -> int:
         worker.ask(Case(("bound", "-c", "c.yaml", "-j", "j.yaml"), files), 900.0)
         if chosen.replay:
             lines = chosen.replay.read_text(encoding="utf-8").splitlines()
-            calls = (Case.of(json.loads(line)) for line in lines if line.strip())
+            calls: Iterator[Case] = (Case.of(json.loads(line)) for line in lines if line.strip())
             end = float("inf")
         else:
             drawer = Drawer(seed, [*RUNS], journal_lines(runs))
             calls = iter(drawer.draw, None)
             end = time.monotonic() + chosen.seconds
+            if chosen.calls is not None:
+                calls, end = islice(calls, chosen.calls), float("inf")
         tried, found = Counter[object](), 0
         for case in calls:
             if time.monotonic() > end:

@@ -1,5 +1,6 @@
 """The live service over HTTP: submit, look, revise, cancel, ask, operate, follow."""
 
+import gc
 import json
 from pathlib import Path
 from urllib.parse import quote
@@ -521,3 +522,10 @@ def test_tenants_with_shares_come_and_go_under_rolling(tmp_path: Path) -> None:
         assert live.client.post("/v1/jobs", json=job("mine", tenant="blue")).status_code == 200
         assert live.client.delete("/v1/tenants/red").status_code == 204
         assert live.client.get("/v1/jobs/mine").json()["tenant"] == "blue"
+
+
+def test_what_a_program_has_set_aside_stays_so_around_a_service(tmp_path: Path) -> None:
+    gc.freeze()
+    with running(tmp_path) as live:
+        assert live.client.get("/v1/jobs").status_code == 200
+    assert gc.get_freeze_count() > 100_000  # all that was imported

@@ -14,7 +14,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.results.accounts import Books, books_of, timeline
 from shadowprice.results.files import Run, read_run, write_run
-from shadowprice.results.report import write_report
+from shadowprice.results.report.page import write_report
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from tests.astraea_cases import (
     SETTINGS,

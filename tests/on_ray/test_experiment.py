@@ -12,7 +12,7 @@ from shadowprice.experiments.elastic.live import Decides, Where
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
 from tests.rays import RayCluster
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 
 @pytest.mark.timeout(900)

@@ -10,7 +10,7 @@ import pytest
 from tests.on_ray.started import StartedCluster
 from tests.on_ray.test_serve import job, jobs, serving, until
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 
 @pytest.fixture

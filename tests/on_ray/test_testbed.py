@@ -12,7 +12,7 @@ from shadowprice.experiments.framework import Settings, find_experiment, run_exp
 from shadowprice.experiments.testbed import measure
 from tests.rays import RayCluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.train]
+pytestmark = [pytest.mark.ray, pytest.mark.train, pytest.mark.long]
 
 WORKERS = {"num_cpus": 2, "num_gpus": 1, "memory": 20 * 10**9}
 NODES = {

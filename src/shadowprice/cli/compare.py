@@ -320,7 +320,7 @@ def _certificate(scenario: Scenario, seconds: float, stop: StopSign, quiet: bool
 
 def _keep(run: Run, pending: PendingDirectory | None) -> None:
     from shadowprice.results.files import REPORT, folder_name, write_run
-    from shadowprice.results.report import write_report
+    from shadowprice.results.report.page import write_report
 
     if pending is not None:
         folder = pending.path / folder_name(run.policy)

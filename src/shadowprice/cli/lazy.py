@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import typer
@@ -37,7 +38,12 @@ class Part:
     @property
     def present(self) -> bool:
         """Whether the module is there, without importing it."""
-        return importlib.util.find_spec(self.module.partition(":")[0]) is not None
+        return _is_there(self.module.partition(":")[0])
+
+
+@cache
+def _is_there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 class LazyGroup(TyperGroup):

@@ -11,8 +11,9 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -124,6 +125,12 @@ def shadowprice(
     del version, debug
 
 
+@cache
+def _parser() -> Any:
+    """Return what reads a call; made once in a process, which may make many."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
@@ -140,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    command = typer.main.get_command(app)
+    command = _parser()
     streams = sys.stdout, sys.stderr
     if (files := sys.modules.get("shadowprice.results.files")) is not None:
         files.unsealed.clear()

@@ -24,7 +24,7 @@ def report(
     """
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.files import REPORT, read_run
-    from shadowprice.results.report import write_report
+    from shadowprice.results.report.page import write_report
     from shadowprice.results.target import check_file, is_page, own_page
 
     path = to or run / REPORT

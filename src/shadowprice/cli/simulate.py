@@ -150,7 +150,7 @@ def _leave_without_advice(run: Run, status: int) -> None:
 
 def _keep(run: Run, pending: PendingDirectory) -> None:
     from shadowprice.results.files import REPORT, write_run
-    from shadowprice.results.report import write_report
+    from shadowprice.results.report.page import write_report
 
     write_run(run, pending.path)
     write_report(run, pending.path / REPORT)

@@ -150,17 +150,19 @@ def _few_collections() -> Iterator[None]:
     """Let the collector look at young objects only, and at few at once: nobody is answered then.
 
     All are gone through every `COLLECTED` seconds, by `_collect`: with all open jobs that takes
-    long.
+    long. What a program around the service has set aside already stays so.
     """
-    known = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
+    known, around = gc.get_threshold(), gc.get_freeze_count()
+    if not around:
+        gc.collect()
+        gc.freeze()
     gc.set_threshold(3_000, 10, 1_000_000)
     try:
         yield
     finally:
         gc.set_threshold(*known)
-        gc.unfreeze()
+        if not around:
+            gc.unfreeze()
 
 
 async def _collect() -> None:

@@ -26,7 +26,7 @@ from tests.train.storages import ObjectStore, store
 
 __all__ = ["store"]
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.long]
 
 KILLED = -signal.SIGKILL
 

@@ -120,6 +120,15 @@ def test_help_costs_no_numerics() -> None:
     assert "simulate" in done.stdout
 
 
+def test_a_service_begins_without_tables() -> None:
+    pytest.importorskip("uvicorn")
+    code = "import sys, shadowprice.service.server; print('polars' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("command", ["simulate", "compare -p fifo", "bound", "whatif"])
 def test_a_wrong_file_waits_for_no_compiler(tmp_path: Path, command: str) -> None:
     wrong, cluster = tmp_path / "jobs.yaml", tmp_path / "cluster.yaml"

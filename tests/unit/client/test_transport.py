@@ -1,5 +1,7 @@
 """What is asked again, and for how long; what answers may be no service at all."""
 
+import ssl
+
 import httpx
 import pytest
 
@@ -104,3 +106,12 @@ def test_both_clients_offer_the_same() -> None:
 
 def test_the_token_does_not_show() -> None:
     assert "token" not in repr(HERE).replace("token=", "")
+
+
+def test_certificates_are_read_where_they_may_be_needed_and_nobody_is_trusted_without() -> None:
+    for url in ("https://127.0.0.1:9", "https://scheduler.example", "http://scheduler.example"):
+        assert shared.settings(Address(url))["verify"] is True
+    nobody = shared.settings(HERE)["verify"]
+    assert nobody.verify_mode is ssl.CERT_REQUIRED
+    assert nobody.check_hostname
+    assert nobody.get_ca_certs() == []

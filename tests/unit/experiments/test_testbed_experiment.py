@@ -244,6 +244,7 @@ def test_its_optimiser_is_torchs_own() -> None:
     torch.testing.assert_close(values[0], values[1])
 
 
+@pytest.mark.long
 @pytest.mark.train
 @pytest.mark.processes
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
