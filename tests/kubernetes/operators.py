@@ -130,7 +130,10 @@ class User:
             found = self.condition(name, kind)
             return found if found.get("status") == status else None
 
-        return eventually(look, f"{kind}={status} of {name}")
+        try:
+            return eventually(look, f"{kind}={status} of {name}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{json.dumps(self.status(name), indent=1)}") from error
 
     def gone(self, name: str) -> None:
         eventually(lambda: self.resource(name) is None, f"the end of {name}")
