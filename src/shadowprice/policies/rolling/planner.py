@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.kernels.reactive.shares import completes
+from shadowprice.kernels.revision.beside import begin_beside
 from shadowprice.kernels.revision.coming import overfull
 from shadowprice.kernels.revision.jobs import hull_of, ways
 from shadowprice.kernels.revision.plans import Log, Steps, enter, lay_out, lay_out_again, offer
@@ -29,6 +31,7 @@ from shadowprice.kernels.revision.timeline import (
 from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.book import Book
 from shadowprice.policies.rolling.quotas import Quotas
+from shadowprice.policies.rolling.stays import Plans, Stays
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -129,10 +132,17 @@ class Planner:
         The open bags of tasks: what their plans hold is no room for anybody else.
     quotas : Quotas
         What promises to each tenant may hold.
+
+    Attributes
+    ----------
+    stays : Stays
+        Promised jobs that are planned to stay where they stand; who has such a plan is laid out by
+        nothing else.
     """
 
     def __init__(self, cluster: Cluster, book: Book, bags: BagBook, quotas: Quotas) -> None:
         self._book = book
+        self.stays = Stays(cluster, book, bags, quotas)
         self._bags = bags
         self._quotas = quotas
         self._cluster = cluster
@@ -176,6 +186,7 @@ class Planner:
     def lose(self, server: int) -> None:
         """Take a server out."""
         self._up[server] = False
+        self.stays.lose(server)
         self._kind_count[self._cluster.kinds[server]] -= 1
 
     def restore(self, server: int) -> None:
@@ -185,15 +196,24 @@ class Planner:
 
     def promised(self) -> Integers:
         """Return the rows of promised jobs, the earliest promise first; then the least slack."""
-        rows = np.flatnonzero(self._owed())
+        return self._by_promise(self._owed())
+
+    def _by_promise(self, owed: NDArray[np.bool_]) -> Integers:
+        rows = np.flatnonzero(owed)
         book, jobs = self._book, self._book.jobs
         fastest = book.most_gain(rows)
         slots = -(-jobs.left[rows] // np.maximum(fastest, 1))
         return rows[np.lexsort((rows, -slots, book.promise[rows]))].astype(np.int64)
 
-    def _owed(self) -> NDArray[np.bool_]:
-        """Return which rows are promised, and not expected to be done with the slot under way."""
-        return (self._book.promise >= 0) & (self._book.jobs.left > 0)
+    def _owed(self, *, stays: bool = False) -> NDArray[np.bool_]:
+        """Return which rows are promised, and not expected to be done with the slot under way.
+
+        Whether those count that are planned to stay where they stand.
+        """
+        owed = np.asarray((self._book.promise >= 0) & (self._book.jobs.left > 0))
+        if self.stays.plans and not stays:
+            owed[list(self.stays.plans)] = False
+        return owed
 
     # ---------------------------------------------------------------- laying out
 
@@ -215,12 +235,29 @@ class Planner:
             Rows that find no plan within their promises: none, unless servers were lost or work
             was misstated.
         """
-        if steady and self._keep(now):
-            return []
-        if revise and self._join(now, self.promised()) is None:
-            return []
+        stays, order = self.stays, self._by_promise(self._owed(stays=True))
+        going_on = stays.plans
+        choices: Iterable[Plans] = (going_on,)
+        if revise and (going_on or (self._book.loss[order] > 0.0).any()):
+            going_on = stays.going_on(now)
+            choices = stays.choices(now, order, going_on, new_only=steady)
+        if steady:
+            choices = list(choices)
+            for stays.plans in choices:
+                if self._keep(now):
+                    return []
+        if revise:
+            for stays.plans in choices:
+                if self._join(now, self.promised()) is None:
+                    return []
+        stays.plans = going_on
         if self._keep(now):
             return []
+        if going_on:
+            stays.plans = {}
+            if self._join(now, self.promised()) is None:
+                return []
+            stays.plans = going_on
         return self._lay(now, self.promised(), go_on=True)
 
     def admits(self, now: int, row: int, promise: int) -> int | None:
@@ -234,6 +271,11 @@ class Planner:
         book = self._book
         book.promise[row] = promise
         failed = self._join(now, self.promised())
+        if failed is not None and self.stays.plans:  # those who were to stay may have to move
+            before, self.stays.plans = self.stays.plans, {}
+            if self._join(now, self.promised()) is None:
+                return None
+            self.stays.plans = before
         if failed is not None:
             book.promise[row] = -1
         return failed
@@ -274,7 +316,7 @@ class Planner:
 
     def alone(self, now: int, row: int, price: Floats) -> Offer | None:
         """Return the plan of largest payoff, were nobody else there."""
-        self._clear(self._other, now, bags=False)
+        self._clear(self._other, now, others=False)
         return self._offer(self._other, row, price)
 
     # ---------------------------------------------------------------- bags of tasks
@@ -312,7 +354,7 @@ class Planner:
         layout = self._current
         if beside is not Beside.ALL:
             layout = self._other
-            self._clear(layout, now, bags=beside is Beside.BAGS)
+            self._clear(layout, now, others=beside is Beside.BAGS)
         rooms = np.zeros(max(0, end - now), np.int64)
         tenant = self._quotas.row_of(self._cluster, job)
         rooms_for_copies(layout.line, job.worker.copy(), tenant, most, end, rooms)
@@ -398,39 +440,69 @@ class Planner:
         self._current, self._other = target, before
         return True
 
-    def _clear(self, layout: Layout, now: int, *, bags: bool = True) -> None:
+    def _clear(self, layout: Layout, now: int, *, others: bool = True) -> None:
         self.reserve()
         layout.log.used[0] = 0
         layout.log.level[:] = -1
-        if bags and self._bags.plans:
-            self._begin_beside_bags(layout, now)
+        if others and (self._bags.plans or self.stays.plans):
+            self._begin_beside(layout, now)
+            for row, plan in self.stays.plans.items():
+                layout.log.level[row] = plan.level
         else:
             clear(layout.line, now, self._kind_count, self._kind_role, self._kind_free)
         split(layout.line, now + 1)
         layout.order = np.zeros(0, np.int64)
 
-    def _begin_beside_bags(self, layout: Layout, now: int) -> None:
-        """Make a timeline in which nothing but the plans of bags takes room.
+    def _begin_beside(self, layout: Layout, now: int) -> None:
+        """Make a timeline in which nothing but plans that name their servers takes room.
 
-        Copies stand on servers of their own from their start to their end, so that what they leave
-        free is known server by server.
+        Copies of bags and jobs that stay have servers of their own until they end, so that what
+        they leave free is known server by server.
         """
-        starts = [now, *self._bags.cuts(now)]
+        bags, stays = self._bags, self.stays
+        cuts = set(bags.cuts(now))
+        starts = sorted({now} | cuts | {slot for slot in stays.ends() if slot > now})
         self._grow(4 * len(self._book.table.rows) + 16 + 2 * len(starts))
-        line = layout.line
-        whole = np.where(self._up[:, None], self._cluster.capacity, 0)
+        held = np.array([bags.held_by(slot) + stays.held_by(slot) for slot in starts], np.int64)
+        end, server, amount = stays.entries()
+        there = bags.held(now)
+        free = np.where(self._up[:, None], self._cluster.capacity, 0) - there - stays.held(now)
+        before = free.copy()
+        servers, changes, first = [server[:0]], [amount[:0]], [0, 0]
+        for slot in starts[1:]:
+            over = end + 1 == slot
+            servers.append(server[over])
+            changes.append(amount[over])
+            if slot in cuts:
+                after = bags.held(slot)
+                differ = np.flatnonzero((after != there).any(axis=1))
+                servers.append(differ)
+                changes.append(there[differ] - after[differ])
+                there = after
+            first.append(sum(map(len, servers)))
+        if not begin_beside(
+            layout.line, np.array(starts, np.int64), free, self._roles, self._up,
+            np.array(first, np.int64), np.concatenate(servers), np.concatenate(changes), held,
+        ):  # fmt: skip
+            self._begin_narrow(layout.line, starts, before, held)
+
+    def _begin_narrow(
+        self, line: Timeline, starts: list[int], free: Integers, held: Integers
+    ) -> None:
+        """Make the same where there are more groups than it has room for: the emptiest count."""
+        now, stays = starts[0], self.stays
+        none = free + self._bags.held(now) + stays.held(now)
         for at, slot in enumerate(starts):
-            free = np.maximum(whole - self._bags.held(slot), 0)
-            rows = np.column_stack((self._roles, free))[self._up]
+            left = np.maximum(none - self._bags.held(slot) - stays.held(slot), 0)
+            rows = np.column_stack((self._roles, left))[self._up]
             groups, count = np.unique(rows, axis=0, return_counts=True)
-            # Where groups run out, the emptiest servers count.
             groups, count = groups[-self._width :], count[-self._width :]
             number = len(groups)
             line.groups[at] = number
             line.servers[at, :number] = count
             line.role[at, :number] = groups[:, 0]
             line.free[at, :number] = groups[:, 1:]
-            line.held[at] = self._bags.held_by(slot)
+            line.held[at] = held[at]
             line.start[at], line.state[at] = slot, at
         line.used[:] = len(starts)
         line.start[len(starts)] = FOR_EVER

@@ -135,11 +135,17 @@ class Rolling(Reactive[RollingParameters]):
         if name in self._bags.jobs:
             self._bags.remove(name)
         else:
-            self._book.remove(name)
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Forget a training job, if the policy knows it."""
+        self._planner.stays.remove(self._book.table.rows.get(name, -1))
+        self._book.remove(name)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
         del view
         for name in names:
+            self._planner.stays.remove(self._book.table.rows.get(name, -1))
             self._book.clear(name)
             self._bags.lose_plan(name, "servers were lost")
 
@@ -212,7 +218,7 @@ class Rolling(Reactive[RollingParameters]):
     def _answer(self, slot: int, job: Job, row: int) -> Decision:
         """Return a promise if the job is worth its price; else whether it waits."""
         if self._book.jobs.last[row] < slot + job.fastest_slots - 1:
-            self._book.remove(job.name)
+            self._forget(job.name)
             return Reject(job.name, worthless(job, slot))
         answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
@@ -226,7 +232,7 @@ class Rolling(Reactive[RollingParameters]):
         )
         if self._parameters.standby and not hopeless:
             return Queue(job.name, f"waits without a promise: {answer.message}")
-        self._book.remove(job.name)
+        self._forget(job.name)
         return Reject(job.name, answer)
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
@@ -339,7 +345,7 @@ class Rolling(Reactive[RollingParameters]):
         _, value = densities(book.jobs, rows, slot, weight)
         fill(
             line, book.jobs, rows, value, weight, self._loss(), book.standing,
-            self._planner.layout.log,
+            self._planner.stays.barred(slot), self._planner.layout.log,
         )  # fmt: skip
 
     def _loss(self) -> Floats:
@@ -354,7 +360,10 @@ class Rolling(Reactive[RollingParameters]):
         whole = rows[log.level[rows] >= book.jobs.spread[rows]]
         if self._parameters.spare and len(whole):
             _, value = densities(book.jobs, whole, slot, weight)
-            book.table.grow(free, book.jobs, whole, value, weight, self._loss(), book.standing, log)
+            book.table.grow(
+                free, book.jobs, whole, value, weight, self._loss(), book.standing,
+                self._planner.stays.barred(slot), log,
+            )  # fmt: skip
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
         """Let go of waiting jobs that cannot complete any more while they are worth anything."""
@@ -367,7 +376,7 @@ class Rolling(Reactive[RollingParameters]):
             name = book.name(row)
             state = view.open_jobs[name]
             refusal = worthless(state.job, slot)
-            book.remove(name)
+            self._forget(name)
             yield (Drop if state.status is Status.ADMITTED else Reject)(name, refusal)
 
     def _plan(self, slot: int, rows: Integers, line: Timeline) -> Floats:
@@ -452,14 +461,23 @@ class Rolling(Reactive[RollingParameters]):
     def _stand(self, slot: int, rows: Integers, weight: Floats) -> Iterator[Decision]:
         """Put what was packed on servers, moving as little as possible."""
         book, table, log = self._book, self._book.table, self._planner.layout.log
+        stays = self._planner.stays
+        fixed, least = stays.fixed()
         for stay in (True, False):
             free = self._pools.capacity()
             if self._bags.plans:
                 free -= self._bags.held(slot)
-            if table.put(free, book.jobs, log, stay=stay):
+            if table.put(free, book.jobs, log, fixed, least, stay=stay):
                 break
         self._grow(slot, rows, weight, free)
-        book.stood(rows, log.level[rows])
+        staying = np.zeros(len(rows), np.bool_)
+        if stays.plans:
+            for row in rows[table.moves(rows)].tolist():
+                if stays.cannot_move(slot, row, int(log.level[row])):
+                    table.put_back(row, fixed)
+                    log.level[row] = least[row]
+            staying = np.isin(rows, list(stays.plans)) & ~table.moves(rows)
+        book.stood(rows, log.level[rows], staying)
         yield from table.rearrange(rows)
 
     # ---------------------------------------------------------------- shared steps
