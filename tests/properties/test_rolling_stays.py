@@ -28,6 +28,7 @@ from shadowprice.core.utility import Deadline, Sigmoid, Utility
 from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling import beside, planner
 from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
@@ -140,6 +141,28 @@ def test_jobs_are_planned_to_stay_and_others_run_beside_them(steady: bool) -> No
         Simulation(on, jobs, policy).run([recorder, Watcher(watch)])
         promised += kept(recorder.decisions, recorder.completions)
     assert min(staying, beside, promised) > 100
+
+
+def test_promises_are_kept_where_a_timeline_has_too_few_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner, "_GROUPS", 3)  # as many as there are kinds of servers
+    narrow = 0
+
+    def seen(*told: object) -> None:
+        nonlocal narrow
+        narrow += 1
+        made_narrow(*told)  # type: ignore[arg-type]  # as it was called
+
+    made_narrow = beside._begin_narrow
+    monkeypatch.setattr(beside, "_begin_narrow", seen)
+    for seed in range(40):
+        on, jobs, _ = lasting(seed)
+        policy = rolling(on)
+        recorder = Recorder(on, jobs, policy)
+        Simulation(on, jobs, policy).run([recorder, Auditor(on, jobs)])
+        kept(recorder.decisions, recorder.completions)
+    assert narrow > 20
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.kernels.reactive.shares import completes
-from shadowprice.kernels.revision.beside import begin_beside
 from shadowprice.kernels.revision.coming import overfull
 from shadowprice.kernels.revision.jobs import hull_of, ways
 from shadowprice.kernels.revision.plans import Log, Steps, enter, lay_out, lay_out_again, offer
 from shadowprice.kernels.revision.rooms import rooms
 from shadowprice.kernels.revision.timeline import (
-    FOR_EVER,
     SERVERS,
     WORKERS,
     Timeline,
@@ -29,6 +27,7 @@ from shadowprice.kernels.revision.timeline import (
     split,
 )
 from shadowprice.policies.rolling.bags import BagBook
+from shadowprice.policies.rolling.beside import begin, starts_of
 from shadowprice.policies.rolling.book import Book
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.stays import Plans, Stays
@@ -445,67 +444,16 @@ class Planner:
         layout.log.used[0] = 0
         layout.log.level[:] = -1
         if others and (self._bags.plans or self.stays.plans):
-            self._begin_beside(layout, now)
+            starts = starts_of(now, self._bags, self.stays)
+            self._grow(4 * len(self._book.table.rows) + 16 + 2 * len(starts))
+            whole = np.where(self._up[:, None], self._cluster.capacity, 0)
+            begin(layout.line, starts, self._bags, self.stays, whole, self._roles, self._up)
             for row, plan in self.stays.plans.items():
                 layout.log.level[row] = plan.level
         else:
             clear(layout.line, now, self._kind_count, self._kind_role, self._kind_free)
         split(layout.line, now + 1)
         layout.order = np.zeros(0, np.int64)
-
-    def _begin_beside(self, layout: Layout, now: int) -> None:
-        """Make a timeline in which nothing but plans that name their servers takes room.
-
-        Copies of bags and jobs that stay have servers of their own until they end, so that what
-        they leave free is known server by server.
-        """
-        bags, stays = self._bags, self.stays
-        cuts = set(bags.cuts(now))
-        starts = sorted({now} | cuts | {slot for slot in stays.ends() if slot > now})
-        self._grow(4 * len(self._book.table.rows) + 16 + 2 * len(starts))
-        held = np.array([bags.held_by(slot) + stays.held_by(slot) for slot in starts], np.int64)
-        end, server, amount = stays.entries()
-        there = bags.held(now)
-        free = np.where(self._up[:, None], self._cluster.capacity, 0) - there - stays.held(now)
-        before = free.copy()
-        servers, changes, first = [server[:0]], [amount[:0]], [0, 0]
-        for slot in starts[1:]:
-            over = end + 1 == slot
-            servers.append(server[over])
-            changes.append(amount[over])
-            if slot in cuts:
-                after = bags.held(slot)
-                differ = np.flatnonzero((after != there).any(axis=1))
-                servers.append(differ)
-                changes.append(there[differ] - after[differ])
-                there = after
-            first.append(sum(map(len, servers)))
-        if not begin_beside(
-            layout.line, np.array(starts, np.int64), free, self._roles, self._up,
-            np.array(first, np.int64), np.concatenate(servers), np.concatenate(changes), held,
-        ):  # fmt: skip
-            self._begin_narrow(layout.line, starts, before, held)
-
-    def _begin_narrow(
-        self, line: Timeline, starts: list[int], free: Integers, held: Integers
-    ) -> None:
-        """Make the same where there are more groups than it has room for: the emptiest count."""
-        now, stays = starts[0], self.stays
-        none = free + self._bags.held(now) + stays.held(now)
-        for at, slot in enumerate(starts):
-            left = np.maximum(none - self._bags.held(slot) - stays.held(slot), 0)
-            rows = np.column_stack((self._roles, left))[self._up]
-            groups, count = np.unique(rows, axis=0, return_counts=True)
-            groups, count = groups[-self._width :], count[-self._width :]
-            number = len(groups)
-            line.groups[at] = number
-            line.servers[at, :number] = count
-            line.role[at, :number] = groups[:, 0]
-            line.free[at, :number] = groups[:, 1:]
-            line.held[at] = held[at]
-            line.start[at], line.state[at] = slot, at
-        line.used[:] = len(starts)
-        line.start[len(starts)] = FOR_EVER
 
     def reserve(self) -> None:
         """Make room for the plans of all open jobs; what is written stays."""
