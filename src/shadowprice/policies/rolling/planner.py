@@ -195,7 +195,7 @@ class Planner:
 
     def promised(self) -> Integers:
         """Return the rows of promised jobs, the earliest promise first; then the least slack."""
-        return self._by_promise(self._owed())
+        return self._by_promise(self.owed(stays=False))
 
     def _by_promise(self, owed: NDArray[np.bool_]) -> Integers:
         rows = np.flatnonzero(owed)
@@ -204,7 +204,7 @@ class Planner:
         slots = -(-jobs.left[rows] // np.maximum(fastest, 1))
         return rows[np.lexsort((rows, -slots, book.promise[rows]))].astype(np.int64)
 
-    def _owed(self, *, stays: bool = False) -> NDArray[np.bool_]:
+    def owed(self, *, stays: bool = True) -> NDArray[np.bool_]:
         """Return which rows are promised, and not expected to be done with the slot under way.
 
         Whether those count that are planned to stay where they stand.
@@ -216,7 +216,9 @@ class Planner:
 
     # ---------------------------------------------------------------- laying out
 
-    def renew(self, now: int, *, revise: bool, steady: bool = False) -> list[int]:
+    def renew(
+        self, now: int, *, revise: bool, steady: bool = False, least: bool = False
+    ) -> list[int]:
         """Lay all promised jobs out from a slot on.
 
         Parameters
@@ -227,6 +229,9 @@ class Planner:
             Whether plans may move; else each keeps the part of its plan that is not over.
         steady : bool
             Whether they move only where that does not complete the work any more.
+        least : bool
+            Whether those who stay had better hold no more than they need, as somebody asks for
+            room; else they stay as they are where all can.
 
         Returns
         -------
@@ -234,12 +239,14 @@ class Planner:
             Rows that find no plan within their promises: none, unless servers were lost or work
             was misstated.
         """
-        stays, order = self.stays, self._by_promise(self._owed(stays=True))
+        stays, order = self.stays, self._by_promise(self.owed())
         going_on = stays.plans
         choices: Iterable[Plans] = (going_on,)
         if revise and (going_on or (self._book.loss[order] > 0.0).any()):
             going_on = stays.going_on(now)
-            choices = stays.choices(now, order, going_on, new_only=steady)
+            choices = stays.choices(
+                now, order, going_on, new_only=steady and not least, least_first=least
+            )
         if steady:
             choices = list(choices)
             for stays.plans in choices:
@@ -270,11 +277,14 @@ class Planner:
         book = self._book
         book.promise[row] = promise
         failed = self._join(now, self.promised())
-        if failed is not None and self.stays.plans:  # those who were to stay may have to move
-            before, self.stays.plans = self.stays.plans, {}
-            if self._join(now, self.promised()) is None:
-                return None
-            self.stays.plans = before
+        if failed is not None and self.stays.plans:
+            # Those who hold little for long may be done sooner as they stand; or they have to move.
+            stays, before = self.stays, self.stays.plans
+            here = stays.choices(now, self._by_promise(self.owed()), before)
+            for stays.plans in (next(here), {}):
+                if self._join(now, self.promised()) is None:
+                    return None
+            stays.plans = before
         if failed is not None:
             book.promise[row] = -1
         return failed
@@ -425,7 +435,7 @@ class Planner:
     def _keep(self, now: int) -> bool:
         """Carry the plans of before over to a new slot; False where that is not possible."""
         before, target = self._current, self._other
-        promised = self._owed()
+        promised = self.owed(stays=False)
         kept = before.order[promised[before.order]]
         if len(kept) < int(promised.sum()):
             return False

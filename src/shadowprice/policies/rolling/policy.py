@@ -102,7 +102,7 @@ class Rolling(Reactive[RollingParameters]):
             else [self._learner]
         )
         self._laid_out_for: int | None = None
-        self._expected = False
+        self._expected = self._leanly = False
         self._too_many: frozenset[str] | None = None
 
     def _new_learner(self, part: Floats) -> PriceLearner:
@@ -186,7 +186,7 @@ class Rolling(Reactive[RollingParameters]):
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         """Answer jobs that arrive together, the one that earns most by its share first."""
         slot = view.slot
-        yield from self._lay_out(view, slot)
+        yield from self._lay_out(view, slot, least=True)
         training = [job for job in jobs if job.bag is None]
         for job in training:
             self._book.add(job)
@@ -286,7 +286,9 @@ class Rolling(Reactive[RollingParameters]):
         idle = not book.table.rows and not self._bags.jobs
         if idle or (book.until is not None and slot >= book.until):
             return
-        if self._expected:  # laid out while the slot before was under way: now it is known
+        # Laid out while the slot before was under way: now it is known. Or for who might come: now
+        # those who stay may as well stay as they are.
+        if self._expected or self._leanly:
             self._laid_out_for = None
         yield from self._lay_out(view, slot)
         weight = self._weights(slot)
@@ -482,15 +484,18 @@ class Rolling(Reactive[RollingParameters]):
 
     # ---------------------------------------------------------------- shared steps
 
-    def _lay_out(self, view: View, slot: int) -> Iterator[Decision]:
+    def _lay_out(self, view: View, slot: int, *, least: bool = False) -> Iterator[Decision]:
         """Lay promised jobs out from a slot on, once a slot; tell of promises that broke."""
         if self._laid_out_for == slot:
             return
         self._expected = self._book.refresh(view)
         self._bags.refresh(view, self._pools.capacity())
         parameters = self._parameters
-        broken = self._planner.renew(slot, revise=parameters.revision, steady=parameters.steady)
+        broken = self._planner.renew(
+            slot, revise=parameters.revision, steady=parameters.steady, least=least
+        )
         self._laid_out_for = slot
+        self._leanly = least and bool((self._book.loss[self._planner.owed()] > 0.0).any())
         self._book.promise[broken] = -1
         for row in broken:
             yield self._mend(row)

@@ -101,12 +101,18 @@ class Stays:
         return kept
 
     def choices(
-        self, now: int, order: Integers, going_on: Plans, *, new_only: bool
+        self,
+        now: int,
+        order: Integers,
+        going_on: Plans,
+        *,
+        new_only: bool = False,
+        least_first: bool = False,
     ) -> Iterator[Plans]:
         """Yield plans to lay everybody else out around, the best first.
 
-        First all who complete in time where they are stay there as they are; then each holds the
-        fewest workers that still do; then what is in force goes on.
+        All who complete in time where they are stay there as they are, or each holds the fewest
+        workers that still do; last, what is in force goes on.
 
         Parameters
         ----------
@@ -118,16 +124,18 @@ class Stays:
             What is in force.
         new_only : bool
             Whether those who have a plan keep it.
+        least_first : bool
+            Whether the fewest workers come first: then others see what room there is for them.
         """
         book = self._book
         order = order[(book.loss[order] > 0.0) & (book.standing[order] >= 0)]
         rows = [row for row in order.tolist() if not (new_only and row in going_on)]
-        here = self._chosen(now, rows, going_on, least=False)
-        yield here
-        least = self._chosen(now, rows, going_on, least=True)
-        if not _same(least, here):
-            yield least
-        if not _same(going_on, here):
+        first = self._chosen(now, rows, going_on, least=least_first)
+        yield first
+        second = self._chosen(now, rows, going_on, least=not least_first)
+        if not _same(second, first):
+            yield second
+        if not _same(going_on, first):
             yield going_on
 
     def _chosen(self, now: int, rows: list[int], going_on: Plans, *, least: bool) -> Plans:
