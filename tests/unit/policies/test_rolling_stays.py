@@ -6,13 +6,20 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobsArrived, ServerLost, SlotBegan, SlotEnded
 from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Deadline
 from shadowprice.engine import Engine
+from shadowprice.policies.bags.planner import Plan
+from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.policy import Rolling
+from shadowprice.policies.rolling.stays import Stay
+from tests.bag_cases import bag, exponential, places
 from tests.unit.policies.test_rolling import gpus, promises, rolling, training
 
 
@@ -148,3 +155,22 @@ def test_a_lost_server_ends_a_plan_that_stays() -> None:
     completion, promise = engine.jobs["a"].completion, engine.jobs["a"].promise
     assert completion is not None
     assert promise == 20 >= completion
+
+
+@pytest.mark.parametrize("server", [0, 1])
+def test_copies_are_planned_where_nobody_stays(server: int) -> None:
+    on = places(2, 1)
+    policy = make_policy("rolling", PolicyContext(on), {})
+    assert isinstance(policy, Rolling)
+    row = policy._book.add(training(on, "a"))
+    one = np.ones(1, np.int64)
+    policy._planner.stays.plans = {row: Stay(0, 9, np.array([server]), one, np.zeros(1, np.int64))}
+    wanted = Plan(3, 4, (), np.ones(2, np.int64), 0.0)
+    later = bag(on, exponential(1, 0.3, 0.2), deadline=10.0)
+    found = policy._copies._stood(0, later, wanted, on.capacity)
+    assert found is not None
+    assert found.servers.tolist() == [1 - server]
+    both = Plan(3, 4, (), np.full(2, 2), 0.0)
+    assert policy._copies._stood(0, later, both, on.capacity) is None
+    after = Plan(10, 11, (), np.full(2, 2), 0.0)
+    assert policy._copies._stood(0, later, after, on.capacity) is not None
