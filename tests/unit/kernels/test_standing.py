@@ -9,6 +9,7 @@ from shadowprice.kernels.reactive.worth import Worths
 from shadowprice.kernels.revision.jobs import Jobs
 from shadowprice.kernels.revision.plans import Log
 from shadowprice.kernels.revision.standing import Stood, compared, stand
+from shadowprice.policies.rolling.standing import NOWHERE
 from tests.oracles import standing as twin
 
 
@@ -90,7 +91,9 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
             free, room = capacity.copy(), capacity.copy()
             old = log._replace(level=level.copy())
             new_workers, new_ps = np.zeros_like(on_workers), np.zeros_like(on_ps)
-            whole, found = stand(room, hosts_workers, hosts_ps, jobs, log, stood, stay)
+            whole, found = stand(
+                room, hosts_workers, hosts_ps, jobs, log, stood, NOWHERE, NOWHERE.first, stay
+            )
             expected = twin.stand(
                 free, hosts_workers, hosts_ps, jobs, old, on_workers, on_ps, new_workers, new_ps,
                 stay,
@@ -108,3 +111,81 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
         more = ((workers > on_workers) | (ps > on_ps)).any(axis=1)
         assert (compared(every, stood, found) == less * 1 + more * 2).all()
         stood, on_workers, on_ps = found, workers, ps
+
+
+def packed(
+    rng: np.random.Generator, jobs: Jobs, level: np.ndarray, least: np.ndarray
+) -> tuple[Log, Log]:
+    """Return what is packed where some rows have a least level already, and without those."""
+    entries = []
+    for row in rng.permutation(len(level)).tolist():
+        if level[row] > least[row]:
+            had = int(least[row])
+            workers = int(jobs.workers[row, level[row]])
+            ps = int(jobs.servers[row, level[row]])
+            if had >= 0:
+                workers -= int(jobs.workers[row, had])
+                ps -= int(jobs.servers[row, had])
+            entries.append((row, workers, ps))
+    logs = []
+    for some in (entries, [one for one in entries if least[one[0]] < 0]):
+        columns = np.array(some, np.int64).reshape(-1, 3).T.copy()
+        logs.append(Log(np.array([len(some)]), *columns, level.copy()))
+    logs[1].level[least >= 0] = -1
+    return logs[0], logs[1]
+
+
+@pytest.mark.parametrize("rises", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
+    seed: int, rises: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows, servers, resources = int(rng.integers(2, 9)), int(rng.integers(2, 16)), 2
+    kinds = rng.integers(4, 16, (int(rng.integers(1, 4)), resources))
+    capacity = kinds[rng.integers(0, len(kinds), servers)]
+    hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
+    jobs = drawn_jobs(rng, rows, resources)
+    nobody = Stood(*(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3)
+    level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
+    none = np.full(rows, -1)
+    log, _ = packed(rng, jobs, level, none)
+    _, stood = stand(
+        capacity.copy(), hosts_workers, hosts_ps, jobs, log, nobody, NOWHERE, none[:0], False
+    )
+    on_workers, on_ps = dense(stood, rows, servers)
+    # Some of those that stand are fixed, and some of them rise: spread ones, to a higher level.
+    least = np.where((log.level >= 0) & (rng.random(rows) < 0.6), log.level, -1)
+    drawn = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
+    level = np.where(least >= 0, least, drawn)
+    if rises:
+        level = np.where((least >= 0) & (least < jobs.spread - 1), level + 1, level)
+    at = least >= 0
+    fixed = stood._replace(number=np.where(at, stood.number, 0))
+    for stay in (True, False):
+        state = np.random.default_rng(seed)
+        log, others = packed(state, jobs, level, least)
+        free = capacity.copy()
+        whole, found = stand(free, hosts_workers, hosts_ps, jobs, log, stood, fixed, least, stay)
+        workers, ps = dense(found, rows, servers)
+        held = np.einsum("js,jr->sr", workers, jobs.worker) + np.einsum("js,jr->sr", ps, jobs.ps)
+        assert (held + free == capacity).all()
+        assert (free >= 0).all()
+        assert (workers[at] >= on_workers[at]).all()
+        assert (ps[at] >= on_ps[at]).all()
+        if whole or not stay:
+            runs = np.flatnonzero(log.level >= 0)
+            assert (workers.sum(axis=1)[runs] == jobs.workers[runs, log.level[runs]]).all()
+            assert (ps.sum(axis=1)[runs] == jobs.servers[runs, log.level[runs]]).all()
+            assert (log.level[at] >= least[at]).all()
+        if not rises:
+            theirs, their_ps = on_workers * at[:, None], on_ps * at[:, None]
+            room = capacity - np.einsum("js,jr->sr", theirs, jobs.worker)
+            room -= np.einsum("js,jr->sr", their_ps, jobs.ps)
+            same, expected = stand(
+                room, hosts_workers, hosts_ps, jobs, others, stood, NOWHERE, none[:0], stay
+            )
+            some, some_ps = dense(expected, rows, servers)
+            assert same == whole
+            assert (theirs + some == workers).all()
+            assert (their_ps + some_ps == ps).all()

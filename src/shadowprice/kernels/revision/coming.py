@@ -29,6 +29,7 @@ from shadowprice.kernels.revision.timeline import (
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 REACH = 8
 """A promise lies at most so many times the planned duration ahead, or a horizon if that is more."""
@@ -196,6 +197,7 @@ def fill(
     weight: Floats,
     loss: Floats,
     standing: Ints,
+    barred: Flags,
     log: Log,
 ) -> None:
     """Deal what is left of the first slot: one step up at a time, where it brings most.
@@ -217,12 +219,16 @@ def fill(
         Share of a slot that each loses when its placement changes; 0 before its first start.
     standing : int64[rows of the table]
         Level at which each job ran in the slot before, -1 for none.
+    barred : bool[rows of the table, levels]
+        Levels to which jobs may not rise; empty where all may.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
     for n in range(len(rows)):
         most = jobs.levels[rows[n]]
-        _offer_step(heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, log)
+        _offer_step(
+            heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, barred, log
+        )
     state = line.state[0]
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
@@ -240,7 +246,9 @@ def fill(
             fits = _fits_beside(line, state, jobs, row, workers, servers)
         if not fits:
             # What is left only shrinks, but a smaller step may fit where this one does not.
-            _offer_step(heap, jobs, row, worth_left[n], n, target, weight, loss, standing, log)
+            _offer_step(
+                heap, jobs, row, worth_left[n], n, target, weight, loss, standing, barred, log
+            )
             continue
         at = log.used[0]
         if at == len(log.row):
@@ -258,7 +266,7 @@ def fill(
         log.used[0] = at + 1
         log.level[row] = target
         most = jobs.levels[row]
-        _offer_step(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, log)
+        _offer_step(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, barred, log)
 
 
 @kernel
@@ -272,6 +280,7 @@ def _offer_step(
     weight: Floats,
     loss: Floats,
     standing: Ints,
+    barred: Flags,
     log: Log,
 ) -> None:
     """Push the next step up of a job below a level, if it has one that brings anything.
@@ -283,10 +292,10 @@ def _offer_step(
         return
     value, target = 0.0, -1
     if before < 0 and most > spread:
-        value, target = best_step(jobs, row, -1, spread, most, weight, loss, standing)
+        value, target = best_step(jobs, row, -1, spread, most, weight, loss, standing, barred)
     if target < 0:
         first, end = before + 1, min(most, spread)
-        value, target = best_step(jobs, row, before, first, end, weight, loss, standing)
+        value, target = best_step(jobs, row, before, first, end, weight, loss, standing, barred)
     if target >= 0:
         heapq.heappush(heap, (-value * worth_left / jobs.left[row], n, target))
 
@@ -301,6 +310,7 @@ def best_step(
     weight: Floats,
     loss: Floats,
     standing: Ints,
+    barred: Flags,
 ) -> tuple[float, int]:
     """Return what a step up brings by its weight, and to which level; -1 where none brings any.
 
@@ -331,7 +341,8 @@ def best_step(
         more -= gain
         cost = weight[row, 0] * jobs.workers[row, level]
         cost += weight[row, 1] * jobs.servers[row, level] - taken
-        if more > 0.0 and more > best * cost * (1.0 + 1e-9):
+        allowed = len(barred) == 0 or not barred[row, level]
+        if allowed and more > 0.0 and more > best * cost * (1.0 + 1e-9):
             best = more / cost
             target = level
         if jobs.gains[row, level] >= jobs.left[row]:

@@ -13,6 +13,7 @@ from shadowprice.kernels.revision.standing import Stood
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @kernel
@@ -24,6 +25,7 @@ def grow(
     weight: Floats,
     loss: Floats,
     standing: Ints,
+    barred: Flags,
     stood: Stood,
     log: Log,
 ) -> None:
@@ -39,7 +41,7 @@ def grow(
         Rows of whole jobs that run in the slot.
     worth_left : float64[jobs]
         What completing each is worth.
-    weight, loss, standing
+    weight, loss, standing, barred
         As in `coming.fill`.
     stood : Stood
         Where they stand; written.
@@ -50,7 +52,7 @@ def grow(
     heap.pop()
     for n in range(len(rows)):
         most = jobs.levels[rows[n]]
-        _push(heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, log)
+        _push(heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, barred, log)
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
@@ -71,7 +73,7 @@ def grow(
             stood.ps[at] += servers
             log.level[row] = target
             most = jobs.levels[row]
-        _push(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, log)
+        _push(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, barred, log)
 
 
 @kernel
@@ -85,10 +87,11 @@ def _push(
     weight: Floats,
     loss: Floats,
     standing: Ints,
+    barred: Flags,
     log: Log,
 ) -> None:
     """Push the next step up of a whole job below a level, if it has one that brings anything."""
     before = log.level[row]
-    value, target = best_step(jobs, row, before, before + 1, most, weight, loss, standing)
+    value, target = best_step(jobs, row, before, before + 1, most, weight, loss, standing, barred)
     if target >= 0:
         heapq.heappush(heap, (-value * worth_left / jobs.left[row], n, target))

@@ -69,6 +69,8 @@ def stand(
     jobs: Jobs,
     log: Log,
     kept: Stood,
+    fixed: Stood,
+    least: Ints,
     stay: bool,
 ) -> tuple[bool, Stood]:
     """Put what was packed by groups on servers.
@@ -83,6 +85,10 @@ def stand(
         What to put, in order.
     kept : Stood
         Where jobs stand now.
+    fixed : Stood
+        Where jobs stand in any case; the log holds what they are given beyond that.
+    least : int64[rows]
+        Level that is, -1 for jobs that may stand anywhere; empty where all may.
     stay : bool
         Whether jobs first keep what they have. Without, everything is packed in the order of the
         log by the rules of the timeline, and fits as it did there; what does not, because the
@@ -96,8 +102,11 @@ def stand(
     """
     entries = log.used[0]
     rows = len(kept.first)
-    chains = _no_chains(jobs, log, kept, len(free))
+    chains = _no_chains(jobs, log, kept, len(free), len(fixed.server))
     complete = True
+    for row in range(len(least)):
+        if least[row] >= 0:
+            _fix(free, jobs, row, fixed, chains)
     if stay:
         seen = np.zeros(rows, np.bool_)
         for at in range(entries):
@@ -148,6 +157,10 @@ def stand(
             ) and _put_on(free, crowds, SERVERS, jobs.ps[row], log.servers[at], row, chains)
         if not found:
             complete = False
+            if len(least) > 0 and least[row] >= 0:
+                _cut_back(free, crowds, jobs, row, fixed, chains)
+                log.level[row] = least[row]
+                continue
             _take_back(free, crowds, jobs.worker[row], jobs.ps[row], row, chains)
             log.level[row] = -1
     return complete, _listed(chains)
@@ -190,11 +203,11 @@ def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
 
 
 @kernel
-def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int) -> _Chains:
+def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> _Chains:
     """Return chains without an entry, with room for all there can be."""
     # Putting one number of a demand takes each server once at most.
     rows = len(kept.first)
-    most = 0
+    most = fixed
     for at in range(log.used[0]):
         most += min(log.workers[at], servers) + min(log.servers[at], servers)
     for row in range(rows):
@@ -257,6 +270,38 @@ def _listed(chains: _Chains) -> Stood:
 
 
 @kernel
+def _fix(free: Ints, jobs: Jobs, row: int, fixed: Stood, chains: _Chains) -> None:
+    """Put a job where it stands in any case."""
+    for n in range(fixed.first[row], fixed.first[row] + fixed.number[row]):
+        server = fixed.server[n]
+        at = _entry(chains, row, server)
+        chains.workers[at] = fixed.workers[n]
+        chains.ps[at] = fixed.ps[n]
+        for r in range(free.shape[1]):
+            free[server, r] -= fixed.workers[n] * jobs.worker[row, r]
+            free[server, r] -= fixed.ps[n] * jobs.ps[row, r]
+
+
+@kernel
+def _cut_back(
+    free: Ints, crowds: Crowds, jobs: Jobs, row: int, fixed: Stood, chains: _Chains
+) -> None:
+    """Give back what a job was given beyond where it stands in any case."""
+    at = chains.head[row]
+    while at >= 0:
+        workers, ps = chains.workers[at], chains.ps[at]
+        for n in range(fixed.first[row], fixed.first[row] + fixed.number[row]):
+            if fixed.server[n] == chains.server[at]:
+                workers -= fixed.workers[n]
+                ps -= fixed.ps[n]
+        change(free, crowds, chains.server[at], jobs.worker[row], workers)
+        change(free, crowds, chains.server[at], jobs.ps[row], ps)
+        chains.workers[at] -= workers
+        chains.ps[at] -= ps
+        at = chains.after[at]
+
+
+@kernel
 def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: _Chains) -> None:
     """Keep up to a level's numbers where they stand, giving up the smallest groups first.
 
@@ -264,6 +309,13 @@ def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: _Ch
     """
     begin, end = kept.first[row], kept.first[row] + kept.number[row]
     workers, ps = kept.workers[begin:end].copy(), kept.ps[begin:end].copy()
+    at = chains.head[row]
+    while at >= 0:  # what is fixed is there already
+        for n in range(end - begin):
+            if kept.server[begin + n] == chains.server[at]:
+                workers[n] = max(0, workers[n] - chains.workers[at])
+                ps[n] = max(0, ps[n] - chains.ps[at])
+        at = chains.after[at]
     for n in range(end - begin):
         room = free[kept.server[begin + n]]
         for r in range(free.shape[1]):
@@ -272,15 +324,21 @@ def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: _Ch
                 workers[n] = max(0, room[r]) // one
             if other > 0 and workers[n] * one + ps[n] * other > room[r]:
                 ps[n] = max(0, room[r] - workers[n] * one) // other
-    workers = _cut(workers, jobs.workers[row, level])
-    ps = _cut(ps, jobs.servers[row, level])
+    lack, lack_ps = jobs.workers[row, level], jobs.servers[row, level]
+    at = chains.head[row]
+    while at >= 0:
+        lack -= chains.workers[at]
+        lack_ps -= chains.ps[at]
+        at = chains.after[at]
+    workers = _cut(workers, lack)
+    ps = _cut(ps, lack_ps)
     for n in range(end - begin):
         if workers[n] == 0 and ps[n] == 0:
             continue
         server = kept.server[begin + n]
         at = _entry(chains, row, server)
-        chains.workers[at] = workers[n]
-        chains.ps[at] = ps[n]
+        chains.workers[at] += workers[n]
+        chains.ps[at] += ps[n]
         for r in range(free.shape[1]):
             free[server, r] -= workers[n] * jobs.worker[row, r] + ps[n] * jobs.ps[row, r]
 

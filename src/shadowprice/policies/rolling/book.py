@@ -204,11 +204,15 @@ class Book:
                     left[row] = min(left[row], self.after[row])
         return expected
 
-    def stood(self, rows: Integers, level: Integers) -> None:
-        """Take note of the level at which each row stands in the slot that begins, -1 for none."""
+    def stood(self, rows: Integers, level: Integers, staying: Flags) -> None:
+        """Take note of the level at which each row stands in the slot that begins, -1 for none.
+
+        Those who are staying, as they were planned to, do not restart.
+        """
         self.standing[rows] = level
         self.started[rows] |= level >= 0
-        sure = self.jobs.sure[rows, np.maximum(level, 0)]
+        at = np.maximum(level, 0)
+        sure = np.where(staying, self.jobs.gains[rows, at], self.jobs.sure[rows, at])
         after = np.maximum(self.jobs.left[rows] - sure, 0)
         self.after[rows] = np.where(level >= 0, after, -1)
 

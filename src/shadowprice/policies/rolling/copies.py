@@ -251,13 +251,13 @@ class Copies:
 
         Servers that promised or waiting jobs do not stand on come first where it starts at once.
         """
-        bags, start = self._bags, slot + plan.start
+        bags, stays, start = self._bags, self._planner.stays, slot + plan.start
         end = start + len(plan.places) - 1
         asked = job.worker > 0
         hosts = self._cluster.hosts_workers
         fits = np.where(hosts, int(plan.places[0]), 0)
         for at in {start, *(cut for cut in bags.cuts(start) if cut <= end)}:
-            free = np.maximum(capacity - bags.held(at), 0)[:, asked]
+            free = np.maximum(capacity - bags.held(at) - stays.held(at), 0)[:, asked]
             fits = np.minimum(fits, (free // job.worker[asked]).min(axis=1, initial=1 << 40))
         unused = fits
         if not plan.start:

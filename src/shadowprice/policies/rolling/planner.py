@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -17,7 +18,6 @@ from shadowprice.kernels.revision.jobs import hull_of, ways
 from shadowprice.kernels.revision.plans import Log, Steps, enter, lay_out, lay_out_again, offer
 from shadowprice.kernels.revision.rooms import rooms
 from shadowprice.kernels.revision.timeline import (
-    FOR_EVER,
     SERVERS,
     WORKERS,
     Timeline,
@@ -27,8 +27,10 @@ from shadowprice.kernels.revision.timeline import (
     split,
 )
 from shadowprice.policies.rolling.bags import BagBook
+from shadowprice.policies.rolling.beside import begin, starts_of
 from shadowprice.policies.rolling.book import Book
 from shadowprice.policies.rolling.quotas import Quotas
+from shadowprice.policies.rolling.stays import Plans, Stays
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -129,10 +131,17 @@ class Planner:
         The open bags of tasks: what their plans hold is no room for anybody else.
     quotas : Quotas
         What promises to each tenant may hold.
+
+    Attributes
+    ----------
+    stays : Stays
+        Promised jobs that are planned to stay where they stand; who has such a plan is laid out by
+        nothing else.
     """
 
     def __init__(self, cluster: Cluster, book: Book, bags: BagBook, quotas: Quotas) -> None:
         self._book = book
+        self.stays = Stays(cluster, book, bags, quotas)
         self._bags = bags
         self._quotas = quotas
         self._cluster = cluster
@@ -176,6 +185,7 @@ class Planner:
     def lose(self, server: int) -> None:
         """Take a server out."""
         self._up[server] = False
+        self.stays.lose(server)
         self._kind_count[self._cluster.kinds[server]] -= 1
 
     def restore(self, server: int) -> None:
@@ -185,19 +195,30 @@ class Planner:
 
     def promised(self) -> Integers:
         """Return the rows of promised jobs, the earliest promise first; then the least slack."""
-        rows = np.flatnonzero(self._owed())
+        return self._by_promise(self.owed(stays=False))
+
+    def _by_promise(self, owed: NDArray[np.bool_]) -> Integers:
+        rows = np.flatnonzero(owed)
         book, jobs = self._book, self._book.jobs
         fastest = book.most_gain(rows)
         slots = -(-jobs.left[rows] // np.maximum(fastest, 1))
         return rows[np.lexsort((rows, -slots, book.promise[rows]))].astype(np.int64)
 
-    def _owed(self) -> NDArray[np.bool_]:
-        """Return which rows are promised, and not expected to be done with the slot under way."""
-        return (self._book.promise >= 0) & (self._book.jobs.left > 0)
+    def owed(self, *, stays: bool = True) -> NDArray[np.bool_]:
+        """Return which rows are promised, and not expected to be done with the slot under way.
+
+        Whether those count that are planned to stay where they stand.
+        """
+        owed = np.asarray((self._book.promise >= 0) & (self._book.jobs.left > 0))
+        if self.stays.plans and not stays:
+            owed[list(self.stays.plans)] = False
+        return owed
 
     # ---------------------------------------------------------------- laying out
 
-    def renew(self, now: int, *, revise: bool, steady: bool = False) -> list[int]:
+    def renew(
+        self, now: int, *, revise: bool, steady: bool = False, least: bool = False
+    ) -> list[int]:
         """Lay all promised jobs out from a slot on.
 
         Parameters
@@ -208,6 +229,9 @@ class Planner:
             Whether plans may move; else each keeps the part of its plan that is not over.
         steady : bool
             Whether they move only where that does not complete the work any more.
+        least : bool
+            Whether those who stay had better hold no more than they need, as somebody asks for
+            room; else they stay as they are where all can.
 
         Returns
         -------
@@ -215,12 +239,31 @@ class Planner:
             Rows that find no plan within their promises: none, unless servers were lost or work
             was misstated.
         """
-        if steady and self._keep(now):
-            return []
-        if revise and self._join(now, self.promised()) is None:
-            return []
+        stays, order = self.stays, self._by_promise(self.owed())
+        going_on = stays.plans
+        choices: Iterable[Plans] = (going_on,)
+        if revise and (going_on or (self._book.loss[order] > 0.0).any()):
+            going_on = stays.going_on(now)
+            choices = stays.choices(
+                now, order, going_on, new_only=steady and not least, least_first=least
+            )
+        if steady:
+            choices = list(choices)
+            for stays.plans in choices:
+                if self._keep(now):
+                    return []
+        if revise:
+            for stays.plans in choices:
+                if self._join(now, self.promised()) is None:
+                    return []
+        stays.plans = going_on
         if self._keep(now):
             return []
+        if going_on:
+            stays.plans = {}
+            if self._join(now, self.promised()) is None:
+                return []
+            stays.plans = going_on
         return self._lay(now, self.promised(), go_on=True)
 
     def admits(self, now: int, row: int, promise: int) -> int | None:
@@ -234,6 +277,14 @@ class Planner:
         book = self._book
         book.promise[row] = promise
         failed = self._join(now, self.promised())
+        if failed is not None and self.stays.plans:
+            # Those who hold little for long may be done sooner as they stand; or they have to move.
+            stays, before = self.stays, self.stays.plans
+            here = stays.choices(now, self._by_promise(self.owed()), before)
+            for stays.plans in (next(here), {}):
+                if self._join(now, self.promised()) is None:
+                    return None
+            stays.plans = before
         if failed is not None:
             book.promise[row] = -1
         return failed
@@ -274,7 +325,7 @@ class Planner:
 
     def alone(self, now: int, row: int, price: Floats) -> Offer | None:
         """Return the plan of largest payoff, were nobody else there."""
-        self._clear(self._other, now, bags=False)
+        self._clear(self._other, now, others=False)
         return self._offer(self._other, row, price)
 
     # ---------------------------------------------------------------- bags of tasks
@@ -312,7 +363,7 @@ class Planner:
         layout = self._current
         if beside is not Beside.ALL:
             layout = self._other
-            self._clear(layout, now, bags=beside is Beside.BAGS)
+            self._clear(layout, now, others=beside is Beside.BAGS)
         rooms = np.zeros(max(0, end - now), np.int64)
         tenant = self._quotas.row_of(self._cluster, job)
         rooms_for_copies(layout.line, job.worker.copy(), tenant, most, end, rooms)
@@ -384,7 +435,7 @@ class Planner:
     def _keep(self, now: int) -> bool:
         """Carry the plans of before over to a new slot; False where that is not possible."""
         before, target = self._current, self._other
-        promised = self._owed()
+        promised = self.owed(stays=False)
         kept = before.order[promised[before.order]]
         if len(kept) < int(promised.sum()):
             return False
@@ -398,42 +449,21 @@ class Planner:
         self._current, self._other = target, before
         return True
 
-    def _clear(self, layout: Layout, now: int, *, bags: bool = True) -> None:
+    def _clear(self, layout: Layout, now: int, *, others: bool = True) -> None:
         self.reserve()
         layout.log.used[0] = 0
         layout.log.level[:] = -1
-        if bags and self._bags.plans:
-            self._begin_beside_bags(layout, now)
+        if others and (self._bags.plans or self.stays.plans):
+            starts = starts_of(now, self._bags, self.stays)
+            self._grow(4 * len(self._book.table.rows) + 16 + 2 * len(starts))
+            whole = np.where(self._up[:, None], self._cluster.capacity, 0)
+            begin(layout.line, starts, self._bags, self.stays, whole, self._roles, self._up)
+            for row, plan in self.stays.plans.items():
+                layout.log.level[row] = plan.level
         else:
             clear(layout.line, now, self._kind_count, self._kind_role, self._kind_free)
         split(layout.line, now + 1)
         layout.order = np.zeros(0, np.int64)
-
-    def _begin_beside_bags(self, layout: Layout, now: int) -> None:
-        """Make a timeline in which nothing but the plans of bags takes room.
-
-        Copies stand on servers of their own from their start to their end, so that what they leave
-        free is known server by server.
-        """
-        starts = [now, *self._bags.cuts(now)]
-        self._grow(4 * len(self._book.table.rows) + 16 + 2 * len(starts))
-        line = layout.line
-        whole = np.where(self._up[:, None], self._cluster.capacity, 0)
-        for at, slot in enumerate(starts):
-            free = np.maximum(whole - self._bags.held(slot), 0)
-            rows = np.column_stack((self._roles, free))[self._up]
-            groups, count = np.unique(rows, axis=0, return_counts=True)
-            # Where groups run out, the emptiest servers count.
-            groups, count = groups[-self._width :], count[-self._width :]
-            number = len(groups)
-            line.groups[at] = number
-            line.servers[at, :number] = count
-            line.role[at, :number] = groups[:, 0]
-            line.free[at, :number] = groups[:, 1:]
-            line.held[at] = self._bags.held_by(slot)
-            line.start[at], line.state[at] = slot, at
-        line.used[:] = len(starts)
-        line.start[len(starts)] = FOR_EVER
 
     def reserve(self) -> None:
         """Make room for the plans of all open jobs; what is written stays."""

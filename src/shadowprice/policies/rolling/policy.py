@@ -102,7 +102,7 @@ class Rolling(Reactive[RollingParameters]):
             else [self._learner]
         )
         self._laid_out_for: int | None = None
-        self._expected = False
+        self._expected = self._leanly = False
         self._too_many: frozenset[str] | None = None
 
     def _new_learner(self, part: Floats) -> PriceLearner:
@@ -135,11 +135,17 @@ class Rolling(Reactive[RollingParameters]):
         if name in self._bags.jobs:
             self._bags.remove(name)
         else:
-            self._book.remove(name)
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Forget a training job, if the policy knows it."""
+        self._planner.stays.remove(self._book.table.rows.get(name, -1))
+        self._book.remove(name)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
         del view
         for name in names:
+            self._planner.stays.remove(self._book.table.rows.get(name, -1))
             self._book.clear(name)
             self._bags.lose_plan(name, "servers were lost")
 
@@ -180,7 +186,7 @@ class Rolling(Reactive[RollingParameters]):
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         """Answer jobs that arrive together, the one that earns most by its share first."""
         slot = view.slot
-        yield from self._lay_out(view, slot)
+        yield from self._lay_out(view, slot, least=True)
         training = [job for job in jobs if job.bag is None]
         for job in training:
             self._book.add(job)
@@ -212,7 +218,7 @@ class Rolling(Reactive[RollingParameters]):
     def _answer(self, slot: int, job: Job, row: int) -> Decision:
         """Return a promise if the job is worth its price; else whether it waits."""
         if self._book.jobs.last[row] < slot + job.fastest_slots - 1:
-            self._book.remove(job.name)
+            self._forget(job.name)
             return Reject(job.name, worthless(job, slot))
         answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
@@ -226,7 +232,7 @@ class Rolling(Reactive[RollingParameters]):
         )
         if self._parameters.standby and not hopeless:
             return Queue(job.name, f"waits without a promise: {answer.message}")
-        self._book.remove(job.name)
+        self._forget(job.name)
         return Reject(job.name, answer)
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
@@ -280,7 +286,9 @@ class Rolling(Reactive[RollingParameters]):
         idle = not book.table.rows and not self._bags.jobs
         if idle or (book.until is not None and slot >= book.until):
             return
-        if self._expected:  # laid out while the slot before was under way: now it is known
+        # Laid out while the slot before was under way: now it is known. Or for who might come: now
+        # those who stay may as well stay as they are.
+        if self._expected or self._leanly:
             self._laid_out_for = None
         yield from self._lay_out(view, slot)
         weight = self._weights(slot)
@@ -339,7 +347,7 @@ class Rolling(Reactive[RollingParameters]):
         _, value = densities(book.jobs, rows, slot, weight)
         fill(
             line, book.jobs, rows, value, weight, self._loss(), book.standing,
-            self._planner.layout.log,
+            self._planner.stays.barred(slot), self._planner.layout.log,
         )  # fmt: skip
 
     def _loss(self) -> Floats:
@@ -354,7 +362,10 @@ class Rolling(Reactive[RollingParameters]):
         whole = rows[log.level[rows] >= book.jobs.spread[rows]]
         if self._parameters.spare and len(whole):
             _, value = densities(book.jobs, whole, slot, weight)
-            book.table.grow(free, book.jobs, whole, value, weight, self._loss(), book.standing, log)
+            book.table.grow(
+                free, book.jobs, whole, value, weight, self._loss(), book.standing,
+                self._planner.stays.barred(slot), log,
+            )  # fmt: skip
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
         """Let go of waiting jobs that cannot complete any more while they are worth anything."""
@@ -367,7 +378,7 @@ class Rolling(Reactive[RollingParameters]):
             name = book.name(row)
             state = view.open_jobs[name]
             refusal = worthless(state.job, slot)
-            book.remove(name)
+            self._forget(name)
             yield (Drop if state.status is Status.ADMITTED else Reject)(name, refusal)
 
     def _plan(self, slot: int, rows: Integers, line: Timeline) -> Floats:
@@ -452,27 +463,39 @@ class Rolling(Reactive[RollingParameters]):
     def _stand(self, slot: int, rows: Integers, weight: Floats) -> Iterator[Decision]:
         """Put what was packed on servers, moving as little as possible."""
         book, table, log = self._book, self._book.table, self._planner.layout.log
+        stays = self._planner.stays
+        fixed, least = stays.fixed()
         for stay in (True, False):
             free = self._pools.capacity()
             if self._bags.plans:
                 free -= self._bags.held(slot)
-            if table.put(free, book.jobs, log, stay=stay):
+            if table.put(free, book.jobs, log, fixed, least, stay=stay):
                 break
         self._grow(slot, rows, weight, free)
-        book.stood(rows, log.level[rows])
+        staying = np.zeros(len(rows), np.bool_)
+        if stays.plans:
+            for row in rows[table.moves(rows)].tolist():
+                if stays.cannot_move(slot, row, int(log.level[row])):
+                    table.put_back(row, fixed)
+                    log.level[row] = least[row]
+            staying = np.isin(rows, list(stays.plans)) & ~table.moves(rows)
+        book.stood(rows, log.level[rows], staying)
         yield from table.rearrange(rows)
 
     # ---------------------------------------------------------------- shared steps
 
-    def _lay_out(self, view: View, slot: int) -> Iterator[Decision]:
+    def _lay_out(self, view: View, slot: int, *, least: bool = False) -> Iterator[Decision]:
         """Lay promised jobs out from a slot on, once a slot; tell of promises that broke."""
         if self._laid_out_for == slot:
             return
         self._expected = self._book.refresh(view)
         self._bags.refresh(view, self._pools.capacity())
         parameters = self._parameters
-        broken = self._planner.renew(slot, revise=parameters.revision, steady=parameters.steady)
+        broken = self._planner.renew(
+            slot, revise=parameters.revision, steady=parameters.steady, least=least
+        )
         self._laid_out_for = slot
+        self._leanly = least and bool((self._book.loss[self._planner.owed()] > 0.0).any())
         self._book.promise[broken] = -1
         for row in broken:
             yield self._mend(row)

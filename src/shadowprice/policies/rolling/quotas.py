@@ -54,6 +54,21 @@ class Quotas:
             return 0
         return cluster.tenant_index.get(job.tenant or "", len(self.share) - 1)
 
+    def left(self, held: Integers, row: int) -> Integers:
+        """Return how much more of each resource a tenant may hold; -1 where nobody has a share.
+
+        Parameters
+        ----------
+        held : ndarray of int64, shape as `share`
+            What promises to each tenant hold.
+        row : int
+            The tenant's row.
+        """
+        beyond = np.maximum(held - self.share, 0).sum(axis=0)
+        own = np.maximum(self.share[row] - held[row], 0)
+        left = own + np.maximum(self.common - beyond, 0)
+        return np.asarray(np.where(self.common < 0, -1, left), np.int64)
+
 
 def quotas_of(cluster: Cluster, *, wanted: bool) -> Quotas:
     """Read the shares of a cluster; shares that nobody wants are as if there were none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,10 @@ from shadowprice.policies.reactive.table import Rows
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+NOWHERE: Final = Stood(*(np.zeros(0, np.int64) for _ in Stood._fields))
+"""No job has a place that it stands on in any case."""
 
 
 class Standing(Rows):
@@ -48,6 +53,12 @@ class Standing(Rows):
         )
         stood.first[row], stood.number[row] = len(stood.server), count
 
+    def entries(self, row: int) -> tuple[Integers, Integers, Integers]:
+        """Return the servers on which a job stands, and its workers and parameter servers there."""
+        stood = self._stood
+        part = slice(int(stood.first[row]), int(stood.first[row] + stood.number[row]))
+        return stood.server[part], stood.workers[part], stood.ps[part]
+
     def held(self, jobs: Jobs, shape: tuple[int, int]) -> Integers:
         """Return what jobs hold where they stand, shape (servers, resources)."""
         stood, held = self._stood, np.zeros(shape, np.int64)
@@ -57,12 +68,36 @@ class Standing(Rows):
             np.add.at(held, stood.server[part], entries + stood.ps[part, None] * jobs.ps[row])
         return held
 
-    def put(self, free: Integers, jobs: Jobs, log: Log, *, stay: bool) -> bool:
+    def put(
+        self,
+        free: Integers,
+        jobs: Jobs,
+        log: Log,
+        fixed: Stood = NOWHERE,
+        least: Integers = NOWHERE.first,
+        *,
+        stay: bool,
+    ) -> bool:
         """Work out where what was packed is to stand; see `kernels.revision.standing.stand`."""
         whole, self._next = stand(
-            free, self.hosts_workers, self.hosts_ps, jobs, log, self._stood, stay
+            free, self.hosts_workers, self.hosts_ps, jobs, log, self._stood, fixed, least, stay
         )
         return bool(whole)
+
+    def put_back(self, row: int, fixed: Stood) -> None:
+        """Let a job stand where it does in any case, and nowhere else."""
+        put = self._next
+        part = slice(int(fixed.first[row]), int(fixed.first[row] + fixed.number[row]))
+        put.first[row], put.number[row] = len(put.server), fixed.number[row]
+        self._next = put._replace(
+            server=np.append(put.server, fixed.server[part]),
+            workers=np.append(put.workers, fixed.workers[part]),
+            ps=np.append(put.ps, fixed.ps[part]),
+        )
+
+    def moves(self, rows: Integers) -> Flags:
+        """Return which rows are to stand elsewhere than they do."""
+        return np.asarray(compared(rows, self._stood, self._next) != 0)
 
     def grow(
         self,
@@ -73,10 +108,12 @@ class Standing(Rows):
         weight: Floats,
         loss: Floats,
         standing: Integers,
+        barred: Flags,
         log: Log,
     ) -> None:
         """Give whole jobs what is left where they were put; see `standing.grow`."""
-        grow(free, jobs, rows, worth_left, weight, loss, standing, self._next, log)
+        following = self._next
+        grow(free, jobs, rows, worth_left, weight, loss, standing, barred, following, log)
 
     def rearrange(self, rows: Integers) -> Iterator[Decision]:
         """Move rows, which are all that stand, to where they were put."""

@@ -1,0 +1,341 @@
+"""What must hold of `rolling` where restarts cost and jobs are planned to stay where they stand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadowprice.core.amounts import Dimension
+from shadowprice.core.cluster import Cluster, Role, Tenant, build_cluster
+from shadowprice.core.events import (
+    Completed,
+    JobCancelled,
+    JobsArrived,
+    Promise,
+    SlotBegan,
+    SlotEnded,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.utility import Deadline, Sigmoid, Utility
+from shadowprice.engine import Engine
+from shadowprice.engine.snapshot import clone, restore, snapshot
+from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling import beside, planner
+from shadowprice.policies.rolling.policy import Rolling
+from shadowprice.results.recorder import Recorder
+from shadowprice.simulator.driver import Incident, Simulation
+from tests.bag_cases import world as world_of_bags
+from tests.oracles.promises import completions
+from tests.policy_worlds import Events
+from tests.properties.test_engine import Auditor
+from tests.properties.test_rolling_bags import with_training
+from tests.properties.test_snapshots import told
+from tests.replays import Watcher, world
+from tests.workloads import faster_together, job
+
+SEEDS = st.integers(0, 2**32 - 1)
+SHARES = (
+    Fraction(1, 40),
+    Fraction(1, 10),
+    Fraction(1, 4),
+    Fraction(1, 2),
+    Fraction(2, 3),
+    Fraction(19, 20),
+)
+
+
+def lasting(seed: int, *, incidents: bool = False) -> tuple[Cluster, list[Job], list[Incident]]:
+    """Return a world whose jobs last several slots, most of which lose a part of one by a move."""
+    rng = np.random.default_rng(seed)
+    on, jobs, happened = world(seed, incidents=incidents)
+
+    def utility(one: Job) -> Utility:
+        value, slots = float(rng.uniform(1, 100)), float(rng.integers(2, 25))
+        if rng.random() < 0.5:
+            return Deadline(value, slots)
+        return Sigmoid(value, float(rng.uniform(0.05, 1)), slots)
+
+    jobs = [
+        replace(
+            one,
+            epochs=one.epochs * int(rng.integers(1, 12)),
+            utility=utility(one),
+            restart=SHARES[int(rng.integers(len(SHARES)))] if rng.random() < 0.9 else Fraction(0),
+        )
+        for one in jobs
+    ]
+    if rng.random() < 0.4:
+        jobs = faster_together(jobs, rng)
+    return replace(on, restart_first=bool(rng.random() < 0.3)), jobs, happened
+
+
+def rolling(on: Cluster, **parameters: object) -> Rolling:
+    policy = make_policy("rolling", PolicyContext(on), parameters)
+    assert isinstance(policy, Rolling)
+    return policy
+
+
+def kept(told: Sequence[tuple[int, object]], done: dict[str, int]) -> int:
+    """Check that every promise was given once and is kept; return how many there were."""
+    made = [one for _, one in told if isinstance(one, Promise)]
+    for promise in made:
+        assert promise.completion is not None
+        assert done[promise.job] <= promise.completion
+    assert len({promise.job for promise in made}) == len(made)
+    return len(made)
+
+
+def stays(policy: Rolling) -> int:
+    """Return how many jobs are planned to stay now."""
+    return len(policy._planner.stays.plans)
+
+
+@settings(deadline=None, derandomize=True, max_examples=120)
+@given(SEEDS, st.booleans(), st.sampled_from([0.3, 0.7, 1.0]))
+def test_without_faults_every_promise_is_kept(
+    seed: int, steady: bool, restart_limit: float
+) -> None:
+    on, jobs, _ = lasting(seed)
+    policy = rolling(on, steady=steady, restart_limit=restart_limit)
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy).run([recorder, Auditor(on, jobs)])
+    done = completions(jobs, recorder.segments(), first=on.restart_first)
+    assert done == recorder.completions
+    kept(recorder.decisions, done)
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_jobs_are_planned_to_stay_and_others_run_beside_them(steady: bool) -> None:
+    """The worlds of these tests show what they are about: plans that stay, promises beside them."""
+    staying = beside = promised = 0
+
+    for seed in range(60):
+        on, jobs, _ = lasting(seed)
+        policy = rolling(on, steady=steady)
+
+        def watch(engine: Engine, slot: int, policy: Rolling = policy) -> None:
+            nonlocal staying, beside
+            plans, book = policy._planner.stays.plans, policy._book
+            staying += len(plans)
+            beside += bool(plans) and len(engine.running) > len(plans)
+            for row, plan in plans.items():
+                held = engine.running[book.name(row)]
+                here = dict(zip(held.servers, zip(held.workers, held.ps, strict=True), strict=True))
+                entries = zip(
+                    plan.servers.tolist(), plan.workers.tolist(), plan.ps.tolist(), strict=True
+                )
+                for server, workers, ps in entries:  # it holds what it is planned to, or more
+                    assert here[server][0] >= workers
+                    assert here[server][1] >= ps
+                assert plan.end <= book.promise[row], slot
+
+        recorder = Recorder(on, jobs, policy)
+        Simulation(on, jobs, policy).run([recorder, Watcher(watch)])
+        promised += kept(recorder.decisions, recorder.completions)
+    assert min(staying, beside, promised) > 100
+
+
+def test_promises_are_kept_where_a_timeline_has_too_few_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner, "_GROUPS", 3)  # as many as there are kinds of servers
+    narrow = 0
+
+    def seen(*told: object) -> None:
+        nonlocal narrow
+        narrow += 1
+        made_narrow(*told)  # type: ignore[arg-type]  # as it was called
+
+    made_narrow = beside._begin_narrow
+    monkeypatch.setattr(beside, "_begin_narrow", seen)
+    for seed in range(40):
+        on, jobs, _ = lasting(seed)
+        policy = rolling(on)
+        recorder = Recorder(on, jobs, policy)
+        Simulation(on, jobs, policy).run([recorder, Auditor(on, jobs)])
+        kept(recorder.decisions, recorder.completions)
+    assert narrow > 20
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(SEEDS, st.booleans())
+def test_with_faults_the_last_promise_told_is_kept(seed: int, steady: bool) -> None:
+    on, jobs, incidents = lasting(seed, incidents=True)
+    policy = rolling(on, steady=steady)
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy, incidents=incidents).run([recorder, Auditor(on, jobs)])
+    cancelled = {event.job for event in recorder.incidents if isinstance(event, JobCancelled)}
+    last = {
+        made.job: made.completion for _, made in recorder.decisions if isinstance(made, Promise)
+    }
+    for name, completion in last.items():
+        if completion is None or (name in cancelled and name not in recorder.completions):
+            continue
+        assert recorder.completions[name] <= completion
+
+
+def slots(engine: Engine, jobs: Sequence[Job]) -> list[object]:
+    """Run an engine to the end, with jobs that arrive while slots are under way."""
+    made: list[object] = []
+    before: dict[str, object] = {}
+    for slot in range(400):
+        made += engine.handle(SlotBegan(slot))
+        arriving = tuple(one for one in jobs if one.arrival == slot)
+        if arriving:
+            made += engine.handle(JobsArrived(slot + 1, arriving))
+        gained = {}
+        for name, placement in engine.running.items():
+            record = engine.jobs[name]
+            started = record.started is not None and record.started < slot
+            moved = before.get(name) != placement if started else engine.cluster.restart_first
+            whole = record.job.gain(
+                placement.total_workers, colocated=placement.colocated, moved=moved
+            )
+            gained[name] = min(whole, record.remaining)
+        before = dict(engine.running)
+        made += engine.handle(SlotEnded(slot, gained))
+    return made
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS, st.booleans())
+def test_jobs_that_come_while_slots_are_under_way_break_no_promise(seed: int, steady: bool) -> None:
+    on, jobs, _ = lasting(seed)
+    engine = Engine(on, rolling(on, steady=steady))
+    made = slots(engine, jobs)
+    promises = [
+        (0, one.decision) for one in made if isinstance(getattr(one, "decision", None), Promise)
+    ]
+    done = {one.job: one.slot for one in made if isinstance(one, Completed)}
+    kept(promises, done)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SEEDS)
+def test_promises_are_kept_beside_bags(seed: int) -> None:
+    on, jobs, _ = world_of_bags(seed)
+    rng = np.random.default_rng(seed)
+    jobs = [
+        one
+        if one.bag is not None
+        else replace(
+            one,
+            epochs=one.epochs * int(rng.integers(1, 5)),
+            utility=Deadline(float(rng.uniform(1, 200)), float(rng.integers(3, 25))),
+            restart=SHARES[int(rng.integers(len(SHARES)))],
+        )
+        for one in with_training(on, jobs, seed)
+    ]
+    policy = rolling(on)
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy, seed=seed % 997).run([recorder, Auditor(on, jobs)])
+    names = {one.name for one in jobs if one.bag is None}
+    told_of = [
+        (slot, made)
+        for slot, made in recorder.decisions
+        if isinstance(made, Promise) and made.job in names
+    ]
+    kept(told_of, recorder.completions)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(SEEDS)
+def test_what_stays_is_within_the_shares_of_tenants(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shares = {"a": int(rng.integers(1, 6)), "b": int(rng.integers(1, 6))}
+    common = int(rng.integers(0, 3))
+    total = sum(shares.values()) + common
+    on = build_cluster(
+        slot_seconds=Fraction(600),
+        horizon=20,
+        servers=[(f"gpu-{at}", Role.WORKER, {"gpu": 1000}) for at in range(total)],
+        dimensions={"gpu": Dimension.COUNT},
+        tenants=[Tenant(name, {"gpu": 1000 * many}) for name, many in shares.items()],
+    )
+    jobs = [
+        replace(
+            job(
+                on,
+                f"job-{at}",
+                worker_amounts={"gpu": 1000},
+                ps_amounts=None,
+                arrival=int(rng.integers(8)),
+                epochs=int(rng.integers(1, 10)),
+                worker_range=(1, int(rng.integers(1, 6))),
+                utility=Deadline(float(rng.uniform(1, 50)), float(rng.integers(3, 20))),
+                tenant=("a", "b", None)[int(rng.integers(3))],
+            ),
+            restart=SHARES[int(rng.integers(len(SHARES)))],
+        )
+        for at in range(int(rng.integers(2, 14)))
+    ]
+    policy = rolling(on)
+
+    def watch(engine: Engine, slot: int) -> None:
+        over = 0
+        for tenant in ("a", "b", None):
+            held = sum(
+                int(plan.workers.sum())
+                for row, plan in policy._planner.stays.plans.items()
+                if engine.jobs[policy._book.name(row)].job.tenant == tenant
+            )
+            over += max(0, held - shares.get(tenant or "", 0))
+        assert over <= common, slot
+
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy).run([recorder, Watcher(watch)])
+    kept(recorder.decisions, recorder.completions)
+
+
+@pytest.mark.parametrize("seed", [3, 7, 11])
+def test_restarts_at_every_event_change_nothing(seed: int) -> None:
+    on, jobs, incidents = lasting(seed, incidents=True)
+    seen = Events()
+    Simulation(on, jobs, rolling(on), incidents=incidents).run([seen])
+    engine = Engine(on, rolling(on))
+    twin, most = engine, 0
+    for event, expected in zip(seen.events, seen.commands, strict=True):
+        engine = restore(json.loads(json.dumps(snapshot(engine))), rolling(on))
+        twin = clone(twin)
+        assert told(engine.handle(event)) == told(expected)
+        assert told(twin.handle(event)) == told(expected)
+        assert engine.state_digest() == twin.state_digest()
+        assert isinstance(engine.policy, Rolling)
+        most = max(most, stays(engine.policy))
+    assert most > 0
+
+
+@pytest.mark.parametrize("seed", [3, 7, 11])
+def test_a_policy_without_its_memory_takes_up_who_stays(seed: int) -> None:
+    """Between slots it knows from where jobs stand, and what they were promised, that they stay."""
+    on, jobs, _ = lasting(seed)
+    taken_up = 0
+    seen = Events()
+    Simulation(on, jobs, rolling(on)).run([seen])
+    for cut in range(1, len(seen.events)):
+        if not isinstance(seen.events[cut], SlotBegan):
+            continue
+        engine = Engine(on, rolling(on))
+        for event in seen.events[:cut]:
+            engine.handle(event)
+        again = restore(json.loads(json.dumps(snapshot(engine))), rolling(on), memory=False)
+        engine.handle(seen.events[cut])
+        again.handle(seen.events[cut])
+        assert isinstance(engine.policy, Rolling)
+        assert isinstance(again.policy, Rolling)
+        for name, record in engine.open_jobs.items():
+            if record.status is not Status.ADMITTED or record.promise is None:
+                continue
+            row = engine.policy._book.table.rows[name]
+            other = again.policy._book.table.rows[name]
+            if row in engine.policy._planner.stays.plans:
+                taken_up += other in again.policy._planner.stays.plans
+    assert taken_up > 3

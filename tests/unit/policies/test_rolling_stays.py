@@ -1,0 +1,176 @@
+"""`rolling` where restarts cost: promised jobs that run are planned to stay where they stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.events import JobsArrived, ServerLost, SlotBegan, SlotEnded
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Deadline
+from shadowprice.engine import Engine
+from shadowprice.policies.bags.planner import Plan
+from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.policy import Rolling
+from shadowprice.policies.rolling.stays import Stay
+from tests.bag_cases import bag, exponential, places
+from tests.unit.policies.test_rolling import gpus, promises, rolling, training
+
+
+def restarting(on: Cluster, name: str, restart: Fraction, **changes: Any) -> Job:
+    """Return a job of 8 worker-slots on at most 4 GPUs that loses a part of a slot by a move."""
+    return replace(training(on, name, **changes), restart=restart)
+
+
+def ran(engine: Engine, slot: int, moved: frozenset[str] = frozenset()) -> None:
+    """End a slot in which jobs yield what they declare, a restart included where they moved."""
+    gained = {
+        name: min(
+            engine.jobs[name].job.gain(placement.total_workers, moved=name in moved),
+            engine.jobs[name].remaining,
+        )
+        for name, placement in engine.running.items()
+    }
+    engine.handle(SlotEnded(slot, gained))
+
+
+@pytest.mark.parametrize("steady", [False, True])
+@pytest.mark.parametrize(("restart", "promised"), [(Fraction(1, 2), True), (Fraction(3, 4), False)])
+def test_who_stays_is_counted_without_restarts(
+    restart: Fraction, promised: bool, steady: bool
+) -> None:
+    # With a restart in every slot "a" would hold all GPUs until it is due.
+    on = gpus(1, 4)
+    engine = rolling(on, steady=steady)
+    first = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
+    made = promises(engine.handle(JobsArrived(0, (first,))))
+    assert made == ([("a", 3)] if promised else [])  # beyond `restart_limit` nothing is promised
+    engine.handle(SlotBegan(0))
+    assert engine.running["a"].total_workers == 4
+    ran(engine, 0)
+    second = training(on, "b", arrival=1, utility=Deadline(10.0, 2.0))
+    assert promises(engine.handle(JobsArrived(1, (second,)))) == [("b", 3)]
+    for slot in range(1, 4):
+        engine.handle(SlotBegan(slot))
+        ran(engine, slot)
+    assert engine.jobs["b"].completion in (2, 3)
+    if promised:
+        assert engine.jobs["a"].completion == 1
+
+
+def test_without_a_plan_that_stays_the_same_job_would_have_had_no_room() -> None:
+    on = gpus(1, 4)
+    engine = rolling(on)
+    first = restarting(on, "a", Fraction(1, 2), utility=Deadline(10.0, 3.0))
+    second = training(on, "b", arrival=0, utility=Deadline(10.0, 3.0))
+    assert promises(engine.handle(JobsArrived(0, (first,)))) == [("a", 3)]
+    assert promises(engine.handle(JobsArrived(0, (second,)))) == []  # it has not begun to stay
+
+
+def test_who_stays_rises_into_what_others_leave_and_stays_there() -> None:
+    on = gpus(1, 4)
+    engine = rolling(on)
+    wide = training(on, "x", epochs=2, chunks=3, utility=Deadline(100.0, 1.0))
+    long = restarting(on, "a", Fraction(1, 10), epochs=5, utility=Deadline(50.0, 40.0))
+    engine.handle(JobsArrived(0, (wide, long)))
+    assert engine.jobs["a"].promise == 40
+    held = []
+    for slot in range(8):
+        if "a" not in engine.open_jobs:
+            break
+        before = engine.running.get("a")
+        engine.handle(SlotBegan(slot))
+        held.append(engine.running["a"].total_workers)
+        moved = before is not None and before != engine.running["a"]
+        ran(engine, slot, frozenset({"a"} if moved else ()))
+    assert held == [1, 1, 4, 4, 4, 4, 4]
+    assert engine.jobs["a"].completion is not None
+
+
+def test_who_stays_does_not_rise_where_it_would_come_back_too_late() -> None:
+    # Four workers make 1.24 of what one does after a restart, but then the next slot may be one of
+    # a restart, too: then it would be done a slot after its plan.
+    on = gpus(1, 4)
+    engine = rolling(on)
+    wide = training(on, "x", epochs=2, chunks=3, utility=Deadline(100.0, 1.0))
+    other = restarting(
+        on, "a", Fraction(69, 100), minibatches=15, epochs=1, chunks=4, utility=Deadline(50.0, 40.0)
+    )
+    engine.handle(JobsArrived(0, (wide, other)))
+    assert engine.jobs["a"].promise == 40
+    held = []
+    for slot in range(6):
+        engine.handle(SlotBegan(slot))
+        held.append(engine.running["a"].total_workers)
+        ran(engine, slot)
+    assert held == [1, 1, 1, 1, 1, 1]
+    assert engine.jobs["a"].completion == 5
+
+
+def test_who_stays_moves_over_for_a_promise_that_fits_no_other_way() -> None:
+    on = gpus(1, 4)
+    engine = rolling(on)
+    long = restarting(on, "a", Fraction(1, 10), epochs=8, utility=Deadline(10.0, 60.0))
+    assert promises(engine.handle(JobsArrived(0, (long,)))) == [("a", 60)]
+    for slot in range(2):
+        engine.handle(SlotBegan(slot))
+        assert engine.running["a"].total_workers == 4
+        ran(engine, slot)
+    urgent = training(on, "b", arrival=2, utility=Deadline(10.0, 1.0))
+    assert promises(engine.handle(JobsArrived(2, (urgent,)))) == [("b", 3)]
+    moved: frozenset[str] = frozenset()
+    for slot in range(2, 20):
+        before = engine.running.get("a")
+        engine.handle(SlotBegan(slot))
+        if slot == 2:
+            assert engine.running["b"].total_workers == 4
+        moved = frozenset({"a"} if engine.running.get("a") != before else ())
+        ran(engine, slot, moved)
+    assert engine.jobs["b"].completion == 3
+    assert engine.jobs["a"].completion is not None
+
+
+def test_a_lost_server_ends_a_plan_that_stays() -> None:
+    on = gpus(2, 2)
+    engine = rolling(on)
+    long = restarting(on, "a", Fraction(1, 4), epochs=4, utility=Deadline(10.0, 20.0))
+    engine.handle(JobsArrived(0, (long,)))
+    for slot in range(2):
+        engine.handle(SlotBegan(slot))
+        ran(engine, slot)
+    assert engine.running["a"].servers == (0, 1)
+    engine.handle(ServerLost(2, on.names[1]))
+    for slot in range(2, 15):
+        if "a" not in engine.open_jobs:
+            break
+        engine.handle(SlotBegan(slot))
+        assert engine.running["a"].servers == (0,)
+        ran(engine, slot, frozenset({"a"} if slot == 2 else ()))
+    completion, promise = engine.jobs["a"].completion, engine.jobs["a"].promise
+    assert completion is not None
+    assert promise == 20 >= completion
+
+
+@pytest.mark.parametrize("server", [0, 1])
+def test_copies_are_planned_where_nobody_stays(server: int) -> None:
+    on = places(2, 1)
+    policy = make_policy("rolling", PolicyContext(on), {})
+    assert isinstance(policy, Rolling)
+    row = policy._book.add(training(on, "a"))
+    one = np.ones(1, np.int64)
+    policy._planner.stays.plans = {row: Stay(0, 9, np.array([server]), one, np.zeros(1, np.int64))}
+    wanted = Plan(3, 4, (), np.ones(2, np.int64), 0.0)
+    later = bag(on, exponential(1, 0.3, 0.2), deadline=10.0)
+    found = policy._copies._stood(0, later, wanted, on.capacity)
+    assert found is not None
+    assert found.servers.tolist() == [1 - server]
+    both = Plan(3, 4, (), np.full(2, 2), 0.0)
+    assert policy._copies._stood(0, later, both, on.capacity) is None
+    after = Plan(10, 11, (), np.full(2, 2), 0.0)
+    assert policy._copies._stood(0, later, after, on.capacity) is not None
