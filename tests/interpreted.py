@@ -33,6 +33,7 @@ def _policies() -> Iterator[tuple[str, Any]]:
     for name in FIXED:
         yield name, [replay(name, seed, {}).state_digest() for seed in (1, 2)]
     yield "rolling", [replay("rolling", seed, {}, until=10).state_digest() for seed in (1, 2)]
+    yield "rolling beside who stays", _staying()
     yield "dorm", replay("dorm", 3, {}, incidents=False).state_digest()
     for settings in ({}, {"prices": "online"}, {"chunks": "literal", "preset": "paper"}):
         runs = [replay("oasis", seed, settings, until=10).state_digest() for seed in (1, 4)]
@@ -50,6 +51,24 @@ def _policies() -> Iterator[tuple[str, Any]]:
             jobs = [random_two_rates(on, rng, f"job-{at}", latest=2) for at in range(5)]
             runs.append(_run(name, on, jobs, settings))
         yield said, runs
+
+
+def _staying() -> list[str]:
+    """Run jobs that lose a quarter of a slot by a restart: who runs is planned to stay."""
+    from dataclasses import replace
+    from fractions import Fraction
+
+    from shadowprice.core.utility import Deadline
+    from tests.replays import world
+
+    found = []
+    for seed in (1, 2):
+        on, jobs, _ = world(seed, incidents=False)
+        lasting = [
+            replace(one, restart=Fraction(1, 4), utility=Deadline(50.0, 12.0)) for one in jobs
+        ]
+        found.append(_run("rolling", on, lasting, {}))
+    return found
 
 
 def _tenants() -> Iterator[tuple[str, Any]]:

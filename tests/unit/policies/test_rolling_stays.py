@@ -136,6 +136,25 @@ def test_who_stays_moves_over_for_a_promise_that_fits_no_other_way() -> None:
     assert engine.jobs["a"].completion is not None
 
 
+@pytest.mark.parametrize(("steady", "workers"), [(False, 1), (True, 4)])
+def test_live_who_stays_keeps_its_margin_while_others_ask_for_room(
+    steady: bool, workers: int
+) -> None:
+    # What it could do without is offered to who comes, but not live: it may run slower than stated.
+    on = gpus(1, 4)
+    engine = rolling(on, steady=steady)
+    long = restarting(on, "a", Fraction(1, 10), epochs=8, utility=Deadline(10.0, 60.0))
+    engine.handle(JobsArrived(0, (long,)))
+    for slot in range(2):
+        engine.handle(SlotBegan(slot))
+        ran(engine, slot)
+    policy = engine.policy
+    assert isinstance(policy, Rolling)
+    engine.handle(JobsArrived(2, (training(on, "b", arrival=2, utility=Deadline(1.0, 30.0)),)))
+    [plan] = policy._planner.stays.plans.values()
+    assert plan.workers.sum() == workers
+
+
 def test_a_lost_server_ends_a_plan_that_stays() -> None:
     on = gpus(2, 2)
     engine = rolling(on)

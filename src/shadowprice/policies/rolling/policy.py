@@ -186,7 +186,8 @@ class Rolling(Reactive[RollingParameters]):
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         """Answer jobs that arrive together, the one that earns most by its share first."""
         slot = view.slot
-        yield from self._lay_out(view, slot, least=True)
+        # A live job may make less than it states: what it could do without is its margin there.
+        yield from self._lay_out(view, slot, least=not self._parameters.steady)
         training = [job for job in jobs if job.bag is None]
         for job in training:
             self._book.add(job)
