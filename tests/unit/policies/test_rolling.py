@@ -77,6 +77,24 @@ def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
     assert (made.completion, made.utility, made.cost) == (5, 10.0, 0.0)
 
 
+def test_servers_may_all_differ_however_many_there_are() -> None:
+    # More kinds than groups that a timeline keeps of a few kinds: what was beyond was written into
+    # other intervals, and with some thousands beyond the arrays.
+    many = 600
+    on = build_cluster(
+        slot_seconds=Fraction(600),
+        horizon=100,
+        servers=[(f"gpu-{at}", Role.WORKER, {"gpu": 1000 * (at + 1)}) for at in range(many)],
+        dimensions=DIMENSIONS,
+    )
+    workers = many * (many + 1) // 2
+    all_of_it = {"epochs": 1, "chunks": workers, "worker_range": (1, workers)}
+    engine = rolling(on)
+    engine.handle(JobsArrived(0, (training(on, "a", utility=Deadline(9.0, 2.0), **all_of_it),)))
+    engine.handle(SlotBegan(0))
+    assert engine.running["a"].total_workers == workers
+
+
 def test_a_promise_gives_up_no_more_of_a_utility_than_it_may() -> None:
     on = gpus(1, 1)
     # Eight slots alone; a hundredth is gone in slot 15, a thousandth in slot 13.

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _GROUPS: Final = 512
-"""Most groups of equal servers in an interval; beyond them, room is given up."""
+"""Most groups of equal servers in an interval, or as many as kinds; beyond, room is given up."""
 _RUNS: Final = 256
 """Most runs of equal slots in a plan."""
 _ORDERS: Final = 3
@@ -154,7 +154,7 @@ class Planner:
         self._kind_role = self._roles[first]
         self._kind_count = np.bincount(kinds, minlength=len(first)).astype(np.int64)
         self._up = np.ones(cluster.servers, np.bool_)
-        self._width = min(cluster.servers, _GROUPS)
+        self._width = min(cluster.servers, max(_GROUPS, len(first)))
         self._current = self._new_layout(64)
         self._other = self._new_layout(64)
         self._room = np.zeros(64, np.int64)
