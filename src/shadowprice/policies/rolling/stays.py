@@ -246,11 +246,13 @@ class Stays:
 
     def held_by(self, slot: int) -> Integers:
         """Return what plans hold in a slot by tenant, shape as of `Quotas.share`."""
+        if not self._quotas.given:
+            return np.zeros_like(self._quotas.share)
         return self._held_by({row: one for row, one in self.plans.items() if one.end >= slot})
 
     def _held_by(self, plans: Plans) -> Integers:
         held = np.zeros_like(self._quotas.share)
-        for row, plan in plans.items():
+        for row, plan in plans.items() if len(held) else ():
             self._count(held, row, plan, 1)
         return held
 
