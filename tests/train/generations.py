@@ -25,6 +25,7 @@ import torch
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, Share
 from shadowprice.executors.environment import environment_of, processes_of
+from tests.train.backends import share_gpus
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PATIENCE = 280.0
@@ -44,6 +45,7 @@ def _run(environment: dict[str, str], script: str, words: Sequence[str], log: st
         if name.startswith("SHADOWPRICE_"):
             del os.environ[name]
     os.environ.update(environment)
+    share_gpus(int(environment.get("RANK", "0")))
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

@@ -1,11 +1,12 @@
 """How tensors travel follows from what a process computes on.
 
-NCCL needs GPUs, which no machine had that these tests were written on: what is shown is what is
-chosen and asked of torch, not that it trains.
+NCCL needs GPUs: here it is shown what is chosen and asked of torch. Where there is one, all tests
+of training go by NCCL.
 """
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice.training import TrainingError, generation
-from shadowprice.training.servers import pairs
+from shadowprice.training.servers import pairs, wires
 
 pytestmark = pytest.mark.train
 
@@ -79,7 +80,7 @@ def test_each_of_torchruns_processes_has_a_gpu_of_its_own(
     assert generation.own_device() == torch.device("cpu")
 
 
-def test_links_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
+def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Group:
@@ -90,12 +91,18 @@ def test_links_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
             made.append(given[1:3])
 
     made: list[Any] = []
+    for name in wires._BY_ITSELF:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
     with_gpus(monkeypatch)
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Group, raising=False)
-    link = pairs.pair(dist.HashStore(), "0-0", 1, timedelta(seconds=5), "nccl")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: ("beside", device))
+    wire = wires.by_nccl(dist.HashStore(), 1)
     assert made == [(1, 2)]  # a group of two, of which this is the second
-    assert link._device == torch.device("cuda", 0)
-    assert isinstance(link._group, Group)
+    assert wire.device == wires.device_of("nccl") == torch.device("cuda", 0)
+    assert wires.device_of("gloo") == torch.device("cpu")
+    # A worker's death ends no server: torch's own thread would.
+    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
 
 
 def test_nccl_without_a_gpu_is_refused_before_anybody_is_waited_for(
@@ -105,5 +112,7 @@ def test_nccl_without_a_gpu_is_refused_before_anybody_is_waited_for(
     says = "torch has no backend 'nccl' here; gloo works everywhere"
     with pytest.raises(TrainingError, match=says):
         generation.join_group(told, backend="nccl")
+    with pytest.raises(TrainingError, match=says):
+        wires.device_of("nccl")
     with pytest.raises(TrainingError, match=says):
         pairs.pair(dist.HashStore(), "0-0", 1, timedelta(seconds=5), "nccl")

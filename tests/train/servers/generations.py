@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tests.train.backends import share_gpus
+
 PATIENCE = 240.0
 """Seconds that anything may take on a busy machine."""
 
@@ -38,6 +40,7 @@ def _begin(
     environment: Mapping[str, str], log: str, script: Callable[..., None], given: Mapping[str, Any]
 ) -> None:
     os.environ.update(environment)
+    share_gpus(int(environment["RANK"]))
     stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(stream, 1)
     os.dup2(stream, 2)

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from shadowprice.training.servers import chunks
-from shadowprice.training.servers.messages import Link
+from shadowprice.training.servers.messages import Kind, Link, Message
 from shadowprice.training.servers.pairs import pair, take_offer
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run
 from shadowprice.training.servers.server import Server
+from tests.train.backends import share_gpus
 
 SAMPLES, FEATURES, CLASSES = 150, 5, 3
 
@@ -92,7 +93,7 @@ def counted(data: str, epochs: int, pace: float = 0.0) -> Recipe:
 
     def loss(model: Any, batch: Mapping[str, Any]) -> Any:
         time.sleep(pace)
-        rows = torch.zeros(made.samples, dtype=torch.float64)
+        rows = torch.zeros(made.samples, dtype=torch.float64, device=batch["id"].device)
         rows[batch["id"]] = -1.0
         return (model.weight[0] * rows).sum()
 
@@ -136,7 +137,7 @@ def count(data: str, epochs: int, pace: float, result: str, settings: Mapping[st
     torch.set_num_threads(1)
     outcome = run(counted(data, epochs, pace), Settings(**settings))
     if outcome is not None:
-        np.save(result, outcome.model.weight.detach().numpy()[0])
+        np.save(result, outcome.model.weight.detach().cpu().numpy()[0])
 
 
 def count_lingering(**given: Any) -> None:
@@ -160,13 +161,38 @@ def count_lingering(**given: Any) -> None:
     assert left == [threading.main_thread()], left
 
 
-def peer(port: int) -> None:
+SAY_ONLY = -1.0
+"""Tells a peer to say that a tensor is under way that never comes."""
+
+
+class Silent:
+    """A group that takes what it is to send, and sends nothing."""
+
+    def send(self, *_: Any) -> Silent:
+        """Send nothing."""
+        return self
+
+    def wait(self, *_: Any) -> None:
+        """Return at once."""
+
+    def abort(self) -> None:
+        """Have nothing to end."""
+
+
+def peer(port: int, backend: str) -> None:
     """Answer what comes over a link with the same, until it is killed."""
+    share_gpus(0)
     store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
-    link = pair(store, "link", 0, timedelta(seconds=60))
+    link = pair(store, "link", 0, timedelta(seconds=60), backend)
     take_offer(link)
     while True:
         message = link.receive()
+        if message.numbers == (SAY_ONLY,):
+            wire: Any = link._wire
+            wire._group, moved = Silent(), wire._group
+            link.send(Message(Kind.PUSH, payload=torch.zeros(1 << 20, device=link.device)))
+            wire._group = moved
+            continue
         if message.payload is not None:
             message.payload = message.payload.clone()
         link.send(message)

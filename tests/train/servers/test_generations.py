@@ -18,8 +18,10 @@ pytest.importorskip("torch")
 import torch
 
 from shadowprice import jobs
+from shadowprice.training.generation import own_device
 from shadowprice.training.servers.recipe import Settings
 from shadowprice.training.servers.running import run
+from tests.train.backends import BACKENDS, ON_GPUS
 from tests.train.servers import scripts
 from tests.train.servers.generations import Generation
 from tests.train.storages import ObjectStore, store
@@ -65,6 +67,20 @@ def test_who_waits_for_its_pace_leaves_as_soon_as_it_is_told(tmp_path: Path) -> 
     assert saved.step == 1
 
 
+def test_a_backend_that_is_not_there_ends_every_process_at_once(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "data": scripts.written(tmp_path),
+        "epochs": 1,
+        "pace": 0.0,
+        "result": str(tmp_path / "counts.npy"),
+        "settings": {"backend": "pigeons"},
+    }
+    generation = Generation(tmp_path, scripts.count, 2, 1, **given)
+    assert set(generation.ended().values()) == {1}
+    says = "torch has no backend 'pigeons' here; gloo works everywhere"
+    assert generation.said().count(says) == 3
+
+
 def test_a_server_ends_whole_though_its_threads_are_slow(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "data": scripts.written(tmp_path),
@@ -105,9 +121,17 @@ def test_servers_that_wait_for_a_worker_end_when_told_and_when_the_leader_is_los
     )
 
 
-@pytest.mark.parametrize("storage", ["directory", "s3"])
+@pytest.mark.parametrize(
+    ("storage", "backend"),
+    [
+        ("directory", "gloo"),
+        ("s3", "gloo"),
+        ("directory", "wired"),
+        pytest.param("directory", "nccl", marks=ON_GPUS),
+    ],
+)
 def test_every_sample_counts_once_an_epoch_through_kills_and_resizes(
-    tmp_path: Path, storage: str, request: pytest.FixtureRequest
+    tmp_path: Path, storage: str, backend: str, request: pytest.FixtureRequest
 ) -> None:
     draw = random.Random(5)
     store: ObjectStore | None = None
@@ -119,7 +143,7 @@ def test_every_sample_counts_once_an_epoch_through_kills_and_resizes(
         "epochs": 4,
         "pace": 0.01,
         "result": str(tmp_path / "counts.npy"),
-        "settings": {"save_every": 0.3, "report_every": 0.1},
+        "settings": {"save_every": 0.3, "report_every": 0.1, "backend": backend},
     }
     # Stopped as a scheduler does.
     first = Generation(tmp_path, scripts.count, 2, 1, 1, **given)
@@ -194,8 +218,9 @@ IN_STEP: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     data = scripts.written(tmp_path)
     # Batch normalisation and dropout see the same parts, and draw the same, whoever computes them.
@@ -203,13 +228,13 @@ def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_n
     monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "fixed"))
     curve, model = left_alone(data, IN_STEP, **told)
     folder = tmp_path / "resized"
-    found = moved_in_step(folder, data, IN_STEP, **told)
+    found = moved_in_step(folder, data, {**IN_STEP, "backend": backend}, **told)
     metrics = json.loads((folder / "progress.json").read_text())["metrics"]
     # What the change from the first to the second cost.
     assert metrics["change_checkpoint"] > 0
     assert {"change_away", "change_start", "change_first_step"} <= metrics.keys()
     assert np.allclose([found[step] for step in range(len(curve))], curve, rtol=1e-6)
-    state = torch.load(folder / "result.pt", weights_only=True)
+    state = torch.load(folder / "result.pt", weights_only=True, map_location=own_device())
     assert state.pop("minibatches") == len(curve)
     for name, value in model.state_dict().items():
         assert torch.allclose(state[name], value, rtol=1e-6, atol=1e-9), name

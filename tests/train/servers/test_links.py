@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -15,9 +16,11 @@ pytest.importorskip("torch")
 import torch
 
 from shadowprice.training import TrainingError
+from shadowprice.training.servers import wires
 from shadowprice.training.servers.measuring import Traffic
 from shadowprice.training.servers.messages import GoneError, Kind, Message
 from shadowprice.training.servers.pairs import Memory, PairLink, offer, pair, take_offer
+from tests.train.backends import BACKENDS, ON_GPUS, share_gpus
 from tests.train.servers import generations, scripts
 
 pytestmark = pytest.mark.train
@@ -28,24 +31,29 @@ CAPACITY = 64 << 10
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, int]:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    share_gpus(1)
     made = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     return made, made.port
 
 
-def begun(store: tuple[Any, int], capacity: int) -> tuple[PairLink, Any]:
-    process = generations._context.Process(target=scripts.peer, args=(store[1],), daemon=True)
+def begun(store: tuple[Any, int], capacity: int, backend: str) -> tuple[PairLink, Any]:
+    given = (store[1], backend)
+    process = generations._context.Process(target=scripts.peer, args=given, daemon=True)
     process.start()
-    link = pair(store[0], "link", 1, timedelta(seconds=120))
-    assert offer(link, capacity) is bool(capacity)
+    link = pair(store[0], "link", 1, timedelta(seconds=120), backend)
+    assert offer(link, capacity) is (bool(capacity) and backend == "gloo")
     link.traffic = Traffic()
     return link, process
 
 
-@pytest.mark.parametrize("capacity", [0, CAPACITY])
+@pytest.mark.parametrize(
+    ("capacity", "backend"),
+    [(0, "gloo"), (CAPACITY, "gloo"), (CAPACITY, "wired"), pytest.param(0, "nccl", marks=ON_GPUS)],
+)
 def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
-    store: tuple[Any, int], capacity: int
+    store: tuple[Any, int], capacity: int, backend: str
 ) -> None:
-    link, process = begun(store, capacity)
+    link, process = begun(store, capacity, backend)
     payloads = [
         None,
         torch.empty(0),
@@ -56,6 +64,7 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
         torch.randn(2000).bfloat16(),
         torch.arange(8000, dtype=torch.uint8),
     ]
+    payloads = [None if one is None else one.to(link.device) for one in payloads]
     for number, payload in enumerate(payloads):
         said = Message(Kind.PUSH, 2**50 + number, number, 7, (0.1, float(number)), payload)
         link.send(said)
@@ -81,13 +90,15 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
     assert process.exitcode is not None
 
 
-@pytest.mark.parametrize("capacity", [0, CAPACITY])
-def test_what_came_stays_until_the_next_of_its_kind(store: tuple[Any, int], capacity: int) -> None:
+@pytest.mark.parametrize(("capacity", "backend"), [(0, "gloo"), (CAPACITY, "gloo"), (0, "wired")])
+def test_what_came_stays_until_the_next_of_its_kind(
+    store: tuple[Any, int], capacity: int, backend: str
+) -> None:
     # As a gradient does while it waits for its commit, which may bring as many bytes.
     ends: dict[int, PairLink] = {}
 
     def meet(rank: int) -> None:
-        ends[rank] = pair(store[0].clone(), "both", rank, timedelta(seconds=60))
+        ends[rank] = pair(store[0].clone(), "both", rank, timedelta(seconds=60), backend)
         if rank:
             offer(ends[rank], capacity)
         else:
@@ -120,6 +131,31 @@ def test_what_came_stays_until_the_next_of_its_kind(store: tuple[Any, int], capa
         assert not taking.is_alive(), (name, found)
         assert torch.equal(found[name][0], gradient)
         assert torch.equal(found[name][1], change)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("dies", ["who sends", "who receives"])
+def test_who_dies_while_a_tensor_is_under_way_is_noticed(
+    store: tuple[Any, int], backend: str, dies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What NCCL was asked to move would wait for good: gloo says, or a limit, that it is lost."""
+    monkeypatch.setattr(wires, "_STALLED", 2.0)
+    link, process = begun(store, 0, backend)
+    payload = torch.zeros(1 << 20, device=link.device)
+    began = time.monotonic()
+    if dies == "who receives":
+        os.kill(process.pid, signal.SIGSTOP)  # it takes nothing, and dies before it could
+        threading.Timer(0.5, process.kill).start()
+        with pytest.raises(GoneError):
+            link.send(Message(Kind.PUSH, payload=payload))
+    else:
+        # It says that something is under way, and sends nothing.
+        link.send(Message(Kind.NEXT, numbers=(scripts.SAY_ONLY,)))
+        threading.Timer(0.5, process.kill).start()
+        with pytest.raises(GoneError):
+            link.receive()
+    assert time.monotonic() - began < 30
+    process.join(generations.PATIENCE)
 
 
 def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:

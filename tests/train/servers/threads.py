@@ -90,6 +90,7 @@ class Frail:
 
     def __init__(self, links: list[Any], sends: int) -> None:
         self._own, self._all, self._sends = links[0], list(links), sends
+        self.device = self._own.device
 
     def send(self, message: Any) -> None:
         """Send, or die."""

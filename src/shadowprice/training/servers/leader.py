@@ -44,6 +44,8 @@ class Leader(Server):
         How many workers there are to be.
     state : mapping, optional
         What was saved.
+    device : torch.device, optional
+        Where its stretch of the model is kept; see `Shard`.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Leader(Server):
         servers: int,
         workers: int,
         state: State | None = None,
+        device: Any = None,
     ) -> None:
         record = None if state is None else state["dealer"]
         order = recipe.order()
@@ -62,7 +65,7 @@ class Leader(Server):
         else:
             minibatches = order.minibatches(recipe.minibatch)
             dealer = Ledger(minibatches, recipe.epochs, order.chunks, record)
-        shard = Shard(recipe, 0, servers, None if state is None else state["model"])
+        shard = Shard(recipe, 0, servers, None if state is None else state["model"], device)
         super().__init__(shard, dealer.committed, keeps=settings.synchronous)
         self.measured = Measured()
         self.followers: list[Link] = []

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
+import torch
+
 
 class GoneError(Exception):
     """The process at the other end of a link is not there any more."""
@@ -87,6 +89,10 @@ class Link(Protocol):
     def copies(self) -> bool:
         """Whether `send` is done with a payload when it returns, and waits for nobody meanwhile."""
 
+    @property
+    def device(self) -> Any:
+        """Where gradients and parameters are that travel on it, and where they come out."""
+
     def send(self, message: Message) -> None:
         """Send a message.
 
@@ -125,6 +131,7 @@ class LocalLink:
 
     def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
         self._incoming, self._outgoing = incoming, outgoing
+        self.device = torch.device("cpu")
 
     @property
     def copies(self) -> bool:

@@ -4,8 +4,8 @@ One group for all would do no good here: it does not come together if one proces
 a message from anybody cannot be awaited in it once somebody is gone. A group of two ends with
 either of them, at once, and with it only what the two had to say to each other.
 
-Where both are on one machine, tensors go through memory that both have mapped, and only the
-headers through the group.
+Where both are on one machine, tensors go through memory that both have mapped, where both have GPUs
+and are told so, through a wire between these (`wires`), and only the headers through the group.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from shadowprice.training.generation import nccl_here, no_backend, own_device
 from shadowprice.training.servers.measuring import Traffic
 from shadowprice.training.servers.messages import GoneError, Kind, Message
+from shadowprice.training.servers.wires import WIRES, Wire, device_of
 
 NUMBERS: Final = 24
 """Most numbers of a message."""
 
 _FIXED: Final = 7
-_WIRE: Final = 1
+_HERE: Final = 1
 _SHARED: Final = 2
+_BESIDE: Final = 3
+"""Where a payload travels: after its header, in memory, or through a wire."""
 _LEAST: Final = 4096
 """Bytes below which a payload is sent with its header's means: mapping saves nothing."""
 
@@ -44,8 +46,11 @@ _TYPES: Final = (
 _FOREVER: Final = timedelta(days=3650)
 """For whatever has no end but the other's: a worker computes as long as it takes."""
 
-_BY_MEMORY: Final = (Kind.PUSH, Kind.VALUES)
-"""What goes through memory: there is room for one message each way, which the next overwrites."""
+_LARGE: Final = (Kind.PUSH, Kind.VALUES)
+"""What goes through memory, or a wire: there is room for one message each way, which the next
+overwrites. A worker asks for one or the other, so neither waits for the other on a wire."""
+
+_CPU: Final = torch.device("cpu")
 
 _MARK: Final = 32
 
@@ -111,17 +116,19 @@ class PairLink:
     Parameters
     ----------
     group : process group
-        The group.
+        The group, whose tensors are on the CPU.
     rank : int
         Which of the two this is, 0 or 1.
-    device : torch.device
-        Where the group's tensors are: the CPU for gloo, a GPU for NCCL.
+    wire : Wire, optional
+        What gradients and parameters travel through instead.
     """
 
-    def __init__(self, group: Any, rank: int, device: Any) -> None:
+    def __init__(self, group: Any, rank: int, wire: Wire | None = None) -> None:
         self._group = group
         self._other = 1 - rank
-        self._device = device
+        self._wire = wire
+        self.device = _CPU if wire is None else wire.device
+        """Where gradients and parameters are."""
         self.memory: Memory | None = None
         self.traffic = Traffic()
         """What is moved; links may share one."""
@@ -132,6 +139,11 @@ class PairLink:
         """Whether `send` only copies a payload; see `messages.Link.copies`."""
         return self.memory is not None
 
+    @property
+    def wired(self) -> bool:
+        """Whether gradients and parameters travel beside the group."""
+        return self._wire is not None
+
     def send(self, message: Message) -> None:
         """Send a message; see `messages.Link.send`."""
         content, kind_of = None, 0
@@ -140,31 +152,37 @@ class PairLink:
             kind_of = _TYPES.index(payload.dtype)
             content = payload.view(torch.uint8)
         size = 0 if content is None else content.numel()
-        shared = (
-            self.memory is not None
-            and message.kind in _BY_MEMORY
-            and _LEAST <= size <= self.memory.capacity
-        )
+        place = self._place(message.kind, size)
         header = torch.zeros(_FIXED + NUMBERS, dtype=torch.float64)
-        place = _SHARED if shared else _WIRE
         fixed = (message.kind, message.token, message.index, message.version)
         rest = (size, 10 * kind_of + place, len(message.numbers), *message.numbers)
         said = torch.tensor((*fixed, *rest), dtype=torch.float64)
         header[: len(said)] = said
         try:
             with self.traffic:
-                if shared:  # before the header: who has that may read
-                    self.memory.outgoing[:size].copy_(content)  # type: ignore[union-attr]
-                self._sent(header, 0)
-                if size and not shared:
-                    self._sent(content, 1)
+                if place == _BESIDE:
+                    self._wire.send(content, lambda: self._announced(header))  # type: ignore[union-attr]
+                else:
+                    if place == _SHARED:  # before the header: who has that may read
+                        self.memory.outgoing[:size].copy_(content)  # type: ignore[union-attr]
+                    self._sent(header, 0)
+                    if size and place == _HERE:
+                        self._sent(content, 1)
                 self.traffic.bytes += size
         except RuntimeError as error:
             raise GoneError(_first_line(error)) from error
 
+    def _place(self, kind: Kind, size: int) -> int:
+        if kind not in _LARGE or not size:
+            return _HERE
+        if self._wire is not None:
+            return _BESIDE
+        shared = self.memory is not None and _LEAST <= size <= self.memory.capacity
+        return _SHARED if shared else _HERE
+
     def receive(self, into: Any = None) -> Message:
         """Return the next message; see `messages.Link.receive`."""
-        header = torch.empty(_FIXED + NUMBERS, dtype=torch.float64, device=self._device)
+        header = torch.empty(_FIXED + NUMBERS, dtype=torch.float64)
         try:
             self._group.recv([header], self._other, 0).wait(_FOREVER)
             values = header.tolist()
@@ -184,10 +202,15 @@ class PairLink:
 
     def close(self) -> None:
         """Say that nothing more comes; see `messages.Link.close`."""
-        self._group = None
+        self._group = self._wire = None
 
     def _sent(self, tensor: Any, tag: int) -> None:
-        self._group.send([tensor.to(self._device)], self._other, tag).wait(_FOREVER)
+        self._group.send([tensor.to(_CPU)], self._other, tag).wait(_FOREVER)
+
+    def _announced(self, header: Any) -> None:
+        """Send the header of what is under way on the wire, and wait until that is there."""
+        self._sent(header, 0)
+        self._group.recv([torch.empty(1)], self._other, 1).wait(_FOREVER)
 
     def _content(self, kind: Kind, size: int, place: int, into: Any) -> Any:
         target = None if into is None else into.view(torch.uint8)
@@ -199,14 +222,19 @@ class PairLink:
                 return there
             target.copy_(there)
             return into
-        direct = target is not None and target.device == self._device
+        device = self.device if place == _BESIDE else _CPU
+        direct = target is not None and target.device == device
         received = target if direct else self._received.get(kind)
         if received is None or received.numel() != size:
-            received = torch.empty(size, dtype=torch.uint8, device=self._device)
+            received = torch.empty(size, dtype=torch.uint8, device=device)
             self._received[kind] = received
-        self._group.recv([received], self._other, 1).wait(_FOREVER)
+        if place == _BESIDE and self._wire is not None:
+            self._wire.receive(received)
+            self._sent(torch.zeros(1), 1)
+        else:
+            self._group.recv([received], self._other, 1).wait(_FOREVER)
         if target is None:
-            return received.cpu()
+            return received
         if not direct:
             target.copy_(received)
         return into
@@ -235,24 +263,21 @@ def pair(store: Any, name: str, rank: int, patience: timedelta, backend: str = "
     TrainingError
         If torch has no such backend here.
     """
-    prefixed = dist.PrefixStore(name, store)
+    device_of(backend)  # what cannot be is said before anybody is waited for
+    wire = None
     try:
-        if backend == "gloo":
-            group = dist.ProcessGroupGloo(prefixed, rank, 2, patience)
-            return PairLink(group, rank, torch.device("cpu"))
-        if backend == "nccl" and nccl_here():
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = _FOREVER
-            group = dist.ProcessGroupNCCL(prefixed, rank, 2, options)
-            return PairLink(group, rank, own_device())
+        group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, patience)
+        if backend in WIRES:
+            wire = WIRES[backend](dist.PrefixStore(f"{name}-wire", store), rank)
+            wire.meet(patience)
     except RuntimeError as error:
         raise GoneError(f"{name}: the other process did not come: {_first_line(error)}") from error
-    raise no_backend(backend)
+    return PairLink(group, rank, wire)
 
 
 def offer(link: PairLink, capacity: int) -> bool:
     """Offer memory to the worker at the other end; return whether it is on this machine."""
-    made = Memory.make(capacity) if capacity else None
+    made = Memory.make(capacity) if capacity and not link.wired else None
     told = b"" if made is None else made[1].encode()
     payload = torch.frombuffer(bytearray(told), dtype=torch.uint8) if told else None
     link.send(Message(Kind.OFFER, payload=payload))

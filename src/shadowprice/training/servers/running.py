@@ -24,6 +24,7 @@ from shadowprice.training.servers.pairs import PairLink, offer, pair, take_offer
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.server import Server
 from shadowprice.training.servers.shard import Shard, State, layout_of, seeded
+from shadowprice.training.servers.wires import device_of
 from shadowprice.training.servers.worker import Worker
 
 _SOON: Final = 5.0
@@ -170,14 +171,16 @@ def _serve(
 ) -> str:
     """Be a server until it is over; return ``done`` or ``stop``."""
     job = generation.job
+    device = device_of(settings.backend)
     state = _restored(recipe, settings)
     server: Server
     if job.rank == 0:
-        server = Leader(recipe, settings, job.ps, job.workers, state)
+        server = Leader(recipe, settings, job.ps, job.workers, state, device)
         server.measured.gradient_bytes = _gradient_bytes(recipe)
     else:
         version = 0 if state is None else int(state["dealer"]["committed"])
-        shard = Shard(recipe, job.rank, job.ps, None if state is None else state["model"])
+        model = None if state is None else state["model"]
+        shard = Shard(recipe, job.rank, job.ps, model, device)
         server = Server(shard, version, keeps=settings.synchronous)
     store = _in_time(lambda: _store(generation, settings), stop)
     patience = timedelta(seconds=settings.join)
@@ -247,6 +250,7 @@ def _followed(server: Server) -> str:
 
 def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> Outcome:
     job = generation.job
+    device_of(settings.backend)
 
     def meet() -> tuple[Any, list[Link]]:
         store = _store(generation, settings)

@@ -77,16 +77,23 @@ class Shard:
         Which server this is, and of how many.
     state : mapping, optional
         What `gathered` returned, of whatever number of servers.
+    device : torch.device, optional
+        Where it is kept, and gradients come to; by default the CPU.
     """
 
     def __init__(
-        self, recipe: Recipe, server: int, servers: int, state: Mapping[str, Any] | None = None
+        self,
+        recipe: Recipe,
+        server: int,
+        servers: int,
+        state: Mapping[str, Any] | None = None,
+        device: Any = None,
     ) -> None:
         model = seeded(recipe)
         layout = layout_of(model)
         first, last = layout.span(server, servers)
         line = torch.cat([one.detach().reshape(-1).cpu() for _, one in trained(model)])
-        self.values = line[first:last].clone()
+        self.values = line[first:last].clone().to(device or "cpu")
         """The parameters, in one dimension."""
         self.buffers = flattened_buffers(model)
         """What the leading server keeps beside them."""
@@ -130,9 +137,12 @@ class Shard:
 
     def state(self) -> State:
         """Return everything, as `gathered` takes it."""
-        states = [dict(self._optimizer.state.get(view, {})) for view in self._views]
+        states = [
+            {name: _on(value, "cpu") for name, value in self._optimizer.state.get(view, {}).items()}
+            for view in self._views
+        ]
         pieces = [[one.name, one.start, one.stop] for one in self.pieces]
-        return {"pieces": pieces, "values": self.values, "optimizer": states}
+        return {"pieces": pieces, "values": self.values.cpu(), "optimizer": states}
 
     def _check(self) -> None:
         """Refuse optimisers whose state does not go by elements: it could not be divided anew."""
@@ -160,7 +170,7 @@ class Shard:
             kept = optimizer.get(piece.name, {})
             if kept:
                 self._optimizer.state[view] = {
-                    name: value[piece.start : piece.stop].clone()
+                    name: _on(value[piece.start : piece.stop].clone(), view.device)
                     if torch.is_tensor(value) and value.dim()
                     else (value.clone() if torch.is_tensor(value) else value)
                     for name, value in kept.items()
@@ -168,6 +178,11 @@ class Shard:
         if len(state["buffers"]) != len(self.buffers):
             raise TrainingError("the checkpoint is of another model: its buffers differ")
         self.buffers = state["buffers"].clone()
+
+
+def _on(value: Any, device: Any) -> Any:
+    """Return a value on a device, if it is a tensor."""
+    return value.to(device) if torch.is_tensor(value) else value
 
 
 def gathered(states: Sequence[Mapping[str, Any]]) -> State:

@@ -197,9 +197,9 @@ class Worker:
     def _pushed(self, token: int, index: int, loss: float, change: Any) -> bool:
         """Give our gradient to all servers, and let it count; return whether it did."""
         began = time.monotonic()
-        host = self._gradient.cpu()
+        gradient = self._gradient.to(self._links[0].device)
         for link, (first, last) in zip(self._links, self._spans, strict=True):
-            link.send(Message(Kind.PUSH, token, index, payload=host[first:last]))
+            link.send(Message(Kind.PUSH, token, index, payload=gradient[first:last]))
         for link in self._links:
             self._answer(link, Kind.STAGED)
         self._exchanging += time.monotonic() - began
@@ -220,14 +220,14 @@ class Worker:
         began = time.monotonic()
         for link in self._links:
             link.send(Message(Kind.PULL, version=self._wanted))
-        host = self._values if self._values.device.type == "cpu" else self._values.cpu()
+        values = self._values.to(self._links[0].device)  # itself, if it is there
         versions = []
         for number, (link, (first, last)) in enumerate(zip(self._links, self._spans, strict=True)):
-            versions.append(self._answer(link, Kind.VALUES, host[first:last]).version)
+            versions.append(self._answer(link, Kind.VALUES, values[first:last]).version)
             if number == 0 and len(self._buffers):
                 self._answer(link, Kind.BUFFERS, self._buffers)
-        if host is not self._values:
-            self._values.copy_(host)
+        if values is not self._values:
+            self._values.copy_(values)
         if len(self._buffers):
             set_buffers(self.model, self._buffers)
         self._version = min(versions)
