@@ -35,6 +35,9 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
         assert (before["state"], before["generation"]) == ("running", 1)  # nobody saw its end
         told = "Ray cannot be reached, and is asked again: no Ray answers at"
         until(lambda: told in (tmp_path / "log").read_text())
+        assert client.get("/readyz").status_code == 503
+        trouble = client.get("/v1/service").json()["trouble"]
+        assert trouble.startswith("Ray cannot be reached: no Ray answers at"), trouble
         forgetful.kill()
         forgetful.begin_head(forgetful.address.rpartition(":")[2])
         forgetful.join_node()
@@ -47,6 +50,7 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
         assert "done: loss" in text
         assert "step 0" not in text  # it went on from its checkpoint
         assert "Ray can be reached again" in (tmp_path / "log").read_text()
+        assert client.get("/readyz").is_success
 
 
 def running(folder: Path) -> list[str]:

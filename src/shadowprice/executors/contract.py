@@ -652,6 +652,15 @@ class Reaching(Executor, Protocol):
 
 
 @runtime_checkable
+class Remote(Protocol):
+    """An executor that knows when it is cut off from where its jobs run."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be started, stopped or heard just now; None where it can."""
+
+
+@runtime_checkable
 class Fresh(Protocol):
     """An executor that can look at once at what jobs report by file."""
 

@@ -28,6 +28,7 @@ from shadowprice.executors.contract import (
     Progressed,
     Receipt,
     Refused,
+    Remote,
     Report,
     ServerGone,
     ServerSeen,
@@ -89,7 +90,7 @@ class Runner:
         self.executor = executor
         self.address = ""
         self.settings: Settings | None = None
-        self.trouble: str | None = None
+        self._trouble: str | None = None
         self._driver = driver
         self._key = key
         self._stated = frozenset(stated)
@@ -107,6 +108,12 @@ class Runner:
         driver.discard = self.discard
         driver.fresh = self.fresh
         driver.unheard = self.unheard
+
+    @property
+    def trouble(self) -> str | None:
+        """Why orders cannot be carried out just now; None where they can."""
+        cut_off = self.executor.trouble if isinstance(self.executor, Remote) else None
+        return self._trouble or cut_off
 
     # ---------------------------------------------------------------- life
 
@@ -262,7 +269,7 @@ class Runner:
             await self._due.wait()
             self._due.clear()
             if await self._tried(self.order):
-                self.trouble = None
+                self._trouble = None
 
     async def _tried(self, step: Callable[[], Awaitable[None]]) -> bool:
         """Make a step; whether it could be made. Both are tried again in a moment if not."""
@@ -288,8 +295,8 @@ class Runner:
 
     def _unreachable(self, error: ExecutorError) -> None:
         self._driver.metrics.executor_errors.inc()
-        self.trouble = f"the executor cannot be reached: {error}"
-        log.warning("%s", self.trouble)
+        self._trouble = f"the executor cannot be reached: {error}"
+        log.warning("%s", self._trouble)
         self._resync = True
         self._again()
 

@@ -279,6 +279,9 @@ class Bridge:
 
 def _said(error: BaseException) -> str:
     """Return what an error says, in one line."""
+    details = getattr(error, "details", None)
+    if callable(details):  # gRPC's, which is a page as text
+        return str(details())[:500]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:6])[:500] or type(error).__name__
 

@@ -98,6 +98,7 @@ class RayExecutor:
         self._lock: Lock | None = None
         self.link: Link | None = None
         self._by_client = False
+        self._trouble = ""
         self._patrolling: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[Any] | None = None
         self.token = ""
@@ -108,6 +109,11 @@ class RayExecutor:
     def capabilities(self) -> Capabilities:
         """What it can do."""
         return Capabilities(discovers_servers=True, several_machines=True, progress_files=True)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why Ray cannot be reached; see `Remote`."""
+        return f"Ray cannot be reached: {self._trouble}" if self._trouble else None
 
     # ------------------------------------------------------------------ coming and going
 
@@ -329,7 +335,6 @@ class RayExecutor:
             self._desk.tell(looked.result())
 
     async def _patrol_forever(self) -> None:
-        trouble = ""
         while True:
             await asyncio.sleep(PATROL)
             try:
@@ -339,14 +344,14 @@ class RayExecutor:
                             part.attached = part.asking = False
                     await self._connect()
                 await self._look_at_nodes()
-                if trouble:
+                if self._trouble:
                     log.warning("Ray can be reached again")
-                trouble = ""
+                self._trouble = ""
                 await self._tidy()
             except ExecutorError as error:
-                if str(error) != trouble:  # said once, and not every second
+                if str(error) != self._trouble:  # said once, and not every second
                     log.warning("Ray cannot be reached, and is asked again: %s", error)
-                trouble = str(error)
+                self._trouble = str(error)
                 if self._by_client and self.link is not None:
                     await self.link.close()  # a driver ends with its connection, a client may not
             except (OSError, ValueError) as error:
