@@ -44,6 +44,8 @@ log = logging.getLogger("shadowprice.service")
 TELLING: Final = 0.1
 """Share of a slot that a job may have worked by its first report for that to tell of its start."""
 
+MOST_LINES: Final = 40
+"""Lines of a log under the reason for which a generation ended."""
 
 MOST_FAULTS: Final = 5
 """Different faults in what a generation reports that its job's story tells."""
@@ -231,7 +233,7 @@ class TakeReports:
 
 def _with_tail(report: Ended) -> str:
     """Return why a generation ended, and under it the last lines of its log."""
-    return "\n".join((report.reason, *report.tail[-20:]))
+    return "\n".join((report.reason, *report.tail[-MOST_LINES:]))
 
 
 @dataclass(frozen=True, slots=True)

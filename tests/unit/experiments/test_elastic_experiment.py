@@ -158,14 +158,18 @@ def test_real_jobs_are_set_beside_the_simulator(
     chosen = find_experiment("elastic-training")
     with pytest.raises(KeyboardInterrupt):
         run_experiment(chosen, tmp_path / "out", Settings(quick=True, progress=cut_off))
-    assert ran == ["fifo", "fifo"]  # the probe, and the first of two policies
+    # A start and a move are measured, and then the first of two policies.
+    assert ran == ["fifo", "drf", "fifo"]
     settings = Settings(quick=True, spread=Elsewhere())
     figure = run_experiment(chosen, tmp_path / "out", settings)
-    assert ran == ["fifo", "fifo", "rolling"]  # what was done is kept, and no more than that made
+    assert ran == ["fifo", "drf", "fifo", "rolling"]  # what was done is kept, and no more made
     assert figure.stat().st_size > 10_000
     tmp_path /= "out"
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
-    assert 0.0 < measure.STARTS * found["starts"]["restart"][0] <= found["starts"]["slot"][0]
+    [starts] = found["starts"].to_dicts()
+    assert 0.0 < measure.STARTS * starts["restart"] <= starts["slot"]
+    assert starts["restart"] >= starts["move"] > 0.0
+    assert starts["restart"] > starts["start"]
     assert found["summary"]["policy"].to_list() == ["fifo", "rolling"]
     assert found["summary"]["finished"].to_list() == [2, 2]
     assert found["summary"]["utility"].to_list() == [10.0, 10.0]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shadowprice.executors.generations import logs
 from shadowprice.service.missing import missing
 
 STATE = "state run.workdir, or write an absolute path"
@@ -22,7 +23,7 @@ def said(command: str | list[str], folder: Path) -> list[str]:
         words, cwd=folder, capture_output=True, text=True, check=False, timeout=300
     )
     assert ran.returncode, command
-    return ran.stderr.splitlines()[-20:]
+    return ran.stderr.splitlines()[-logs.TAIL_LINES :]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,17 @@ def test_what_is_not_there_is_named_with_the_folder_and_the_mend(
     stated = {"command": command, "workdir": str(tmp_path)}
     assert f"is not in {tmp_path}" in missing(stated, "worker-0 exited 2", tail)
     assert "put it there" in missing(stated, "worker-0 exited 2", tail)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_script_of_torchrun_is_named(tmp_path: Path, workers: int) -> None:
+    """It says two dozen lines more, and as many as it takes to list processes that failed."""
+    pytest.importorskip("torch")
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    command = [torchrun, "--standalone", f"--nproc-per-node={workers}", "train.py"]
+    told = missing({"command": command}, "worker-0 exited 1", said(command, tmp_path))
+    assert told == f"'train.py' is not in {tmp_path}, where the job runs; {STATE}"
 
 
 def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from typing import Final
 from shadowprice.executors.generations import disk
 
 TAIL_BYTES: Final = 16_384
-TAIL_LINES: Final = 20
+TAIL_LINES: Final = 40
+"""What torchrun says of a script that it does not find is 34, the first of which names it."""
 LINE_CHARACTERS: Final = 300
 _SEGMENT: Final = re.compile(r"((?:worker|ps)-\d+)\.(\d+)\.log")
 _LOST: Final = b"\n[some output is missing here: it could not be written]\n"

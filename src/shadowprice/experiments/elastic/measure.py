@@ -1,6 +1,7 @@
 """Real jobs of two tenants under several policies, beside the simulator on the same files.
 
-What a start costs is measured before, on a job that is alone, and is what models count on.
+What a start costs is measured before, on jobs that are alone, and what a move does, on one that
+makes room for another: the dearer of the two is what models count on.
 """
 
 from __future__ import annotations
@@ -114,7 +115,12 @@ def measure_elastic(settings: Settings) -> Tables:
     (start,) = settings.each(
         _started, [(speeds, where, settings.seed)], lambda *_: "measuring a start"
     )
-    restart = start + 1.0 / speeds[1]  # a step is finished before it stops
+    least = start + 1.0 / speeds[1]  # a step is finished before it stops
+    long = math.ceil(STARTS * least / SLOT) * SLOT
+    (move,) = settings.each(
+        _moved, [(speeds, where, settings.seed, long)], lambda *_: "measuring a move"
+    )
+    restart = max(least, move)
     times = math.ceil(STARTS * restart / SLOT)
     slot = times * SLOT
     jobs = [
@@ -141,7 +147,15 @@ def measure_elastic(settings: Settings) -> Tables:
         "progress": progress,
         "speed": pl.DataFrame(measured),
         "starts": pl.DataFrame(
-            [{"executor": where.executor, "slot": slot, "start": start, "restart": restart}]
+            [
+                {
+                    "executor": where.executor,
+                    "slot": slot,
+                    "start": start,
+                    "move": move,
+                    "restart": restart,
+                }
+            ]
         ),
         "summary": _summary(table, progress, [who.policy for who in policies]),
     }
@@ -162,15 +176,31 @@ def _lived(
     return {name.removesuffix(mark): one for name, one in found.items()}
 
 
-def _probe(number: int, speeds: Mapping[int, float], seed: int) -> dict[str, Any]:
-    """Return a job that has the cluster to itself, to see what its start costs."""
-    alone = Asked(f"probe-{number}", "vision", 0.0, 40, {"kind": "constant", "value": 1})
-    return _record(alone, speeds, seed, 0.0)
+def _probe(
+    number: int, steps: int, speeds: Mapping[int, float], seed: int, tenant: str = "vision"
+) -> dict[str, Any]:
+    """Return a job of no interest, to see what its starts cost."""
+    asked = Asked(f"probe-{number}", tenant, 0.0, steps, {"kind": "constant", "value": 1})
+    return _record(asked, speeds, seed, 0.0)
+
+
+def _moved(speeds: Mapping[int, float], where: Where, seed: int, slot: float) -> float:
+    """Return the seconds that moves take a job, as it measures them; 0 where it measured none.
+
+    It has the cluster to itself, gives half of it to another after two slots, and has it back.
+    """
+    long, short = (int(speeds[2] * slot * slots) for slots in (10, 3))
+    jobs = [
+        (0.0, _probe(1, long, speeds, seed)),
+        (2 * slot, _probe(2, short, speeds, seed, "language")),
+    ]
+    found = _lived(jobs, Decides("drf"), slot, where)["probe-1"].changes
+    return median(found) if found else 0.0
 
 
 def _started(speeds: Mapping[int, float], where: Where, seed: int) -> float:
     """Return the seconds from the beginning of a job's first slot on in which it got nowhere."""
-    probes = [(0.0, _probe(number, speeds, seed)) for number in range(PROBED)]
+    probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBED)]
     lived = _lived(probes, Decides("fifo"), SLOT, where)
     found = [one.start(speeds) for one in lived.values()]
     known = [one for one in found if one is not None]
