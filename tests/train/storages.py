@@ -16,6 +16,17 @@ import pytest
 
 PATIENCE = 120.0
 
+ARROW = "SHADOWPRICE_TEST_ARROW"
+"""Set where HDFS is to be spoken to by pyarrow, though hdfs-native is installed."""
+
+
+def by_arrow() -> None:
+    """Let fsspec read HDFS by pyarrow, as it does where hdfs-native is not installed."""
+    if ARROW in os.environ:
+        fsspec = pytest.importorskip("fsspec")
+        arrow = "fsspec.implementations.arrow.HadoopFileSystem"
+        fsspec.register_implementation("hdfs", arrow, clobber=True)
+
 
 class ObjectStore:
     """moto's server of S3's API on loopback, with one bucket.

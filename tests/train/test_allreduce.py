@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 import torch
 
 from shadowprice.training import Order
+from shadowprice.training.generation import own_device
 from shadowprice.training.randomness import seed_all
 from tests.train.generations import Job
 from tests.train.scripts import small
@@ -99,7 +100,8 @@ def twin(epochs: int) -> tuple[list[float], list[float]]:
     """Losses and model of the same training, written down plainly: part after part, on copies."""
     data, order = small.Noisy(100, torch.float64), Order(100, 24, parts=6)
     seed_all(order.key(0, 0, 3))
-    model = small.network().double()
+    device = own_device()
+    model = small.network().double().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     total = epochs * order.steps
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=total)
@@ -115,8 +117,9 @@ def twin(epochs: int) -> tuple[list[float], list[float]]:
             inputs, labels = zip(*(data[int(one)] for one in part.samples), strict=True)
             seed_all(order.key(step, part.number, 0))
             copied = copy.deepcopy(model)
-            scores = copied(torch.stack(inputs))
-            loss = torch.nn.functional.cross_entropy(scores, torch.stack(labels))
+            scores = copied(torch.stack(inputs).to(device))
+            wanted = torch.stack(labels).to(device)
+            loss = torch.nn.functional.cross_entropy(scores, wanted)
             found = torch.autograd.grad(loss, list(copied.parameters()))
             slopes = [a + weight * b for a, b in zip(slopes, found, strict=True)]
             for name, one in copied.named_buffers():

@@ -11,6 +11,8 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -31,6 +33,7 @@ from shadowprice.training import TrainingError
 from shadowprice.training.servers import chunks
 from tests.train.servers import scripts
 from tests.train.servers.generations import Generation
+from tests.train.storages import ARROW
 
 pytestmark = pytest.mark.train
 
@@ -114,6 +117,53 @@ def test_every_sample_counts_once_an_epoch_though_workers_die(folder: str, tmp_p
     ended = second.ended()
     assert ended == {"worker-0": KILLED, "worker-1": 0, "worker-2": 0, "ps-0": 0, "ps-1": 0}
     assert np.load(tmp_path / "counts.npy").tolist() == [3.0] * scripts.SAMPLES
+
+
+def test_pyarrow_does_the_same_by_hadoops_library(own: hdfs.Hdfs) -> None:
+    """These tests again in a process of their own: with pyarrow a Java machine comes into it."""
+    pytest.importorskip("pyarrow")
+    if why := hdfs.library_missing():
+        pytest.skip(why)
+    told = {**os.environ, **own.environment(), ARROW: "1"}
+    told["SHADOWPRICE_TEST_HDFS"] = own.addresses["hdfs"]
+    chosen = "come_back or not_trained_on or once_an_epoch or saves_before"
+    words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:rerunfailures"]
+    words += ["-m", "train", "-k", chosen, __file__]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=Path(__file__).parents[2], env=told, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
+    assert "...." in ran.stdout, ran.stdout
+
+
+SAVING = """
+import signal, sys, time
+sys.path[:0] = sys.argv[2:]
+from tests.train.servers import scripts
+from shadowprice.training.servers import chunks
+def save(*_):
+    print("saved", flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+chunks.write(sys.argv[1], {"x": scripts.np.arange(3.0)}, 3)
+print(chunks.read(sys.argv[1]).fetch(0)["x"].tolist(), flush=True)
+time.sleep(300)
+"""
+
+
+def test_who_reads_from_hdfs_saves_before_it_leaves(folder: str) -> None:
+    """Java answers SIGTERM too: by ending the process, with the status of one that has saved."""
+    words = [sys.executable, "-c", SAVING, folder, str(Path(__file__).parents[2])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "[0.0, 1.0, 2.0]\n"
+            process.terminate()
+            assert process.stdout.read() == "saved\n"
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("kind", SPEAKS)

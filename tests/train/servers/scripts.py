@@ -20,6 +20,9 @@ from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run
 from shadowprice.training.servers.server import Server
 from tests.train.backends import share_gpus
+from tests.train.storages import by_arrow
+
+by_arrow()
 
 SAMPLES, FEATURES, CLASSES = 150, 5, 3
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ CHUNK_BYTES: Final = 4 << 30
 
 CHUNKS: Final = 1_000_000
 """Most chunks of a data set."""
+
+_BY_JAVA: Final = ("hdfs", "viewfs")
+"""What pyarrow reads by Hadoop's library, and so with a Java machine in this process."""
 
 _DELAYS: Final = (0.1, 0.5, 2.0, 5.0)
 """Seconds to wait before a storage is asked again."""
@@ -205,6 +209,8 @@ def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         If nothing that is installed does: asking again would not help, as it does with a storage
         that is away.
     """
+    if any(f"{one}://" in url for one in _BY_JAVA):
+        _keep_signals()
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
@@ -216,6 +222,16 @@ def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     except ValueError as error:
         raise TrainingError(f"data set {url}: no such storage: {error}") from error
     return found
+
+
+def _keep_signals() -> None:
+    """Let Java leave signals alone, where pyarrow reads by Hadoop's library.
+
+    Its own answer to SIGTERM would end the process at once, with the status of one that has saved.
+    """
+    given = os.environ.get("LIBHDFS_OPTS", "").split()
+    if "-Xrs" not in given:
+        os.environ["LIBHDFS_OPTS"] = " ".join([*given, "-Xrs"])
 
 
 def _unpacked(content: bytes, samples: int) -> Arrays:
