@@ -31,11 +31,16 @@ class StartedCluster:
     labels : str
         What the node that is not the head says of itself, as ``--labels`` takes it; empty for
         nothing.
+    apart : bool
+        Whether the head sees no processes but its own, as on a machine of its own, and has no
+        cores: it can be begun again though the node is left. Needs root.
     **environment
         More that all of Ray's processes are to be told.
     """
 
-    def __init__(self, *, labels: str = "", **environment: str) -> None:
+    def __init__(self, *, labels: str = "", apart: bool = False, **environment: str) -> None:
+        self._apart = apart
+        self._heads: list[subprocess.Popen[bytes]] = []
         self._labels = ["--labels", labels] if labels else []
         self._more = {**environment, "GRPC_ENABLE_FORK_SUPPORT": "0"}  # the latter: docs/ray.md
         self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir="/tmp"))  # sockets: a short path
@@ -59,16 +64,35 @@ class StartedCluster:
     def begin_head(self, port: str) -> None:
         """Begin the head; 0 is any port."""
         words = ["--head", "--port", port, "--ray-client-server-port", str(self._client_port)]
-        self._start(HEAD, "head", "2", *words, "--include-dashboard", "false")
+        words += ["--include-dashboard", "false"]
+        if not self._apart:
+            self._start(HEAD, "head", "2", *words)
+            return
+        known = self.folder / "ray" / "ray_current_cluster"
+        known.unlink(missing_ok=True)
+        alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        more = {**os.environ, **self.environment, **self._more}
+        with (self.folder / "head.log").open("ab") as log:
+            command = [*alone, *self._words(HEAD, "head", "0", *words, "--block")]
+            self._heads.append(subprocess.Popen(command, env=more, stdout=log, stderr=log))
+        until = time.monotonic() + PATIENCE
+        while not (known.exists() and known.read_text().strip()):
+            assert time.monotonic() < until, (self.folder / "head.log").read_text()
+            assert self._heads[-1].poll() is None, (self.folder / "head.log").read_text()
+            time.sleep(0.2)
 
     def join_node(self) -> None:
         """Begin the node that is not the head."""
         self._start(OTHER, "other", "1", "--address", self.address, *self._labels)
 
-    def _start(self, ip: str, name: str, cores: str, *more: str) -> None:
+    @staticmethod
+    def _words(ip: str, name: str, cores: str, *more: str) -> list[str]:
         words = [str(Path(sys.executable).with_name("ray")), "start", *more]
         words += ["--node-ip-address", ip, "--node-name", name, "--num-cpus", cores]
-        words += ["--object-store-memory", str(80 << 20), "--disable-usage-stats"]
+        return [*words, "--object-store-memory", str(80 << 20), "--disable-usage-stats"]
+
+    def _start(self, ip: str, name: str, cores: str, *more: str) -> None:
+        words = self._words(ip, name, cores, *more)
         for attempt in range(5):
             told = subprocess.run(
                 words,
@@ -113,4 +137,6 @@ class StartedCluster:
         until = time.monotonic() + PATIENCE
         while self.kill() and time.monotonic() < until:
             time.sleep(0.1)
+        for head in self._heads:
+            head.wait(PATIENCE)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,8 +1,9 @@
-"""The head killed and begun again, with Redis behind it: jobs run on."""
+"""The head killed and begun again, or replaced whole, with Redis behind it: jobs run on."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import subprocess
@@ -22,14 +23,16 @@ from tests.contract.harness import (
     ready,
     spec,
 )
+from tests.on_ray.started import StartedCluster
+from tests.on_ray.test_serve import job, jobs, serving, until
 from tests.rays import ADDRESS, RayCluster
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def kept_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
-    """A cluster whose head keeps what it knows in Redis."""
+def redis(tmp_path: Path) -> Iterator[str]:
+    """The address of a Redis."""
     pytest.importorskip("ray")
     server = shutil.which("redis-server")
     if server is None:
@@ -37,14 +40,30 @@ def kept_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCl
     with socket.create_server((ADDRESS, 0)) as free:
         port = free.getsockname()[1]
     words = [server, "--port", str(port), "--bind", ADDRESS, "--save", "", "--dir", str(tmp_path)]
-    with subprocess.Popen([*words, "--protected-mode", "no"], stdout=subprocess.DEVNULL) as redis:
-        monkeypatch.setenv("RAY_REDIS_ADDRESS", f"{ADDRESS}:{port}")
+    with subprocess.Popen([*words, "--protected-mode", "no"], stdout=subprocess.DEVNULL) as begun:
         try:
-            cluster = RayCluster()
-            yield cluster
-            cluster.shutdown()
+            yield f"{ADDRESS}:{port}"
         finally:
-            redis.kill()
+            begun.kill()
+
+
+@pytest.fixture
+def kept_head(redis: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
+    """A cluster whose head keeps what it knows in Redis."""
+    monkeypatch.setenv("RAY_REDIS_ADDRESS", redis)
+    cluster = RayCluster()
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def kept_apart(redis: str) -> Iterator[StartedCluster]:
+    """The same, with a head as on a machine of its own."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("the head is kept apart by unshare, as root")
+    cluster = StartedCluster(apart=True, RAY_REDIS_ADDRESS=redis)
+    yield cluster
+    cluster.end()
 
 
 async def done(executor: Executor, told: Told, job: str) -> Ended:
@@ -81,3 +100,21 @@ def test_jobs_run_on_while_the_head_is_away(kept_head: RayCluster, tmp_path: Pat
         assert (await told.one(Ended, "job")).code == 143
 
     RayHarness(tmp_path / "executor", kept_head).run(scenario)
+
+
+def test_a_job_runs_on_where_the_whole_head_is_replaced(
+    kept_apart: StartedCluster, tmp_path: Path
+) -> None:
+    with serving(tmp_path, kept_apart) as (client, _):
+        assert client.post("/v1/jobs", json=job("only", 1, 1)).is_success
+        until(lambda: jobs(client)["only"]["progress"] > 10, lambda: jobs(client))
+        assert kept_apart.kill("unshare") == 1  # and all that it began with it
+        until(lambda: client.get("/readyz").status_code == 503)
+        assert not kept_apart.count("gcs_server")
+        assert kept_apart.count("raylet/raylet") == 1
+        kept_apart.begin_head(kept_apart.address.rpartition(":")[2])
+        until(lambda: client.get("/readyz").is_success)
+        until(lambda: jobs(client)["only"]["state"] == "finished", lambda: jobs(client))
+        assert jobs(client)["only"]["generation"] == 1
+        assert client.post("/v1/jobs", json=job("after", 1, 1)).is_success
+        until(lambda: jobs(client)["after"]["progress"] > 0, lambda: jobs(client))
