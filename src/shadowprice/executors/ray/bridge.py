@@ -83,6 +83,7 @@ class Bridge:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
+        _ask_no_errors()
         ray.cloudpickle.register_pickle_by_value(agent)
         self._namespace, self._place = namespace, place
         threading.Thread(target=self._follow_or_end, daemon=True).start()
@@ -275,6 +276,17 @@ class Bridge:
                     state = found["state"]  # None: not begun yet, or not to be read
                     if state is None or state["phase"] not in {"ended", "refused"}:
                         self._following.put((name, found["version"]))
+
+
+def _ask_no_errors() -> None:
+    """Let the thread end by which a driver is told what failed elsewhere, to print it.
+
+    While the head is away it asks without a pause, and takes a processor for itself.
+    """
+    worker = getattr(ray._private.worker, "global_worker", None)
+    stopped = getattr(worker, "threads_stopped", None)
+    if stopped is not None:
+        stopped.set()
 
 
 def _said(error: BaseException) -> str:
