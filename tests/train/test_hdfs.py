@@ -132,6 +132,7 @@ def test_pyarrow_does_the_same_by_hadoops_library(own: hdfs.Hdfs) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         cwd=Path(__file__).parents[2], env=told, capture_output=True, text=True, check=False,
+        timeout=400,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
     assert "...." in ran.stdout, ran.stdout
