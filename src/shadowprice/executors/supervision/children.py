@@ -120,6 +120,14 @@ def signal_process(process: int, number: int) -> None:
         os.kill(process, number)
 
 
+def group_of(process: int) -> int:
+    """Return the group that a process is in, 0 where it is gone."""
+    try:
+        return os.getpgid(process)
+    except ProcessLookupError:
+        return 0
+
+
 def processes() -> Iterator[tuple[int, int, int]]:
     """Yield number, parent and group of every process that has not ended."""
     for name in names(Path("/proc")):

@@ -183,7 +183,9 @@ class Supervisor:
         """Return what of the generation is there, with its process groups."""
         found = children.descendants(os.getpid())
         if self._cgroup is not None:
-            found |= {one: found.get(one, 0) for one in cgroups.members(self._cgroup)}
+            # Some may have been begun since: by a shell that was told to end, to save.
+            new = cgroups.members(self._cgroup) - found.keys()
+            found |= {one: children.group_of(one) for one in new}
         return found
 
     # ------------------------------------------------------------------ following

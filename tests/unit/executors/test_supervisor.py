@@ -1,0 +1,58 @@
+"""What a supervisor finds of its generation, and whom it tells to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shadowprice.executors.supervision import cgroups, children
+from shadowprice.executors.supervision.supervisor import Supervisor
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="processes are held by Linux's means"
+)
+
+
+@pytest.fixture
+def leader() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that leads a group."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def test_what_a_process_begins_as_it_is_told_to_end_is_not_told_by_itself(
+    leader: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell that saves by another program: that came after the look at descendants, and before
+    the one at the cgroup, in which a process's own group is not written."""
+    saving = os.getpid() + 1  # any number: who would be told is written down
+    groups = {saving: leader.pid, leader.pid: leader.pid}
+    told: list[tuple[str, int]] = []
+    monkeypatch.setattr(children, "descendants", lambda _: {leader.pid: leader.pid})
+    monkeypatch.setattr(children, "group_of", groups.__getitem__)
+    monkeypatch.setattr(children, "signal_group", lambda one, _: told.append(("group", one)))
+    monkeypatch.setattr(children, "signal_process", lambda one, _: told.append(("process", one)))
+    monkeypatch.setattr(cgroups, "members", lambda _: [leader.pid, saving])
+    own: Any = Supervisor.__new__(Supervisor)
+    own._children = {"worker-0": SimpleNamespace(process=leader, code=None)}
+    own._cgroup = Path("/sys/fs/cgroup/any")
+    own._end(20.0)
+    assert told == [("group", leader.pid)]
+
+
+def test_the_group_of_a_process_is_known_while_it_is_there(
+    leader: subprocess.Popen[bytes],
+) -> None:
+    assert children.group_of(leader.pid) == leader.pid
+    leader.send_signal(signal.SIGKILL)
+    leader.wait(60)
+    assert children.group_of(leader.pid) == 0
