@@ -168,7 +168,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
     [starts] = found["starts"].to_dicts()
     assert 0.0 < measure.STARTS * starts["restart"] <= starts["slot"]
-    assert starts["restart"] >= starts["move"] > 0.0
+    assert starts["move"] == 0.0  # of two workers, beside which there is room for two more
     assert starts["restart"] > starts["start"]
     assert found["summary"]["policy"].to_list() == ["fifo", "rolling"]
     assert found["summary"]["finished"].to_list() == [2, 2]
