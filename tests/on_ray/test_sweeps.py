@@ -79,7 +79,10 @@ def test_what_was_done_is_not_done_again(on_ray: OnRay, tmp_path: Path) -> None:
     marks, kept = tmp_path / "marks", tmp_path / "kept"
     cases = [(n, 0.1, str(marks)) for n in range(20)]
 
+    cores: list[int] = []
+
     def stop(done: int, _total: int, _label: str) -> None:
+        cores.append(on_ray.cores)  # a node that was killed before may count for a while
         if done == 3:
             raise KeyboardInterrupt
 
@@ -90,7 +93,7 @@ def test_what_was_done_is_not_done_again(on_ray: OnRay, tmp_path: Path) -> None:
     found = Settings(spread=again).each(square, cases, lambda *_: "")
     assert (again.found, found) == (3, [n * n for n in range(20)])
     # Those that had been given out may have run all the same; no others did.
-    assert 20 <= len(marks.read_text().splitlines()) <= 20 + AHEAD * on_ray.cores
+    assert 20 <= len(marks.read_text().splitlines()) <= 20 + AHEAD * max(cores)
 
 
 def test_a_whole_experiment_is_byte_for_byte_that_of_one_machine_though_it_is_cut_off(
