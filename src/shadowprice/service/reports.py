@@ -32,6 +32,7 @@ from shadowprice.executors.contract import (
     Refused,
     Started,
 )
+from shadowprice.executors.generations.logs import TAIL_LINES
 from shadowprice.executors.generations.verdict import COMPLETE
 from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND
@@ -44,8 +45,6 @@ log = logging.getLogger("shadowprice.service")
 TELLING: Final = 0.1
 """Share of a slot that a job may have worked by its first report for that to tell of its start."""
 
-MOST_LINES: Final = 40
-"""Lines of a log under the reason for which a generation ended."""
 
 MOST_FAULTS: Final = 5
 """Different faults in what a generation reports that its job's story tells."""
@@ -233,7 +232,7 @@ class TakeReports:
 
 def _with_tail(report: Ended) -> str:
     """Return why a generation ended, and under it the last lines of its log."""
-    return "\n".join((report.reason, *report.tail[-MOST_LINES:]))
+    return "\n".join((report.reason, *report.tail[-TAIL_LINES:]))
 
 
 @dataclass(frozen=True, slots=True)

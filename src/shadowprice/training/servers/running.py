@@ -250,7 +250,7 @@ def _followed(server: Server) -> str:
 
 def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> Outcome:
     job = generation.job
-    device_of(settings.backend)
+    device_of(settings.backend)  # what cannot be is said before anybody is waited for
 
     def meet() -> tuple[Any, list[Link]]:
         store = _store(generation, settings)

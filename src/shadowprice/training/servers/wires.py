@@ -80,15 +80,12 @@ class Wire:
         RuntimeError
             If the other is gone.
         """
-        with self._aside():
-            work = self._group.send([content], self._other, 0)
-        try:
+        with self._or_none():
+            with self._aside():
+                work = self._group.send([content], self._other, 0)
             announce()
-        except RuntimeError:
-            self._group.abort()  # or it would hold its stream for good
-            raise
-        with self._aside():
-            work.wait(_limit(content))
+            with self._aside():
+                work.wait(_limit(content))
 
     def receive(self, into: Any) -> None:
         """Receive bytes that are under way.
@@ -103,8 +100,17 @@ class Wire:
         RuntimeError
             If they do not come.
         """
-        with self._aside():
+        with self._or_none(), self._aside():
             self._group.recv([into], self._other, 0).wait(_limit(into))
+
+    @contextlib.contextmanager
+    def _or_none(self) -> Any:
+        """End all that is under way where some of it fails: it would hold its stream for good."""
+        try:
+            yield
+        except RuntimeError:
+            self._group.abort()
+            raise
 
     @contextlib.contextmanager
     def _aside(self) -> Any:
