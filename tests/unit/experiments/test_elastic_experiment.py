@@ -137,7 +137,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     monkeypatch.setattr(measure, "WORKLOAD", small)
     who = (Decides("fifo"), next(one for one in measure.POLICIES if one.policy == "rolling"))
     monkeypatch.setattr(measure, "POLICIES", who)
-    monkeypatch.setattr(measure, "WIDTHS", (1, 2))
+    monkeypatch.setattr(measure, "WIDTHS", (1, 2, 4))
     ran: list[str] = []
 
     def noted(*given: Any, **more: Any) -> Any:
@@ -168,7 +168,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
     [starts] = found["starts"].to_dicts()
     assert 0.0 < measure.STARTS * starts["restart"] <= starts["slot"]
-    assert starts["move"] == 0.0  # of two workers, beside which there is room for two more
+    assert starts["restart"] >= starts["move"] > 0.0
     assert starts["restart"] > starts["start"]
     assert found["summary"]["policy"].to_list() == ["fifo", "rolling"]
     assert found["summary"]["finished"].to_list() == [2, 2]
