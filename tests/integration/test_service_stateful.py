@@ -221,6 +221,13 @@ class Api(RuleBasedStateMachine):
 
     @rule(server=servers, drain=st.booleans())
     def drain(self, server: str, drain: bool) -> None:
+        self.drain_one(server, drain)
+
+    @rule(which=st.integers(0, 2))
+    def drain_one_that_is_there(self, which: int) -> None:
+        self.drain_one(sorted(self.servers)[which % len(self.servers)], True)
+
+    def drain_one(self, server: str, drain: bool) -> None:
         answer = self.call("PATCH", f"/v1/servers/{server}", json={"drain": drain})
         if server not in self.servers:
             assert answer.status_code == 404, answer.text
@@ -230,15 +237,24 @@ class Api(RuleBasedStateMachine):
 
     @rule(server=st.sampled_from(SERVERS[1:]), there=st.booleans())
     def keep_servers(self, server: str, there: bool) -> None:
-        known = server in self.servers
         if there:
+            known = server in self.servers
             new = {"name": server, "capacity": {"gpu": 4, "cpu": 16}}
             answer = self.call("POST", "/v1/servers", json=new)
             assert answer.status_code == (409 if known else 201), answer.text
             self.servers.add(server)
             return
+        self.removed(server)
+
+    @precondition(lambda self: len(self.servers) > 1)
+    @rule(which=st.integers(0, 1))
+    def remove_one_that_is_there(self, which: int) -> None:
+        others = sorted(self.servers - {SERVERS[0]})
+        self.removed(others[which % len(others)])
+
+    def removed(self, server: str) -> None:
         answer = self.call("DELETE", f"/v1/servers/{server}")
-        assert answer.status_code == (204 if known else 404), answer.text
+        assert answer.status_code == (204 if server in self.servers else 404), answer.text
         self.servers.discard(server)
         self.drained.discard(server)
 
