@@ -265,6 +265,7 @@ class KubernetesExecutor:
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
         """Take in which servers the service reckons with; those not there are told gone."""
         self._expected = frozenset(server.name for server in servers)
+        self._look_at_nodes()
         self._roster.tell(map(self._gone, self._expected - self.cluster.servers.keys()))
 
     def _gone(self, name: str) -> ServerGone:
@@ -283,6 +284,7 @@ class KubernetesExecutor:
             plan, refusal = plan_of(
                 spec,
                 nodes=self.cluster.nodes.items,
+                servers=self.cluster.servers,
                 used=self.cluster.used,
                 held=self._roster.deals,
                 settings=self.settings,
@@ -395,7 +397,7 @@ class KubernetesExecutor:
                 log.exception("looking at the cluster failed")
 
     def _look_at_nodes(self) -> None:
-        seen, gone = self.cluster.look()
+        seen, gone = self.cluster.look(self._expected)
         now = time.time()
         self._roster.tell(ServerSeen(server, now) for server in seen)
         self._roster.tell(map(self._gone, gone))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from shadowprice.executors.contract import ServerSlice
@@ -34,7 +34,7 @@ class Cluster:
     Attributes
     ----------
     servers : dict of str to ServerSlice
-        The nodes that are ready, as they were last told.
+        The nodes that are ready, or were a moment ago, as they were last told.
     last : dict of str to PodView
         What own pods were in the end that are not there any more.
     """
@@ -114,12 +114,24 @@ class Cluster:
             return self._gone.get(server)
         return self._gone.setdefault(server, time.monotonic())
 
-    def look(self) -> tuple[list[ServerSlice], list[str]]:
-        """Return the servers that are new or other than they were, and those that are gone."""
+    def look(self, expected: Collection[str]) -> tuple[list[ServerSlice], list[str]]:
+        """Return the servers that are new or other than they were, and those that are gone.
+
+        A node that is not ready may be well: after an API server was away, its kubelet's lease is
+        old until it renews it. So what was a server stays one for a while.
+
+        Parameters
+        ----------
+        expected : collection of str
+            What is reckoned with as a server, beside what was seen as one here.
+        """
         found: dict[str, ServerSlice] = {}
         tolerations: list[Mapping[str, Any]] = list(self._settings.pod.get("tolerations", ()))
+        latest = time.monotonic() - self._settings.tolerate_unready
         for name, node in self.nodes.items.items():
-            if self.gone_since(name) is None:
+            since = self.gone_since(name)
+            known = name in self.servers or name in expected
+            if since is None or (known and not node.off and since > latest):
                 found[name] = server_of(
                     node, self.used(name), gpu=self._settings.gpu, tolerations=tolerations
                 )

@@ -193,10 +193,8 @@ def check_room(
     Raises
     ------
     NoPlaceError
-        If it has too little, or takes no work.
+        If it has too little.
     """
-    if not node.ready:
-        raise NoPlaceError(f"the node {node.name} is not ready")
     total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpus_of, held))
     for amount in map(gpus_of, wanted):
         if amount % MILLI:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from random import SystemRandom
 from typing import Any
 
@@ -25,6 +25,7 @@ def plan_of(
     spec: GenerationSpec,
     *,
     nodes: Mapping[str, NodeView],
+    servers: Collection[str],
     used: Callable[[str], Mapping[str, int]],
     held: Iterable[Mapping[str, Any]],
     settings: Settings,
@@ -37,7 +38,9 @@ def plan_of(
     spec : GenerationSpec
         The generation.
     nodes : mapping of str to NodeView
-        The nodes by server.
+        The nodes by name.
+    servers : collection of str
+        Those that are servers now.
     used : callable
         Returns what pods of others have on a node.
     held : iterable of mapping
@@ -56,6 +59,8 @@ def plan_of(
         for server in dict.fromkeys(one.server for one in processes):
             if server not in nodes:
                 raise NoPlaceError(f"the cluster has no node called {server!r}")
+            if server not in servers:
+                raise NoPlaceError(f"the node {server} is not ready")
             wanted, there = on_server(server, deals), on_server(server, held)
             check_room(nodes[server], used(server), wanted, there, settings.gpu)
             for one in wanted:

@@ -31,6 +31,7 @@ _NAMES: Final = (
     "pod",
     "service_url",
     "shared",
+    "tolerate_unready",
     "volume",
 )
 _MOST_POD: Final = 1 << 20
@@ -71,6 +72,10 @@ class Settings:
     shared : str
         Absolute path under which all pods see a volume: checkpoints, and directories of jobs that
         name no other. Empty: checkpoints last as long as a pod.
+    tolerate_unready : float
+        Seconds that a node may be not ready and is a server all the same: a kubelet that could not
+        renew its lease says nothing of its pods. At most half of `lost_after`, so that nothing is
+        begun anew where it was lost.
     volume : str
         What that is: ``host`` (the same directory of every node, a network file system say) or the
         name of a persistent volume claim.
@@ -88,6 +93,7 @@ class Settings:
     pod: Mapping[str, Any] = field(default_factory=dict)
     service_url: str = ""
     shared: str = ""
+    tolerate_unready: float = 30.0
     volume: str = "host"
 
 
@@ -133,6 +139,7 @@ def read_settings(values: Mapping[str, str]) -> Settings:
     """
     reading = _Reading(values, _NAMES)
     name = "write the name of an object: small letters, digits and -"
+    lost_after = reading.seconds("lost_after", 300)
     settings = Settings(
         allow=reading.allowed(),
         context=values.get("context", ""),
@@ -141,7 +148,7 @@ def read_settings(values: Mapping[str, str]) -> Settings:
             "image", r"[A-Za-z0-9][\w./:@+-]{0,3999}", "", "write REGISTRY/NAME:TAG"
         ),
         log_bytes=reading.log_bytes(),
-        lost_after=reading.seconds("lost_after", 300),
+        lost_after=lost_after,
         namespace=reading.matching("namespace", _OBJECT, "", name),
         network=reading.choice("network", ("pods", "host")),
         patience=reading.seconds("patience", 120),
@@ -150,6 +157,7 @@ def read_settings(values: Mapping[str, str]) -> Settings:
             "service_url", r"https?://[^\s/]+", "", "write http://HOST:PORT"
         ),
         shared=reading.matching("shared", r"/[^\0]*[^\0/]", "", "write an absolute path"),
+        tolerate_unready=min(reading.seconds("tolerate_unready", 30), lost_after / 2),
         volume=reading.matching("volume", _OBJECT, "host", "write host, or the name of a claim"),
     )
     if "volume" in values and not settings.shared:

@@ -89,6 +89,16 @@ class Newer:
         """Return the names of pods."""
         return sorted(self._objects.get("pods", {}))
 
+    def say(self, node: str, status: str) -> None:
+        """Let a node be ready, ``True``, or not, ``False`` or ``Unknown``."""
+        item = copy.deepcopy(self._objects["nodes"][node])
+        item["status"]["conditions"][0]["status"] = status
+        self._put("nodes", item, "MODIFIED")
+
+    def remove(self, node: str) -> None:
+        """Let a node be deleted."""
+        self._put("nodes", self._objects["nodes"][node], "DELETED")
+
     def _placed(self, pod: Object) -> None:
         """Run a pod that waits for nothing."""
         spec = pod["spec"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Collection
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,23 @@ def order(program: Program | None = None, *shares: Share, **more: Any) -> Genera
     )
 
 
+def planned(
+    spec: GenerationSpec, settings: dict[str, str], servers: Collection[str] = tuple(NODES)
+) -> tuple[dict[str, Any], str]:
+    return plan_of(
+        spec,
+        nodes=NODES,
+        servers=servers,
+        used=lambda _: {},
+        held=(),
+        settings=read_settings(settings),
+        namespace="team",
+    )
+
+
 def asked(spec: GenerationSpec, **settings: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     chosen = read_settings(settings)
-    plan, why = plan_of(
-        spec, nodes=NODES, used=lambda _: {}, held=(), settings=chosen, namespace="team"
-    )
+    plan, why = planned(spec, settings)
     assert not why
     place = Place("shadowprice", "team", "launch", tuple(plan["master"]))
     secret = secret_of(spec, place)
@@ -239,16 +252,22 @@ def test_what_is_no_part_of_a_pod_is_named(pod: dict[str, Any], word: str) -> No
 def test_what_reaches_out_of_a_pod_has_to_be_allowed(pod: dict[str, Any], name: str) -> None:
     spec = order(program_of(image="i", pod=pod))
     for allow, allowed in (("", False), (name, True)):
-        _, why = plan_of(
-            spec,
-            nodes=NODES,
-            used=lambda _: {},
-            held=(),
-            settings=read_settings({"allow": allow}),
-            namespace="team",
-        )
+        _, why = planned(spec, {"allow": allow})
         assert (why == "") is allowed
         assert allowed or f"allow={name}" in why
+
+
+def test_a_node_that_is_no_server_now_is_refused() -> None:
+    spec = order()
+    assert planned(spec, {})[1] == ""
+    gone = spec.placement[0].server
+    assert planned(spec, {}, NODES.keys() - {gone}) == ({}, f"the node {gone} is not ready")
+
+
+def test_a_server_is_let_go_before_what_ran_there_is_lost() -> None:
+    assert read_settings({}).tolerate_unready == 30.0
+    assert read_settings({"tolerate_unready": "200"}).tolerate_unready == 150.0
+    assert read_settings({"lost_after": "20"}).tolerate_unready == 10.0
 
 
 @pytest.mark.parametrize(

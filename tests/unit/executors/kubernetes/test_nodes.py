@@ -105,13 +105,11 @@ def test_a_taint_is_borne_by_the_rules_of_kubernetes() -> None:
     assert not bears([], taint)
 
 
-def test_a_node_that_is_not_ready_takes_nothing() -> None:
+def test_a_node_that_is_not_ready_or_off_is_known_to_be() -> None:
     item = node()
     item["status"]["conditions"][0]["status"] = "Unknown"
-    view = node_view(item)
-    assert not view.ready
-    with pytest.raises(NoPlaceError, match="not ready"):
-        check_room(view, {}, [{"cpu": 1}], [], GPU)
+    assert not node_view(item).ready
+    assert not node_view(item).off
     item["spec"]["taints"] = [
         {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute", "value": "off"}
     ]

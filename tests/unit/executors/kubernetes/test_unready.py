@@ -1,0 +1,212 @@
+"""Nodes that are not ready for a moment, for long, or not there any more, as servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kubernetes_asyncio")
+
+from shadowprice.executors.contract import (
+    ExecutorOptions,
+    Receipt,
+    Refused,
+    Report,
+    ServerGone,
+    ServerSeen,
+    ServerSlice,
+    Share,
+    Started,
+)
+from shadowprice.executors.kubernetes import executor as module
+from shadowprice.executors.kubernetes import looking
+from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from shadowprice.executors.kubernetes.looking import Cluster
+from shadowprice.executors.kubernetes.nodes import NodeView
+from shadowprice.executors.kubernetes.settings import Settings
+from tests.unit.executors.kubernetes.newer import Newer, served
+from tests.unit.executors.kubernetes.test_gates import order
+
+VERSION = "1.34"
+BOTH = [ServerSlice(name, {"cpu": 4000}) for name in ("one", "two")]
+
+
+class Clock:
+    """The monotonic clock of what looks at nodes."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    chosen = Clock()
+    monkeypatch.setattr(looking, "time", chosen)
+    return chosen
+
+
+@pytest.fixture
+def cluster(clock: Clock) -> Cluster:
+    nothing: Any = None
+    chosen = Cluster(nothing, "s", Settings(tolerate_unready=30.0), lambda *_: None, lambda _: None)
+    chosen.nodes.healthy = True
+    say(chosen)
+    assert chosen.look(()) == ([ServerSlice("n", {"cpu": 4000})], [])
+    return chosen
+
+
+def say(cluster: Cluster, *, ready: bool = True, off: bool = False) -> None:
+    cluster.nodes.items["n"] = NodeView("n", "u", {"cpu": 4000}, ready=ready, off=off)
+
+
+def test_a_node_may_flicker_as_long_as_it_is_tolerated(cluster: Cluster, clock: Clock) -> None:
+    for _ in range(5):
+        say(cluster, ready=False)
+        assert cluster.look(()) == ([], [])
+        clock.now += 29.0
+        assert cluster.look(()) == ([], [])
+        say(cluster)
+        assert cluster.look(()) == ([], [])
+    say(cluster, ready=False)
+    assert cluster.look(()) == ([], [])
+    clock.now += 30.0
+    assert cluster.look(()) == ([], ["n"])
+    say(cluster)
+    assert cluster.look(()) == ([ServerSlice("n", {"cpu": 4000})], [])
+
+
+def test_one_that_is_deleted_or_off_is_gone_at_once(cluster: Cluster) -> None:
+    say(cluster, ready=False, off=True)
+    assert cluster.look(()) == ([], ["n"])
+    say(cluster)
+    cluster.look(())
+    del cluster.nodes.items["n"]
+    assert cluster.look(()) == ([], ["n"])
+
+
+def test_nobody_is_gone_by_what_nobody_could_tell(cluster: Cluster, clock: Clock) -> None:
+    say(cluster, ready=False)
+    cluster.nodes.healthy = False
+    clock.now += 3600.0
+    assert cluster.look(()) == ([], [])
+    cluster.nodes.healthy = True  # it is asked again: from now on it counts
+    assert cluster.look(()) == ([], [])
+    clock.now += 31.0
+    assert cluster.look(()) == ([], ["n"])
+
+
+def test_what_was_never_ready_is_no_server_unless_it_is_reckoned_with(
+    cluster: Cluster, clock: Clock
+) -> None:
+    say(cluster, ready=False)
+    cluster.servers = {}  # as one that begins now sees it
+    assert cluster.look(()) == ([], [])
+    assert cluster.look({"other"}) == ([], [])
+    assert cluster.look({"n"}) == ([ServerSlice("n", {"cpu": 4000})], [])
+    clock.now += 31.0
+    assert cluster.look({"n"}) == ([], ["n"])
+    assert cluster.look({"n"}) == ([], [])
+
+
+# ---------------------------------------------------------------------- the whole executor
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at nodes all the time."""
+    monkeypatch.setattr(module, "PATROL", 0.02)
+
+
+@asynccontextmanager
+async def opened(
+    kubeconfig: Path, folder: Path, **settings: str
+) -> AsyncIterator[tuple[KubernetesExecutor, list[Report]]]:
+    """An executor that reckons with both nodes, and what it tells."""
+    options = ExecutorOptions(str(folder / "executor"), "s", str(kubeconfig), settings)
+    executor = KubernetesExecutor(options)
+    await executor.open()
+    await executor.configure(BOTH)
+    reports: list[Report] = []
+
+    async def follow() -> None:
+        async for report in executor.watch():
+            reports.append(report)  # noqa: PERF401  # it is looked at meanwhile
+
+    following = asyncio.create_task(follow())
+    try:
+        yield executor, reports
+    finally:
+        await executor.close()
+        await following
+
+
+def run(folder: Path, scenario: Callable[[Newer, Path], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        server = Newer(VERSION)
+        async with served(server, folder) as kubeconfig, asyncio.timeout(60.0):
+            await scenario(server, kubeconfig)
+
+    asyncio.run(whole())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def gone(reports: list[Report]) -> list[str]:
+    return [one.server for one in reports if isinstance(one, ServerGone)]
+
+
+def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            server.say("two", "Unknown")
+            await until(lambda: not executor.node("two").ready)
+            assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
+            await until(lambda: any(isinstance(one, Started) for one in reports))
+            await asyncio.sleep(0.3)
+            server.say("two", "True")
+            await until(lambda: bool(executor.node("two").ready))
+            await asyncio.sleep(0.3)
+            assert gone(reports) == []
+            assert not [one for one in reports if isinstance(one, Refused)]
+
+    run(tmp_path, scenario)
+
+
+def test_one_that_stays_not_ready_is_told_gone_and_takes_nothing(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path, tolerate_unready="1") as (executor, reports):
+            server.say("two", "False")
+            await until(lambda: gone(reports) == ["two"])
+            assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
+            await until(lambda: any(isinstance(one, Refused) for one in reports))
+            [refused] = [one for one in reports if isinstance(one, Refused)]
+            assert refused.reason == "the node two is not ready"
+            count = len(reports)
+            server.say("two", "True")
+            await until(lambda: any(isinstance(one, ServerSeen) for one in reports[count:]))
+            server.remove("one")
+            await until(lambda: gone(reports) == ["two", "one"])
+
+    run(tmp_path, scenario)
+
+
+def test_a_service_that_begins_while_a_node_flickers_keeps_it(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        server.say("two", "Unknown")
+        async with opened(kubeconfig, tmp_path) as (_, reports):
+            await asyncio.sleep(0.3)
+            assert gone(reports) == []
+            seen = {one.server.name for one in reports if isinstance(one, ServerSeen)}
+            assert seen == {"one", "two"}
+
+    run(tmp_path, scenario)
