@@ -22,9 +22,11 @@ from shadowprice.executors.contract import (
     ExecutorError,
     Receipt,
     Refused,
+    ServerGone,
     Share,
     Started,
 )
+from shadowprice.executors.kubernetes.executor import PATROL
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
 from shadowprice.kubernetes.connection import Connection
 from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
@@ -112,10 +114,13 @@ def test_a_node_that_is_not_heard_of_for_a_while_loses_nothing(
         try:
             node = own.bed.nodes["two"]
             await _until(lambda: not node.is_ready())
+            await asyncio.sleep(3 * PATROL)
             (tmp_path / "go").touch()
         finally:
             await asyncio.to_thread(own.bed.join, "two")
         assert (await told.one(Ended, "job")).ending is Ending.DONE
+        await _until(node.is_ready)
+        assert not [one for one in told.reports if isinstance(one, ServerGone)]
 
     harness.run(scenario)
 
