@@ -34,13 +34,13 @@ from benchmarks.bench_service import CLUSTER, Connection, HandClock, Server, job
 
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.service.clock import SECOND, SteadyClock
-from shadowprice.service.operations import Submit
-from shadowprice.service.recovery import PolicyChoice
-from shadowprice.service.slots import Edge
 from shadowprice.service.store import Store, tables
-from shadowprice.service.submission import read_submissions
-from shadowprice.service.truth import SNAPSHOT_EVENTS, Truth
-from shadowprice.service.views import JobView, State
+from shadowprice.service.truth.operations import Submit
+from shadowprice.service.truth.recovery import PolicyChoice
+from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.submission import read_submissions
+from shadowprice.service.truth.truth import SNAPSHOT_EVENTS, Truth
+from shadowprice.service.truth.views import JobView, State
 
 SECONDS: Final = 60
 """Length of a slot of `CLUSTER`."""

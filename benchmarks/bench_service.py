@@ -34,15 +34,14 @@ from urllib.parse import urlsplit
 import yaml
 
 from shadowprice.inputs.files import resolve_cluster
-from shadowprice.service import history
 from shadowprice.service.clock import SECOND, SteadyClock
-from shadowprice.service.operations import Submit
-from shadowprice.service.recovery import PolicyChoice
 from shadowprice.service.service import rehearse
-from shadowprice.service.slots import Edge
-from shadowprice.service.store import Store
-from shadowprice.service.submission import read_submissions
-from shadowprice.service.truth import Truth
+from shadowprice.service.store import Store, history
+from shadowprice.service.truth.operations import Submit
+from shadowprice.service.truth.recovery import PolicyChoice
+from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.submission import read_submissions
+from shadowprice.service.truth.truth import Truth
 
 START = "from shadowprice.cli.main import run; run()"
 CLUSTER = """\

@@ -25,11 +25,11 @@ from typing import Any
 from shadowprice.engine.records import placement_record
 from shadowprice.engine.snapshot import snapshot
 from shadowprice.service.clock import SteadyClock
-from shadowprice.service.outcome import Operation, Outcome
-from shadowprice.service.recovery import PolicyChoice, Recovered, recover
 from shadowprice.service.store import Store
-from shadowprice.service.truth import Truth
-from shadowprice.service.views import JobView
+from shadowprice.service.truth.outcome import Operation, Outcome
+from shadowprice.service.truth.recovery import PolicyChoice, Recovered, recover
+from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.views import JobView
 from tests.live_hours import CLUSTER, Crash, Hour, play
 
 SAME, OTHER = 0, 3

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from sqlalchemy import select
 
 from shadowprice.service.store import Store, tables
-from shadowprice.service.views import JobView
+from shadowprice.service.truth.views import JobView
 
 
 def check_ledger(store: Store, forfeited: Collection[str] = ()) -> None:

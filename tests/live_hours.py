@@ -23,20 +23,20 @@ from shadowprice.core.budget import POINT, Budget
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.inputs.files import resolve_cluster
-from shadowprice.service.budgeting import PutTenant
+from shadowprice.service.budgets.budgeting import PutTenant
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operations import Cancel, ChangeServers, Revise, Submit
-from shadowprice.service.outcome import Operation
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.reading import job, list_events, list_jobs
-from shadowprice.service.recovery import PolicyChoice
-from shadowprice.service.runner import Runner
+from shadowprice.service.running.runner import Runner
 from shadowprice.service.store import Store
-from shadowprice.service.submission import read_submissions
-from shadowprice.service.truth import Truth
-from shadowprice.service.views import JobView
+from shadowprice.service.truth.operations import Cancel, ChangeServers, Revise, Submit
+from shadowprice.service.truth.outcome import Operation
+from shadowprice.service.truth.reading import job, list_events, list_jobs
+from shadowprice.service.truth.recovery import PolicyChoice
+from shadowprice.service.truth.submission import read_submissions
+from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.views import JobView
 from tests.ledgers import check_ledger
 from tests.worlds import HandClock, World, WorldExecutor
 

@@ -10,13 +10,13 @@ from typing import Any
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.experiments.elastic.live import Decides, Lived
 from shadowprice.service.clock import SECOND, SteadyClock
-from shadowprice.service.operations import Submit
-from shadowprice.service.reading import list_jobs
-from shadowprice.service.recovery import PolicyChoice
-from shadowprice.service.slots import Edge
 from shadowprice.service.store import Store
-from shadowprice.service.submission import read_submissions
-from shadowprice.service.truth import Truth
+from shadowprice.service.truth.operations import Submit
+from shadowprice.service.truth.reading import list_jobs
+from shadowprice.service.truth.recovery import PolicyChoice
+from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.submission import read_submissions
+from shadowprice.service.truth.truth import Truth
 from tests.worlds import HandClock
 
 

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import func, select
 
 from shadowprice.service.auth import progress_token
-from shadowprice.service.reports import MOST_FAULTS
 from shadowprice.service.store import StoreError, tables
+from shadowprice.service.truth.reports import MOST_FAULTS
 from tests.services import Running, job, running
 from tests.worlds import HandClock
 

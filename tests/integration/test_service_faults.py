@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from shadowprice.executors.contract import ExecutorError
-from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock, stamp
-from shadowprice.service.reading import list_events
-from shadowprice.service.slots import CATCH_UP, Edge
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.reading import list_events
+from shadowprice.service.truth.slots import CATCH_UP, Edge
 from tests.live_hours import CLUSTER, SLOT, Crash, Hour, disk_full, play, scattered
 from tests.worlds import HandClock
 

@@ -12,7 +12,7 @@ import pytest
 from shadowprice.executors.contract import ExecutorError, ExecutorOptions, Held, Phase, Share
 from shadowprice.executors.registry import create
 from shadowprice.service.clock import SECOND
-from shadowprice.service.reading import list_jobs
+from shadowprice.service.truth.reading import list_jobs
 from tests.live_hours import Crash, Hour, disk_full
 from tests.services import running
 

@@ -12,8 +12,8 @@ import pytest
 
 from shadowprice.client import Address, Client, ServiceError
 from shadowprice.executors.contract import LogChunk
-from shadowprice.service.batch import Batch
-from shadowprice.service.operations import DecideBacklog
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.operations import DecideBacklog
 from tests.integration.test_observing import Witness
 from tests.services import Running, job, running
 

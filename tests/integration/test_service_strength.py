@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from shadowprice.service import operations, reading, recovery
 from shadowprice.service.api import jobs
-from shadowprice.service.batch import Batch
 from shadowprice.service.clock import Calendar
-from shadowprice.service.operations import Cancel, ChangeServers
-from shadowprice.service.views import JobView, State
+from shadowprice.service.truth import operations, reading, recovery
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.operations import Cancel, ChangeServers
+from shadowprice.service.truth.views import JobView, State
 from tests.integration.test_service_stateful import EXAMPLES, Api
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="make fuzz-api runs it")

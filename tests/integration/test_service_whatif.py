@@ -11,7 +11,7 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.client import Client
 from shadowprice.inputs.files import resolve_cluster
-from shadowprice.service.whatif import described
+from shadowprice.service.queries.whatif import described
 from tests.services import CLUSTER, Running, job, running
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shadowprice.core.budget import PILE, POINT, Budget
-from shadowprice.service import accounts
-from shadowprice.service.accounts import Account, Changed, Entry, Kind
+from shadowprice.service.budgets import accounts
+from shadowprice.service.budgets.accounts import Account, Changed, Entry, Kind
 from shadowprice.service.clock import SECOND
 
 START = 1_800_000_000

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.schedule import Schedule
-from shadowprice.service.paid import (
+from shadowprice.service.budgets.paid import (
     ANY_SLOT,
     Unused,
     after_standing,

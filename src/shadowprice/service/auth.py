@@ -17,10 +17,10 @@ from typing import Any, Final
 from sqlalchemy import Row, select
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.service.batch import Batch
 from shadowprice.service.clock import stamp
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, tables
+from shadowprice.service.truth.batch import Batch
 
 TOKEN_FILE: Final = "operator.token"
 """The operator's token in a data directory."""

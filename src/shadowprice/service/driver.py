@@ -15,22 +15,21 @@ from typing import Any, Final, TypeVar
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.executors.contract import Progressed
-from shadowprice.service import history
-from shadowprice.service.accounts import Account
-from shadowprice.service.budgeting import Renew
+from shadowprice.service.budgets.accounts import Account
+from shadowprice.service.budgets.budgeting import Renew
 from shadowprice.service.clock import SECOND, SteadyClock, stamp
 from shadowprice.service.events import Hub
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operations import DecideBacklog
-from shadowprice.service.outcome import Operation, Outcome, Servers
-from shadowprice.service.price_history import Sampler, sweep_prices
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.reading import list_events
-from shadowprice.service.reports import TakeProgress
-from shadowprice.service.slots import Edge, MoveOrigin
-from shadowprice.service.store import Store, StoreError
-from shadowprice.service.truth import Truth
-from shadowprice.service.views import JobView
+from shadowprice.service.store import Store, StoreError, history
+from shadowprice.service.truth.operations import DecideBacklog
+from shadowprice.service.truth.outcome import Operation, Outcome, Servers
+from shadowprice.service.truth.price_history import Sampler, sweep_prices
+from shadowprice.service.truth.reading import list_events
+from shadowprice.service.truth.reports import TakeProgress
+from shadowprice.service.truth.slots import Edge, MoveOrigin
+from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.views import JobView
 
 log = logging.getLogger("shadowprice.service")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shadowprice.service.clock import stamp
-from shadowprice.service.outcome import Told
+from shadowprice.service.truth.outcome import Told
 
 INTERVAL: Final = 0.1
 """Seconds between two deliveries, at least."""

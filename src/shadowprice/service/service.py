@@ -37,23 +37,23 @@ from shadowprice.service.auth import (
     read_token_file,
     write_token_file,
 )
-from shadowprice.service.batch import Batch
-from shadowprice.service.budgeting import FollowBudgets
+from shadowprice.service.budgets.budgeting import FollowBudgets
 from shadowprice.service.clock import SECOND, Clock, SteadyClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.misreports import Misreports
-from shadowprice.service.modes import check_executor, check_mode, check_users
-from shadowprice.service.observing import Follower
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.recovery import PolicyChoice, file_change
+from shadowprice.service.queries.whatif import WhatIfs
 from shadowprice.service.resident import Resident
-from shadowprice.service.runner import Runner
+from shadowprice.service.running.misreports import Misreports
+from shadowprice.service.running.modes import check_executor, check_mode, check_users
+from shadowprice.service.running.observing import Follower
+from shadowprice.service.running.runner import Runner
 from shadowprice.service.settings import NOTHING, Settings
-from shadowprice.service.slots import MoveOrigin
 from shadowprice.service.store import Store, StoreError, tables
-from shadowprice.service.truth import Truth
-from shadowprice.service.whatif import WhatIfs
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.recovery import PolicyChoice, file_change
+from shadowprice.service.truth.slots import MoveOrigin
+from shadowprice.service.truth.truth import Truth
 
 log = logging.getLogger("shadowprice.service")
 

@@ -10,7 +10,7 @@ from shadowprice.cli.explain import _with_log
 from shadowprice.cli.queue import rows_of
 from shadowprice.cli.submit import described, print_job
 from shadowprice.client import Job
-from shadowprice.service.stories import told_line
+from shadowprice.service.queries.stories import told_line
 
 WHY = 'worker-0 exited 1\nTraceback:\n  File "a", line 1\n\nValueError: \x1b[31mno'
 

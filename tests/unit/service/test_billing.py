@@ -15,10 +15,12 @@ from sqlalchemy import select
 from shadowprice.core.budget import POINT, Budget, in_points
 from shadowprice.core.cluster import Cluster
 from shadowprice.executors.contract import Ended, Ending
-from shadowprice.service.billing import price_of
-from shadowprice.service.budgeting import FollowBudgets, Grant, PutTenant, Renew
+from shadowprice.service.budgets.billing import price_of
+from shadowprice.service.budgets.budgeting import FollowBudgets, Grant, PutTenant, Renew
 from shadowprice.service.clock import SECOND, SteadyClock
-from shadowprice.service.operations import (
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.store import Store, tables
+from shadowprice.service.truth.operations import (
     AskQuote,
     Cancel,
     DecideBacklog,
@@ -26,14 +28,12 @@ from shadowprice.service.operations import (
     Revise,
     Submit,
 )
-from shadowprice.service.problems import ProblemError
-from shadowprice.service.recovery import PolicyChoice
-from shadowprice.service.reports import TakeReports
-from shadowprice.service.slots import Edge
-from shadowprice.service.store import Store, tables
-from shadowprice.service.submission import read_submissions
-from shadowprice.service.truth import Truth
-from shadowprice.service.views import JobView, State
+from shadowprice.service.truth.recovery import PolicyChoice
+from shadowprice.service.truth.reports import TakeReports
+from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.submission import read_submissions
+from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.views import JobView, State
 from tests.astraea_cases import SETTINGS as SETTINGS_OF_EXAMPLE
 from tests.astraea_cases import shared_cluster
 from tests.ledgers import check_ledger

@@ -15,13 +15,13 @@ from sqlalchemy import func, select
 from shadowprice.service.clock import SteadyClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operations import Submit
-from shadowprice.service.outcome import Operation, Outcome
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.recovery import PolicyChoice
 from shadowprice.service.store import Store, tables
-from shadowprice.service.submission import read_submissions
-from shadowprice.service.truth import Truth
+from shadowprice.service.truth.operations import Submit
+from shadowprice.service.truth.outcome import Operation, Outcome
+from shadowprice.service.truth.recovery import PolicyChoice
+from shadowprice.service.truth.submission import read_submissions
+from shadowprice.service.truth.truth import Truth
 from tests.live_hours import CLUSTER, SLOT
 from tests.worlds import HandClock
 
@@ -105,8 +105,8 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
 def test_nobody_waits_for_the_whole_of_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowprice.service.truth.SNAPSHOT_EVENTS", 30)
-    monkeypatch.setattr("shadowprice.service.truth.SNAPSHOT_STEP", 2)
+    monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_EVENTS", 30)
+    monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_STEP", 2)
     store = Store(str(tmp_path / "data"))
     store.open()
     clock = SteadyClock(HandClock())
@@ -122,7 +122,7 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
             while not meanwhile or truth.snapshotting:
                 under_way = truth.snapshotting
                 if under_way:  # one is enough
-                    monkeypatch.setattr("shadowprice.service.truth.SNAPSHOT_EVENTS", 10**9)
+                    monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_EVENTS", 10**9)
                 driver._second = 0.0  # a second has passed
                 await driver.do(_submit(f"job-{at}"))
                 at += 1

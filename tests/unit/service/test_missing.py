@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shadowprice.executors.generations import logs
-from shadowprice.service.missing import missing
+from shadowprice.service.truth.missing import missing
 
 STATE = "state run.workdir, or write an absolute path"
 

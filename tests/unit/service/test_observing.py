@@ -17,13 +17,13 @@ from sqlalchemy import select
 
 from shadowprice.executors.contract import Observed, Share
 from shadowprice.service.clock import SECOND, stamp
-from shadowprice.service.comparison import comparison, pairs, seen, totals
 from shadowprice.service.driver import Published
-from shadowprice.service.observing import TakeLook
-from shadowprice.service.operations import Cancel
-from shadowprice.service.reading import list_events
+from shadowprice.service.queries.comparison import comparison, pairs, seen, totals
+from shadowprice.service.queries.timeline import planned
+from shadowprice.service.running.observing import TakeLook
 from shadowprice.service.store import tables
-from shadowprice.service.timeline import planned
+from shadowprice.service.truth.operations import Cancel
+from shadowprice.service.truth.reading import list_events
 from tests.live_hours import SLOT, Crash
 from tests.unit.service.test_truth import Bench
 

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import select
 
 from shadowprice.service.clock import SECOND, Calendar
-from shadowprice.service.price_history import HOUR, MINUTE, history, sweep_prices
 from shadowprice.service.store import Store, tables
+from shadowprice.service.truth.price_history import HOUR, MINUTE, history, sweep_prices
 
 DAY = 24 * HOUR
 

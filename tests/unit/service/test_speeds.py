@@ -17,7 +17,7 @@ from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import Constant, Linear
 from shadowprice.engine.state import JobRecord
-from shadowprice.service.speeds import Speeds, corrected
+from shadowprice.service.truth.speeds import Speeds, corrected
 
 CURVE = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.0}
 """Mini-batches a second; slots take 10 s."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.service.stories import told_line
+from shadowprice.service.queries.stories import told_line
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
-from shadowprice.service.timeline import EXPECTED, PLANNED, RAN
+from shadowprice.service.queries.timeline import EXPECTED, PLANNED, RAN
 from tests.services import CLUSTER, Running, job, running
 
 

@@ -19,7 +19,6 @@ from shadowprice.core.refusal import Reason as Refusal
 from shadowprice.kubernetes.conditions import Condition, Reason
 from shadowprice.kubernetes.definition import ABSENT, definition
 from shadowprice.kubernetes.names import FINALIZER
-from shadowprice.service.submission import REVISABLE, revised_record
 from shadowprice.service.trainingjobs.controller import (
     FIGURES,
     FIGURES_A_SECOND,
@@ -29,7 +28,8 @@ from shadowprice.service.trainingjobs.controller import (
 from shadowprice.service.trainingjobs.queue import WorkQueue
 from shadowprice.service.trainingjobs.resource import Resource, edits
 from shadowprice.service.trainingjobs.status import Refused, differs, patch_of, status_of
-from shadowprice.service.views import JobView, State
+from shadowprice.service.truth.submission import REVISABLE, revised_record
+from shadowprice.service.truth.views import JobView, State
 from tests.services import job
 
 SCHEMA = definition(rules=False)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][

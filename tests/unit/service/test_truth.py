@@ -20,17 +20,17 @@ from shadowprice.engine.memory import inner
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
 from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.service.clock import SECOND, SteadyClock
-from shadowprice.service.operations import Cancel, Revise, Submit
-from shadowprice.service.outcome import Outcome
-from shadowprice.service.reading import list_events, list_jobs
-from shadowprice.service.recovery import PolicyChoice, recover
-from shadowprice.service.reports import TakeProgress, TakeReports
-from shadowprice.service.restarts import Restarts
-from shadowprice.service.slots import Edge
 from shadowprice.service.store import Store, tables
-from shadowprice.service.submission import read_submissions
-from shadowprice.service.truth import Truth
-from shadowprice.service.views import State
+from shadowprice.service.truth.operations import Cancel, Revise, Submit
+from shadowprice.service.truth.outcome import Outcome
+from shadowprice.service.truth.reading import list_events, list_jobs
+from shadowprice.service.truth.recovery import PolicyChoice, recover
+from shadowprice.service.truth.reports import TakeProgress, TakeReports
+from shadowprice.service.truth.restarts import Restarts
+from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.submission import read_submissions
+from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.views import State
 from tests.live_hours import CLUSTER, SLOT
 from tests.worlds import HandClock
 
@@ -525,7 +525,7 @@ def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, end
 def test_a_snapshot_lets_the_journal_go_that_nobody_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowprice.service.truth.JOURNAL_STEP", 4)
+    monkeypatch.setattr("shadowprice.service.truth.truth.JOURNAL_STEP", 4)
     bench = Bench(tmp_path / "data", virtual=True)
     ends = []
     for _ in range(3):

@@ -29,10 +29,10 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.auth import CreateToken, RevokeToken, new_token, token_record
 from shadowprice.service.auth import Role as TokenRole
 from shadowprice.service.clock import SECOND, stamp
-from shadowprice.service.operations import ChangeServers
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.store import tables
+from shadowprice.service.truth.operations import ChangeServers
 
 router = APIRouter(prefix="/v1")
 

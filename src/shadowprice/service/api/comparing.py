@@ -10,8 +10,6 @@ from starlette.responses import JSONResponse
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
-from shadowprice.service import comparison as comparisons
-from shadowprice.service import timeline as timelines
 from shadowprice.service.api.documents import comparing as documents
 from shadowprice.service.api.requests import (
     Anyone,
@@ -22,6 +20,8 @@ from shadowprice.service.api.requests import (
     limit_of,
     whole_of,
 )
+from shadowprice.service.queries import comparison as comparisons
+from shadowprice.service.queries import timeline as timelines
 
 router = APIRouter(prefix="/v1/comparison", tags=["comparing"])
 

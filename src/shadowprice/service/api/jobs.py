@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, Response
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import shown
 from shadowprice.executors.progress import read_progress
-from shadowprice.service import reading
 from shadowprice.service.api.documents import jobs as documents
 from shadowprice.service.api.requests import (
     Anyone,
@@ -30,14 +29,15 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.auth import Caller, generation_of
 from shadowprice.service.clock import SECOND, stamp
 from shadowprice.service.driver import Driver
-from shadowprice.service.modes import user_fault
-from shadowprice.service.operations import AskQuote, Cancel, Quoted, Revise, Submit
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.queries.stories import told_line
+from shadowprice.service.running.modes import user_fault
 from shadowprice.service.service import Service
 from shadowprice.service.settings import BATCH_JOBS
-from shadowprice.service.stories import told_line
-from shadowprice.service.submission import Submission, read_submissions
-from shadowprice.service.views import JobView, State
+from shadowprice.service.truth import reading
+from shadowprice.service.truth.operations import AskQuote, Cancel, Quoted, Revise, Submit
+from shadowprice.service.truth.submission import Submission, read_submissions
+from shadowprice.service.truth.views import JobView, State
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 

@@ -12,8 +12,6 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
-from shadowprice.service import reading
-from shadowprice.service import timeline as timelines
 from shadowprice.service.api.documents import looking as documents
 from shadowprice.service.api.jobs import own_job
 from shadowprice.service.api.requests import (
@@ -30,12 +28,14 @@ from shadowprice.service.api.requests import (
     whole_of,
 )
 from shadowprice.service.clock import SECOND
-from shadowprice.service.comparison import seen
 from shadowprice.service.events import VIEWERS
-from shadowprice.service.price_history import history
-from shadowprice.service.prices import prices as prices_of
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.whatif import read_question, workload
+from shadowprice.service.queries import timeline as timelines
+from shadowprice.service.queries.comparison import seen
+from shadowprice.service.queries.whatif import read_question, workload
+from shadowprice.service.truth import reading
+from shadowprice.service.truth.price_history import history
+from shadowprice.service.truth.prices import prices as prices_of
 
 router = APIRouter(prefix="/v1", tags=["looking"])
 

@@ -18,9 +18,9 @@ from shadowprice.service.api.requests import (
     service_of,
 )
 from shadowprice.service.clock import stamp
-from shadowprice.service.prices import kinds_of, prices
 from shadowprice.service.settings import NOTHING
-from shadowprice.service.truth import Truth
+from shadowprice.service.truth.prices import kinds_of, prices
+from shadowprice.service.truth.truth import Truth
 
 router = APIRouter(tags=["operating"])
 

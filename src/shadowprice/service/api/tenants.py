@@ -15,8 +15,6 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import validate
 from shadowprice.core.specs.cluster import TenantSpec
 from shadowprice.core.wording import is_text, shown
-from shadowprice.service import statements
-from shadowprice.service.accounts import NEVER, Kind
 from shadowprice.service.api.clusters import checked_amounts
 from shadowprice.service.api.documents import tenants as documents
 from shadowprice.service.api.requests import (
@@ -30,7 +28,9 @@ from shadowprice.service.api.requests import (
     object_of,
     whole_of,
 )
-from shadowprice.service.budgeting import Grant, PutTenant, RemoveTenant
+from shadowprice.service.budgets import statements
+from shadowprice.service.budgets.accounts import NEVER, Kind
+from shadowprice.service.budgets.budgeting import Grant, PutTenant, RemoveTenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service

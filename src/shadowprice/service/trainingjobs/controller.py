@@ -23,13 +23,9 @@ from shadowprice.kubernetes.connection import IN_FLIGHT, Connection
 from shadowprice.kubernetes.errors import ApiError, DeposedError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import DEFINITION, FINALIZER, PLURAL
-from shadowprice.service import reading
-from shadowprice.service.modes import user_fault
-from shadowprice.service.operations import Cancel, Revise, Submit
-from shadowprice.service.outcome import Outcome
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.running.modes import user_fault
 from shadowprice.service.service import Service
-from shadowprice.service.submission import NO_LIBRARY, read_submissions
 from shadowprice.service.trainingjobs.queue import WorkQueue
 from shadowprice.service.trainingjobs.resource import ROUTE, Resource, edits
 from shadowprice.service.trainingjobs.status import (
@@ -42,7 +38,11 @@ from shadowprice.service.trainingjobs.status import (
 )
 from shadowprice.service.trainingjobs.telling import Teller
 from shadowprice.service.trainingjobs.tenancy import Tenancy
-from shadowprice.service.views import JobView
+from shadowprice.service.truth import reading
+from shadowprice.service.truth.operations import Cancel, Revise, Submit
+from shadowprice.service.truth.outcome import Outcome
+from shadowprice.service.truth.submission import NO_LIBRARY, read_submissions
+from shadowprice.service.truth.views import JobView
 
 log = logging.getLogger("shadowprice.service")
 

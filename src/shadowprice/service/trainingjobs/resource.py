@@ -10,8 +10,8 @@ from shadowprice.core.owner import Owner
 from shadowprice.core.wording import shown
 from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.names import API_VERSION, FINALIZER, KIND, PLURAL
-from shadowprice.service.submission import REVISABLE
-from shadowprice.service.views import State
+from shadowprice.service.truth.submission import REVISABLE
+from shadowprice.service.truth.views import State
 
 ROUTE: Final = f"/apis/{API_VERSION}"
 

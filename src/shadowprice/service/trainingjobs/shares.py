@@ -25,9 +25,9 @@ from shadowprice.core.specs.faults import validate
 from shadowprice.core.wording import shown
 from shadowprice.executors.kubernetes.quantities import unit_of, units
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
-from shadowprice.service.batch import Batch
-from shadowprice.service.operations import ChangeTenants
 from shadowprice.service.store import tables
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.operations import ChangeTenants
 
 _KEY: Final = "namespace-shares"
 """What the store keeps: the shares that namespaces stated when they were last followed."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from shadowprice.kubernetes.conditions import Condition, Reason
 from shadowprice.service.clock import stamp
 from shadowprice.service.trainingjobs.resource import CLOSED, Resource
-from shadowprice.service.views import JobView, State
+from shadowprice.service.truth.views import JobView, State
 
 LONGEST: Final = 1_000
 """Characters of a message."""

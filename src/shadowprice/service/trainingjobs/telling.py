@@ -15,10 +15,10 @@ from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.names import API_VERSION, KIND
 from shadowprice.service.clock import stamp
-from shadowprice.service.outcome import Told
-from shadowprice.service.stories import told_line
+from shadowprice.service.queries.stories import told_line
 from shadowprice.service.trainingjobs.resource import Resource
 from shadowprice.service.trainingjobs.status import Refused
+from shadowprice.service.truth.outcome import Told
 
 log = logging.getLogger("shadowprice.service")
 

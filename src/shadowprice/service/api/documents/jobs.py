@@ -17,7 +17,7 @@ from shadowprice.service.api.documents.route import (
     query,
     route,
 )
-from shadowprice.service.submission import REVISABLE
+from shadowprice.service.truth.submission import REVISABLE
 
 SUBMIT: Final = route(
     {"oneOf": [VIEW_SCHEMA, page("jobs", {"type": "object"})]},

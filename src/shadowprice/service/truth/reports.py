@@ -34,11 +34,11 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.logs import TAIL_LINES
 from shadowprice.executors.generations.verdict import COMPLETE
-from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND
-from shadowprice.service.missing import missing
 from shadowprice.service.store import tables
-from shadowprice.service.views import changes_of
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.missing import missing
+from shadowprice.service.truth.views import changes_of
 
 log = logging.getLogger("shadowprice.service")
 

@@ -22,17 +22,17 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.quote import Quote
 from shadowprice.core.specs import JobSpec
-from shadowprice.service.batch import Batch
-from shadowprice.service.billing import CannotPayError, price_of, reason_of
-from shadowprice.service.outcome import Operation
+from shadowprice.service.budgets.billing import CannotPayError, price_of, reason_of
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.submission import (
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.outcome import Operation
+from shadowprice.service.truth.submission import (
     Submission,
     read_submissions,
     resolved,
     revised_record,
 )
-from shadowprice.service.views import JobView, State
+from shadowprice.service.truth.views import JobView, State
 
 log = logging.getLogger("shadowprice.service")
 

@@ -39,13 +39,13 @@ from shadowprice.executors.contract import (
 from shadowprice.service.auth import progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
-from shadowprice.service.modes import user_fault
-from shadowprice.service.operations import ChangeServers, LoseServer
-from shadowprice.service.outbox import Begin, End, Outbox, Run
-from shadowprice.service.outcome import Outcome, Servers
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.reports import Acknowledge, TakeReports
+from shadowprice.service.running.modes import user_fault
+from shadowprice.service.running.outbox import Begin, End, Outbox, Run
 from shadowprice.service.settings import Settings
+from shadowprice.service.truth.operations import ChangeServers, LoseServer
+from shadowprice.service.truth.outcome import Outcome, Servers
+from shadowprice.service.truth.reports import Acknowledge, TakeReports
 
 log = logging.getLogger("shadowprice.service")
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Resize, Start, Stop
-from shadowprice.service.accounts import Account
+from shadowprice.service.budgets.accounts import Account
 from shadowprice.service.clock import Calendar
-from shadowprice.service.views import JobView
+from shadowprice.service.truth.views import JobView
 
 if TYPE_CHECKING:
-    from shadowprice.service.batch import Batch
+    from shadowprice.service.truth.batch import Batch
 
 
 class Operation(Protocol):

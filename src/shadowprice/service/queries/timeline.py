@@ -26,7 +26,7 @@ from shadowprice.engine.state import JobRecord
 from shadowprice.service.clock import Calendar, stamp
 from shadowprice.service.driver import Published
 from shadowprice.service.store import tables
-from shadowprice.service.truth import Truth
+from shadowprice.service.truth.truth import Truth
 
 MOST: Final = 1_000
 """Slots of past, and of future, at most."""

@@ -14,9 +14,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, select
 
 from shadowprice.service.clock import SECOND, Calendar, stamp
-from shadowprice.service.prices import prices
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth import Truth
+from shadowprice.service.truth.prices import prices
+from shadowprice.service.truth.truth import Truth
 
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND

@@ -10,7 +10,7 @@ from shadowprice.executors.contract import Misreported
 from shadowprice.executors.progress import told_fault
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
-from shadowprice.service.reports import MOST_FAULTS, TakeReports
+from shadowprice.service.truth.reports import MOST_FAULTS, TakeReports
 
 log = logging.getLogger("shadowprice.service")
 

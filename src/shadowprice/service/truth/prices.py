@@ -14,7 +14,7 @@ from shadowprice.core.policy import PricedPolicy
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.memory import twin
 from shadowprice.service.clock import stamp
-from shadowprice.service.truth import Truth
+from shadowprice.service.truth.truth import Truth
 
 MOST: Final = 1_000
 """Slots asked for at once, at most."""

@@ -22,16 +22,16 @@ from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
 from shadowprice.core.events import Resize, Start
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import Captured
-from shadowprice.service.accounts import Accounts
-from shadowprice.service.batch import Batch
+from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock
-from shadowprice.service.operations import Submit, submit_together, waiting_together
-from shadowprice.service.outcome import Operation, Outcome, Servers
-from shadowprice.service.recovery import PolicyChoice, Recovered, recover
-from shadowprice.service.restarts import Restarts
-from shadowprice.service.speeds import Speeds
 from shadowprice.service.store import Store, tables
-from shadowprice.service.views import JobView
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.operations import Submit, submit_together, waiting_together
+from shadowprice.service.truth.outcome import Operation, Outcome, Servers
+from shadowprice.service.truth.recovery import PolicyChoice, Recovered, recover
+from shadowprice.service.truth.restarts import Restarts
+from shadowprice.service.truth.speeds import Speeds
+from shadowprice.service.truth.views import JobView
 
 log = logging.getLogger("shadowprice.service")
 

@@ -17,10 +17,10 @@ from sqlalchemy import Connection, and_, func, or_, select
 from shadowprice.core.cluster import Cluster
 from shadowprice.service.clock import Calendar, stamp
 from shadowprice.service.driver import Published
-from shadowprice.service.observing import last_look
+from shadowprice.service.queries.timeline import RAN, ROWS, Bar, Known, Planned, know, levels, ran
+from shadowprice.service.running.observing import last_look
 from shadowprice.service.store import tables
-from shadowprice.service.timeline import RAN, ROWS, Bar, Known, Planned, know, levels, ran
-from shadowprice.service.views import JobView, State
+from shadowprice.service.truth.views import JobView, State
 
 MOST: Final = 5_000
 """Jobs of one comparison, at most; the newest."""

@@ -27,10 +27,10 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest, shown
 from shadowprice.policies.registry import policy_parameters
 from shadowprice.service.clock import SECOND, stamp
-from shadowprice.service.prices import kinds_of
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.recovery import PolicyChoice
 from shadowprice.service.store import tables
+from shadowprice.service.truth.prices import kinds_of
+from shadowprice.service.truth.recovery import PolicyChoice
 
 log = logging.getLogger("shadowprice.service")
 

@@ -35,17 +35,17 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
 from shadowprice.engine.state import JobRecord
-from shadowprice.service import reading
-from shadowprice.service.billing import Billing, CannotPayError
+from shadowprice.service.budgets.billing import Billing, CannotPayError
 from shadowprice.service.clock import Calendar
-from shadowprice.service.outcome import Told
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
 from shadowprice.service.store.prepared import Prepared
-from shadowprice.service.views import JobView, State, changes_of
+from shadowprice.service.truth import reading
+from shadowprice.service.truth.outcome import Told
+from shadowprice.service.truth.views import JobView, State, changes_of
 
 if TYPE_CHECKING:
-    from shadowprice.service.truth import Truth
+    from shadowprice.service.truth.truth import Truth
 
 
 class Batch:

@@ -22,13 +22,13 @@ from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.executors.contract import ExecutorError, Observed, ServerSlice, Share
-from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.runner import slices
+from shadowprice.service.running.runner import slices
 from shadowprice.service.store import tables
-from shadowprice.service.submission import resolved
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.submission import resolved
 
 log = logging.getLogger("shadowprice.service")
 

@@ -116,8 +116,8 @@ class JobView:
     used : int
         What it used of the price so far.
     unused : tuple of (int, int, int) or None
-        What it paid for and did not use yet: slot, places, price (`service.paid`); None where its
-        price is that of all its places alike.
+        What it paid for and did not use yet: slot, places, price (`service.budgets.paid`); None
+        where its price is that of all its places alike.
     refund : int or None
         What was given back when it was over.
     decided : int or None

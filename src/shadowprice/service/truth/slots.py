@@ -16,9 +16,9 @@ from shadowprice.core.events import (
     Start,
 )
 from shadowprice.engine.state import JobRecord
-from shadowprice.service.batch import Batch
 from shadowprice.service.clock import SECOND
-from shadowprice.service.views import changes_of
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.views import changes_of
 
 log = logging.getLogger("shadowprice.service")
 

@@ -30,11 +30,11 @@ from shadowprice.engine.memory import sources
 from shadowprice.engine.records import cluster_of, cluster_record, placement_of
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.registry import make_policy
-from shadowprice.service.accounts import Accounts
-from shadowprice.service.billing import read_accounts
+from shadowprice.service.budgets.accounts import Accounts
+from shadowprice.service.budgets.billing import read_accounts
 from shadowprice.service.clock import Calendar, SteadyClock
 from shadowprice.service.store import Store, tables
-from shadowprice.service.views import JobView, State
+from shadowprice.service.truth.views import JobView, State
 
 log = logging.getLogger("shadowprice.service")
 

@@ -11,9 +11,9 @@ from sqlalchemy import select
 
 from shadowprice.core.budget import Budget
 from shadowprice.core.cluster import Tenant
-from shadowprice.service.batch import Batch
-from shadowprice.service.operations import ChangeTenants
 from shadowprice.service.store import tables
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.operations import ChangeTenants
 
 _KEY: Final = "budgets"
 

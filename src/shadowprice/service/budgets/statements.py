@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, func, select
 
 from shadowprice.core.budget import Budget, in_points
-from shadowprice.service.accounts import Account, Kind
+from shadowprice.service.budgets.accounts import Account, Kind
 from shadowprice.service.clock import SECOND, stamp
 from shadowprice.service.store import tables
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, select
 from shadowprice.service.clock import stamp
 from shadowprice.service.store import tables
 from shadowprice.service.store.prepared import Prepared
-from shadowprice.service.views import JobView
+from shadowprice.service.truth.views import JobView
 
 CHUNK: Final = 500
 """Names asked for at once; SQLite takes only so many."""

@@ -28,10 +28,9 @@ from shadowprice.core.events import (
     SlotEnded,
 )
 from shadowprice.core.job import Job
-from shadowprice.service import accounts
-from shadowprice.service.accounts import MOST, Account, Accounts, Changed, Entry, Kind
-from shadowprice.service.clock import stamp
-from shadowprice.service.paid import (
+from shadowprice.service.budgets import accounts
+from shadowprice.service.budgets.accounts import MOST, Account, Accounts, Changed, Entry, Kind
+from shadowprice.service.budgets.paid import (
     Standing,
     after_standing,
     least_places,
@@ -39,13 +38,14 @@ from shadowprice.service.paid import (
     price_of_unused,
     with_more,
 )
+from shadowprice.service.clock import stamp
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
 from shadowprice.service.store.prepared import Prepared
-from shadowprice.service.views import JobView
+from shadowprice.service.truth.views import JobView
 
 if TYPE_CHECKING:
-    from shadowprice.service.batch import Batch
+    from shadowprice.service.truth.batch import Batch
 
 CODE: Final = "budget"
 """Code of what is refused since it cannot be paid."""
