@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shadowprice.cli.accounts import moment_of
+from shadowprice.cli.commands.accounts import moment_of
 from shadowprice.cli.main import main
 from shadowprice.client import Address, AsyncClient, Client, ServiceError
 from shadowprice.core.errors import InputError

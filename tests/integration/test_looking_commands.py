@@ -92,7 +92,7 @@ def test_jobs_are_chosen_sorted_and_printed_as_csv(call: Call) -> None:
 def test_a_narrow_terminal_spares_columns_rather_than_letters(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowprice.cli.jobs.stdout", lambda: SafeConsole(width=50))
+    monkeypatch.setattr("shadowprice.cli.commands.jobs.stdout", lambda: SafeConsole(width=50))
     answer = call("jobs", "run")
     assert answer.status == 0
     heading, *rows = answer.out.splitlines()

@@ -29,12 +29,17 @@ RUNS, LIVE, WORKLOADS, MORE = "Run and compare", "The live service", "Workloads"
 
 def _own(name: str, line: str, panel: str = RUNS) -> Part:
     """Return a command that is a function of its own module."""
-    return Part(f"shadowprice.cli.{name}:{name}", line, panel)
+    return _in(name, name, line, panel)
 
 
-def _live(module: str, name: str, line: str) -> Part:
-    """Return a command of the live service."""
-    return Part(f"shadowprice.cli.{module}:{name}", line, LIVE)
+def _in(module: str, name: str, line: str, panel: str = LIVE) -> Part:
+    """Return a command that is a function of another one's module."""
+    return Part(f"shadowprice.cli.commands.{module}:{name}", line, panel)
+
+
+def _group(name: str, line: str, panel: str) -> Part:
+    """Return what has commands of its own: its module's."""
+    return Part(f"shadowprice.cli.commands.{name}", line, panel)
 
 
 PARTS: Final = {
@@ -55,26 +60,30 @@ PARTS: Final = {
     "serve": _own("serve", "Take jobs, promise, run them.", LIVE),
     "login": _own("login", "Which services there are, and tokens for them.", LIVE),
     "submit": _own("submit", "Submit jobs; tell what is promised.", LIVE),
-    "quote": _live("submit", "quote", "What would become of jobs, if submitted."),
+    "quote": _in("submit", "quote", "What would become of jobs, if submitted."),
     "queue": _own("queue", "What runs and waits, as squeue shows it.", LIVE),
-    "status": _live("queue", "status", "Where one job is."),
-    "cancel": _live("queue", "cancel", "Withdraw jobs."),
-    "revise": _live("queue", "revise", "Change a job's utility, work or deadline."),
-    "logs": _live("follow", "logs", "What a job's processes write."),
-    "prices": _live("nodes", "prices", "What servers cost in slots to come."),
+    "status": _in("queue", "status", "Where one job is."),
+    "cancel": _in("queue", "cancel", "Withdraw jobs."),
+    "revise": _in("queue", "revise", "Change a job's utility, work or deadline."),
+    "logs": _in("follow", "logs", "What a job's processes write."),
+    "prices": _in("nodes", "prices", "What servers cost in slots to come."),
     "nodes": _own("nodes", "Servers, as sinfo shows them.", LIVE),
-    "drain": _live("nodes", "drain", "Give servers no more work."),
-    "uncordon": _live("nodes", "uncordon", "Let servers take work again."),
+    "drain": _in("nodes", "drain", "Give servers no more work."),
+    "uncordon": _in("nodes", "uncordon", "Let servers take work again."),
     "observed": _own("observed", "What really ran, beside what would have.", LIVE),
-    "events": _live("follow", "events", "Follow what happens."),
-    "top": _live("follow", "top", "What runs and waits, on one screen."),
-    "budget": _live("accounts", "budget", "What tenants may spend."),
-    "tokens": _live("login", "tokens", "List, hand out and take back tokens."),
-    "backup": Part("shadowprice.cli.serve:backup", "Copy all that a service keeps.", LIVE),
+    "events": _in("follow", "events", "Follow what happens."),
+    "top": _in("follow", "top", "What runs and waits, on one screen."),
+    "budget": _in("accounts", "budget", "What tenants may spend."),
+    "tokens": _in("login", "tokens", "List, hand out and take back tokens."),
+    "backup": _in("serve", "backup", "Copy all that a service keeps."),
     "profile": _own("profile", "Measure how fast a command trains.", WORKLOADS),
-    "trace": Part("shadowprice.cli.trace", "Look at cluster traces, convert them.", WORKLOADS),
-    "generate": Part("shadowprice.cli.trace:generate", "Draw a workload.", WORKLOADS),
-    "cloning": Part("shadowprice.cli.cloning", "How many copies of each task to run.", MORE),
+    "trace": Part(
+        "shadowprice.cli.commands.trace", "Look at cluster traces, convert them.", WORKLOADS
+    ),
+    "generate": _in("trace", "generate", "Draw a workload.", WORKLOADS),
+    "cloning": Part(
+        "shadowprice.cli.commands.cloning", "How many copies of each task to run.", MORE
+    ),
     "experiment": _own("experiment", "Regenerate a figure of a paper.", MORE),
 }
 """Commands in the order of the help; those whose module is absent are not offered."""

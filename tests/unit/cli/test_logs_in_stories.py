@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shadowprice.cli.explain import _with_log
-from shadowprice.cli.queue import rows_of
-from shadowprice.cli.submit import described, print_job
+from shadowprice.cli.commands.explain import _with_log
+from shadowprice.cli.commands.queue import rows_of
+from shadowprice.cli.commands.submit import described, print_job
 from shadowprice.client import Job
 from shadowprice.service.queries.stories import told_line
 

@@ -10,8 +10,8 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
+from shadowprice.cli.commands.policies import parameter_rows
 from shadowprice.cli.options import policy_settings, variants
-from shadowprice.cli.policies import parameter_rows
 from shadowprice.cli.tables import best_of
 from shadowprice.core.errors import InputError
 from shadowprice.policies import registry

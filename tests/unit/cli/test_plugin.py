@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from shadowprice.cli.commands.submit import quote
 from shadowprice.cli.plugin import COMMANDS, HELP, WITH_VALUES, main, read_words, split
-from shadowprice.cli.submit import quote
 from shadowprice.core.errors import InputError
 
 

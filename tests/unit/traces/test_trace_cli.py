@@ -7,8 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from shadowprice.cli.trace import app as trace_app
-from shadowprice.cli.trace import generate
+from shadowprice.cli.commands.trace import app as trace_app
+from shadowprice.cli.commands.trace import generate
 from shadowprice.inputs.files import read_cluster, read_jobs
 
 app = typer.Typer()

@@ -137,7 +137,7 @@ def top(
     console = stdout()
     with connected(server) as client:
         if output is Output.JSON:
-            from shadowprice.cli.queue import OPEN
+            from shadowprice.cli.commands.queue import OPEN
 
             told, jobs, servers = client.service(), client.jobs(*OPEN), client.servers()
             record = {
@@ -162,8 +162,8 @@ def _screen(client: Client, height: int) -> RenderableType:
 
     from rich.console import Group
 
+    from shadowprice.cli.commands.queue import COLUMNS, rows_of
     from shadowprice.cli.console import SafeText
-    from shadowprice.cli.queue import COLUMNS, rows_of
 
     told, servers = client.service(), client.servers()
     most = max(3, height - 6)

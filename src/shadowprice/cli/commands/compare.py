@@ -115,8 +115,8 @@ def compare(
 
     shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
     """
-    from shadowprice.cli.bound import duration
-    from shadowprice.cli.simulate import leave_if_partial
+    from shadowprice.cli.commands.bound import duration
+    from shadowprice.cli.commands.simulate import leave_if_partial
     from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
@@ -303,7 +303,7 @@ def _is_comparison(path: Path) -> bool:
 def _certificate(scenario: Scenario, seconds: float, stop: StopSign, quiet: bool) -> Certificate:
     """Bound what any schedule of the workload earns; no schedule is looked for."""
     from shadowprice.certificate.certify import certify
-    from shadowprice.cli.bound import bound_progress
+    from shadowprice.cli.commands.bound import bound_progress
 
     with bound_progress(quiet) as report:
         return certify(

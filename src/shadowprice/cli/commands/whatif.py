@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli import options as o
+from shadowprice.cli.commands.whatif_live import ask_service
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import (
     Output,
@@ -18,7 +19,6 @@ from shadowprice.cli.console import (
     stderr,
     stdout,
 )
-from shadowprice.cli.whatif_live import ask_service
 from shadowprice.cli.workload import Workload, read, takes_workload
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError

@@ -71,7 +71,7 @@ def simulate(
 
     shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """
-    from shadowprice.cli.bound import duration
+    from shadowprice.cli.commands.bound import duration
     from shadowprice.cli.tables import summary_table
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.policies.registry import policy_parameters

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadowprice.cli import options as o
-from shadowprice.cli.bound import duration
+from shadowprice.cli.commands.bound import duration
 from shadowprice.cli.console import Output, print_json, stderr, stdout
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import shown

@@ -77,8 +77,8 @@ def explain(
 
 def _explain_live(job: str, server: str | None, output: Output) -> None:
     """Tell the story of a job of the live service."""
+    from shadowprice.cli.commands.submit import print_job
     from shadowprice.cli.live import connected, when
-    from shadowprice.cli.submit import print_job
     from shadowprice.core.errors import Fault, InputError
 
     if Path(job, "run.json").is_file():
@@ -111,7 +111,7 @@ def _with_log(told: str, why: str) -> list[str]:
 
 def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None, str]:
     """Return advice on a refused job, or why there is none; an empty text where none is due."""
-    from shadowprice.cli.advising import PATIENCE, counsel_on, expected_seconds, wanted
+    from shadowprice.cli.commands.advising import PATIENCE, counsel_on, expected_seconds, wanted
     from shadowprice.core.amounts import format_seconds
     from shadowprice.core.errors import InputError
     from shadowprice.results.files import read_advice

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.accounts import complete_tenant
+from shadowprice.cli.commands.accounts import complete_tenant
 from shadowprice.cli.console import Listing, print_json, stdout
 from shadowprice.cli.live import ServerOption
 
@@ -64,7 +64,7 @@ def statement(
 
     shadowprice statement vision --since 7d -o csv
     """
-    from shadowprice.cli.accounts import print_statement
+    from shadowprice.cli.commands.accounts import print_statement
     from shadowprice.core.errors import Fault, InputError
 
     if what is None or not _is_run(what):

@@ -147,7 +147,7 @@ def status(
 
     shadowprice status resnet50-a
     """
-    from shadowprice.cli.submit import print_job
+    from shadowprice.cli.commands.submit import print_job
 
     with connected(server) as client:
         found = client.job(job)
@@ -207,7 +207,7 @@ def revise(
 
     shadowprice revise resnet50-a --set epochs=20 --set utility.value=80
     """
-    from shadowprice.cli.submit import print_job
+    from shadowprice.cli.commands.submit import print_job
 
     with connected(server) as client:
         spec = client.job(job).record.get("spec", {})

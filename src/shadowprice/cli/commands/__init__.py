@@ -1,0 +1,1 @@
+"""The commands, by the words that call them; close relatives share a module."""
