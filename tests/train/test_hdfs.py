@@ -126,7 +126,7 @@ def test_pyarrow_does_the_same_by_hadoops_library(own: hdfs.Hdfs) -> None:
         pytest.skip(why)
     told = {**os.environ, **own.environment(), ARROW: "1"}
     told["SHADOWPRICE_TEST_HDFS"] = own.addresses["hdfs"]
-    chosen = "come_back or not_trained_on or once_an_epoch or saves_before"
+    chosen = "come_back or not_trained_on or once_an_epoch or saves_before or waited_for"
     words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:rerunfailures"]
     words += ["-m", "train", "-k", chosen, __file__]
     ran = subprocess.run(
@@ -135,7 +135,7 @@ def test_pyarrow_does_the_same_by_hadoops_library(own: hdfs.Hdfs) -> None:
         timeout=400,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
-    assert "...." in ran.stdout, ran.stdout
+    assert "....." in ran.stdout, ran.stdout
 
 
 SAVING = """
@@ -167,7 +167,7 @@ def test_who_reads_from_hdfs_saves_before_it_leaves(folder: str) -> None:
             process.kill()
 
 
-@pytest.mark.parametrize("kind", SPEAKS)
+@pytest.mark.parametrize("kind", ["hdfs"] if ARROW in os.environ else SPEAKS)
 def test_a_storage_that_stands_still_is_waited_for(own: hdfs.Hdfs, kind: str) -> None:
     if importlib.util.find_spec(SPEAKS[kind]) is None:
         pytest.skip(f"{SPEAKS[kind]} is not installed")
