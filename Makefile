@@ -55,7 +55,7 @@ live-train: $(TRAIN_STAMP) ## The same with torch: an image classifier and a sma
 test: $(STAMP) ## Run the tests
 	@$(BIN)/shadowprice warm  # once, on all processors: each worker of pytest would compile for itself
 	@# In the order of files: those of few tests are often the longest, and xdist would keep them for the end.
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not browser and not postgres and not train and not ray and not kubernetes'
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore tests/train --ignore tests/on_ray --ignore tests/kubernetes -m 'not browser and not postgres and not train and not ray and not kubernetes'
 
 test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs -m 'browser or postgres'

@@ -163,7 +163,9 @@ def live(on: Cluster, jobs: Sequence[Job], steady: bool) -> tuple[int, float]:
 
     Jobs progress as declared.
     """
-    engine = Engine(on, make_policy("rolling", PolicyContext(on, None), {"steady": steady}))
+    engine = Engine(
+        on, make_policy("rolling", PolicyContext(on, None), {"steady": steady}), keeps_memory=False
+    )
     moved, earned = 0, 0.0
     for slot in range(500):
         commands = engine.handle(SlotBegan(slot))

@@ -173,7 +173,7 @@ EVENTFUL = (4, 23, 61)
 @pytest.mark.parametrize("seed", EVENTFUL)
 def test_restarts_at_every_event_change_nothing(seed: int) -> None:
     on, _, events, commands = drawn(seed)
-    engine = Engine(on, rolling(on))
+    engine = Engine(on, rolling(on), keeps_memory=False)
     twin = engine
     for event, expected in zip(events, commands, strict=True):
         engine = restore(json.loads(json.dumps(snapshot(engine))), rolling(on))
@@ -199,7 +199,7 @@ def test_bags_are_written_out_as_they_were_while_tasks_finish(seed: int) -> None
 @pytest.mark.parametrize("seed", EVENTFUL)
 def test_an_event_that_is_taken_back_leaves_no_trace(seed: int) -> None:
     on, _, events, commands = drawn(seed)
-    engine = Engine(on, rolling(on))
+    engine = Engine(on, rolling(on), keeps_memory=False)
     for event, expected in zip(events, commands, strict=True):
         before = snapshot(engine)
         with pytest.raises(RuntimeError), engine.staged(event):
@@ -216,7 +216,10 @@ def test_journals_give_the_same_state_without_the_policy(seed: int) -> None:
     from shadowprice.engine.records import decision_of, decision_record
 
     on, _, events, _ = drawn(seed)
-    engine, again = Engine(on, rolling(on)), Engine(on, rolling(on))
+    engine, again = (
+        Engine(on, rolling(on), keeps_memory=False),
+        Engine(on, rolling(on), keeps_memory=False),
+    )
     for event in events:
         engine.handle(event)
         assert engine.last is not None
@@ -256,7 +259,7 @@ def test_a_policy_without_its_memory_goes_on(seed: int) -> None:
     """It begins anew in the middle of whatever comes; copies that run keep their places."""
     on, _, events, _ = drawn(seed)
     for cut in range(1, len(events), 4):
-        engine = Engine(on, rolling(on))
+        engine = Engine(on, rolling(on), keeps_memory=False)
         for event in events[:cut]:
             engine.handle(event)
         running = dict(engine.running)
@@ -284,7 +287,7 @@ def test_bags_survive_servers_that_change(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on, jobs, _ = world(seed)
     jobs = with_training(on, jobs, seed)
-    engine = Engine(on, rolling(on))
+    engine = Engine(on, rolling(on), keeps_memory=False)
     each = int(on.capacity[0, 0])
     name = on.names[int(rng.integers(on.servers))]
     changes = {

@@ -170,7 +170,7 @@ def test_promises_hold_with_shares_of_several_resources(seed: int) -> None:
 
 def test_what_a_tenant_does_not_use_goes_to_the_others() -> None:
     on = shared([2, 2], 0)
-    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}))
+    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}), keeps_memory=False)
 
     def greedy(tenant: str, arrival: int) -> Job:
         return job(

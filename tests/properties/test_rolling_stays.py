@@ -209,7 +209,7 @@ def slots(engine: Engine, jobs: Sequence[Job]) -> list[object]:
 @given(SEEDS, st.booleans())
 def test_jobs_that_come_while_slots_are_under_way_break_no_promise(seed: int, steady: bool) -> None:
     on, jobs, _ = lasting(seed)
-    engine = Engine(on, rolling(on, steady=steady))
+    engine = Engine(on, rolling(on, steady=steady), keeps_memory=False)
     made = slots(engine, jobs)
     promises = [
         (0, one.decision) for one in made if isinstance(getattr(one, "decision", None), Promise)
@@ -300,7 +300,7 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
     on, jobs, incidents = lasting(seed, incidents=True)
     seen = Events()
     Simulation(on, jobs, rolling(on), incidents=incidents).run([seen])
-    engine = Engine(on, rolling(on))
+    engine = Engine(on, rolling(on), keeps_memory=False)
     twin, most = engine, 0
     for event, expected in zip(seen.events, seen.commands, strict=True):
         engine = restore(json.loads(json.dumps(snapshot(engine))), rolling(on))
@@ -323,7 +323,7 @@ def test_a_policy_without_its_memory_takes_up_who_stays(seed: int) -> None:
     for cut in range(1, len(seen.events)):
         if not isinstance(seen.events[cut], SlotBegan):
             continue
-        engine = Engine(on, rolling(on))
+        engine = Engine(on, rolling(on), keeps_memory=False)
         for event in seen.events[:cut]:
             engine.handle(event)
         again = restore(json.loads(json.dumps(snapshot(engine))), rolling(on), memory=False)
