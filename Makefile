@@ -9,6 +9,9 @@ FUZZ_SECONDS ?= 3600
 API_EXAMPLES ?= 30
 # Images of Python set it for what they hold; here, each of thousands of processes would read its sources anew.
 unexport PYTHONDONTWRITEBYTECODE
+TESTS_STAMP := $(VENV)/.compiled-tests
+# Tests that need nothing but what is installed first.
+SMALL := --ignore tests/train --ignore tests/on_ray --ignore tests/kubernetes -m 'not browser and not postgres and not train and not ray and not kubernetes'
 # What pip does on one processor, file by file. Some files are templates, or for other versions of Python.
 COMPILED := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
@@ -52,10 +55,15 @@ live: $(STAMP) ## Start the live service here, let two tenants' jobs train for h
 live-train: $(TRAIN_STAMP) ## The same with torch: an image classifier and a small GPT, for some minutes
 	@$(BIN)/python tools/live.py --example training --limit 1800
 
-test: $(STAMP) ## Run the tests
+# Pytest compiles tests in its own way, and each of its processes would for itself.
+$(TESTS_STAMP): $(STAMP)
+	@$(BIN)/python -m pytest --collect-only $(SMALL) >/dev/null || true  # what cannot be collected is said by what runs
+	@touch $@
+
+test: $(STAMP) $(TESTS_STAMP) ## Run the tests
 	@$(BIN)/shadowprice warm  # once, on all processors: each worker of pytest would compile for itself
 	@# In the order of files: those of few tests are often the longest, and xdist would keep them for the end.
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore tests/train --ignore tests/on_ray --ignore tests/kubernetes -m 'not browser and not postgres and not train and not ray and not kubernetes'
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(SMALL)
 
 test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs -m 'browser or postgres'

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from shadowprice.kernels.manifest import BAGS, groups_of
+
 EXAMPLES: Final = Path(__file__).parents[1] / "examples"
 MANIFEST: Final = Path(__file__).parents[1] / "src/shadowprice/kernels/manifest.json"
 PLACES: Final = """\
@@ -41,6 +43,40 @@ COPIES: Final = {
     "waves": ("waves", "--jobs", "8"),
 }
 """Groups of kernels that commands about copies call, not policies."""
+
+BAGS_OF_TASKS: Final = """\
+slot: 1min
+horizon: 30
+servers:
+  - {name: gpu, count: 6, role: worker, capacity: {gpu: 8}}
+"""
+BAGS_AND_TRAINING: Final = """\
+jobs:
+  - name: train
+    chunks: 8
+    minibatches: 20
+    minibatch_time: 6s
+    worker: {gpu: 1}
+    utility: {kind: sigmoid, value: 100, decay: 0.1, target: 9 slots}
+  - name: pareto
+    arrival: 2 slots
+    tasks:
+      - {count: 12, duration: {kind: pareto, shape: 2.0, mean: 90s}}
+      - {count: 4, duration: {kind: log-normal, sigma: 1.0, mean: 60s}}
+    deadline: 8min
+    miss_probability: 0.05
+    worker: {gpu: 1}
+    utility: {kind: linear, value: 60, slope: -3}
+  - name: soon
+    arrival: 2 slots
+    tasks: [{count: 30, duration: {kind: weibull, shape: 0.7, mean: 90s, minimum: 1s}}]
+    deadline: 20min
+    miss_probability: 0.2
+    worker: {gpu: 1}
+    utility: {kind: constant, value: 90}
+"""
+TAKE_BAGS: Final = ("oasis", "pdors", "rolling")
+"""Policies that plan bags of tasks: what they need for that is kept apart."""
 
 TENANTS: Final = frozenset({"astraea", "batchsche", "gandiva_fair", "hived"})
 """Policies of clusters that count places."""
@@ -97,6 +133,14 @@ def _drawn(folder: Path, preset: str) -> list[str]:
     return ["-c", str(drawn / "cluster.yaml"), "-j", str(drawn / "jobs.jsonl")]
 
 
+def _bags(folder: Path) -> Iterable[list[str]]:
+    """Yield a call that runs a policy on bags of tasks and training beside them."""
+    (folder / "bags-cluster.yaml").write_text(BAGS_OF_TASKS, encoding="utf-8")
+    (folder / "bags.yaml").write_text(BAGS_AND_TRAINING, encoding="utf-8")
+    files = ["-c", str(folder / "bags-cluster.yaml"), "-j", str(folder / "bags.yaml")]
+    yield [*files, "--until", "30 slots"]
+
+
 def run(policy: str, folder: Path) -> None:
     """Run all workloads of a policy, or the command of a group about copies."""
     if policy in COPIES:
@@ -104,7 +148,9 @@ def run(policy: str, folder: Path) -> None:
         command, *options = COPIES[policy]
         _command("cloning", command, str(folder / "tasks.yaml"), "-o", "json", *options)
         return
-    for words in workloads(policy, folder):
+    own = _bags(folder) if policy.endswith(BAGS) else workloads(policy, folder)
+    policy = policy.removesuffix(BAGS)
+    for words in own:
         _command("simulate", "-p", policy, "-q", "-o", "json", *words)
 
 
@@ -197,7 +243,7 @@ def main() -> None:
     from shadowprice.policies.registry import policies as registered
 
     every = [name for name in registered() if name != "optimum"]  # it has no kernels of its own
-    every += COPIES
+    every += [*groups_of(TAKE_BAGS, bags=True)[len(TAKE_BAGS) :], *COPIES]
     names = sys.argv[1:] or every
     manifest: dict[str, dict[str, Calls]] = {}
     if names != every:
@@ -217,6 +263,8 @@ def main() -> None:
         for name in names:
             own = part("called", folder, name, NUMBA_CACHE_DIR=f"{folder}/cache")
             manifest[name] = {"called": own, "inner": _inner(own, calls)}
+        for name in (name for name in names if name.endswith(BAGS)):
+            _leave_out(manifest[name], manifest[name.removesuffix(BAGS)])
     text = json.dumps(
         {name: manifest[name] for name in every if manifest.get(name, {}).get("called")}, indent=1
     )
@@ -227,6 +275,18 @@ def main() -> None:
 
 
 _PARTS: Final = {"edges": edges, "called": called}
+
+
+def _leave_out(group: dict[str, Calls], known: dict[str, Calls]) -> None:
+    """Keep of a group what is not needed without it already."""
+    called = {(name, text) for name, texts in known["called"].items() for text in texts}
+    inner = called | {(name, text) for name, texts in known["inner"].items() for text in texts}
+    for part, there in (("called", called), ("inner", inner)):
+        left = {
+            name: [text for text in texts if (name, text) not in there]
+            for name, texts in group[part].items()
+        }
+        group[part] = {name: texts for name, texts in left.items() if texts}
 
 
 def _inner(own: Calls, calls: dict[str, list[list[str]]]) -> Calls:

@@ -131,24 +131,34 @@ def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[RunPro
         yield show
 
 
-def prepare_kernels(policies: Sequence[str], quiet: bool) -> int:
+def prepare_kernels(policies: Sequence[str], quiet: bool, *, bags: bool = False) -> int:
     """Compile what policies need and is not kept yet, showing how far it is.
+
+    Parameters
+    ----------
+    policies : sequence of str
+        Policies, or groups of kernels by another name.
+    quiet : bool
+        Whether to show nothing.
+    bags : bool
+        Whether jobs are bags of tasks.
 
     Returns
     -------
     int
         Kernels that were compiled.
     """
-    from shadowprice.kernels.manifest import overloads_of
+    from shadowprice.kernels.manifest import groups_of, overloads_of
 
-    if not overloads_of(policies):
+    groups = groups_of(policies, bags=bags)
+    if not overloads_of(groups):
         return 0
     from shadowprice.kernels.warming import prepare
 
     mention_compiling(quiet)
     console = stderr()
     if quiet or not console.is_terminal:
-        return prepare(policies)
+        return prepare(groups)
     columns = (
         TextColumn("compiling kernels, once only"),
         BarColumn(),
@@ -158,7 +168,7 @@ def prepare_kernels(policies: Sequence[str], quiet: bool) -> int:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None, visible=False)
         return prepare(
-            policies,
+            groups,
             progress=lambda done, total: bar.update(
                 task, completed=done, total=total, visible=True
             ),

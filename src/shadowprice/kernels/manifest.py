@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Overload(NamedTuple):
@@ -27,6 +27,9 @@ class Overload(NamedTuple):
     inner: bool = False
 
 
+BAGS: Final = " bags"
+"""Ends the name of what a policy needs beside, where jobs are bags of tasks."""
+
 Signatures = Mapping[str, Sequence[str]]
 
 
@@ -38,12 +41,18 @@ def manifest() -> Mapping[str, Mapping[str, Signatures]]:
     return found
 
 
-def overloads_of(policies: Iterable[str]) -> list[Overload]:
-    """Return what policies need, each once; unknown names need nothing.
+def groups_of(policies: Iterable[str], *, bags: bool) -> list[str]:
+    """Return the names of what policies need, with or without bags of tasks among the jobs."""
+    names = list(policies)
+    return names + [f"{name}{BAGS}" for name in names] if bags else names
+
+
+def overloads_of(groups: Iterable[str]) -> list[Overload]:
+    """Return what policies, or groups by other names, need, each once; unknown ones need nothing.
 
     What one of them calls itself and others by way of kernels is not inner.
     """
-    known = [manifest()[policy] for policy in policies if policy in manifest()]
+    known = [manifest()[group] for group in groups if group in manifest()]
     wanted = dict.fromkeys(pair for each in known for pair in _pairs(each["called"]))
     inner = dict.fromkeys(pair for each in known for pair in _pairs(each["inner"]))
     return [

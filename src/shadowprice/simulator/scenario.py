@@ -57,6 +57,11 @@ class Scenario:
     options: Mapping[str, object] = field(default_factory=dict)
     entry: Callable[[int], Mapping[str, Any]] | None = None
 
+    @property
+    def has_bags(self) -> bool:
+        """Whether any job is a bag of tasks."""
+        return any(job.bag is not None for job in self.jobs)
+
 
 def build_policy(
     scenario: Scenario, name: str, settings: Mapping[str, Any], *, explained: bool = True

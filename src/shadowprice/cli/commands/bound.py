@@ -98,7 +98,7 @@ def bound(
     from shadowprice.simulator.starts import starts
 
     # OASiS's search over slots proves the payoffs; the first schedules are those of rolling.
-    prepare_kernels(["oasis", "rolling"], quiet)
+    prepare_kernels(["oasis", "rolling"], quiet, bags=scenario.has_bags)
     with stop_sign() as stop, bound_progress(quiet) as report:
         found = certify(
             scenario.cluster,

@@ -135,7 +135,7 @@ def compare(
         policy_parameters(variant.policy, variant.settings)
     searching = ["oasis"] if bound else []  # the bound asks OASiS's search
     here = [] if on else [variant.policy for variant in chosen]
-    prepare_kernels([*here, *searching], quiet)
+    prepare_kernels([*here, *searching], quiet, bags=scenario.has_bags)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, _is_comparison) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending, ExitStack() as resources:

@@ -90,7 +90,7 @@ def simulate(
         check_directory(out, is_run)  # not after a trace of a million rows was read
     scenario = workload.scenario(seed, params, quiet=quiet)
     policy_parameters(policy, settings)  # a wrong one is not to wait for the compiler
-    prepare_kernels([policy], quiet)
+    prepare_kernels([policy], quiet, bags=scenario.has_bags)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, is_run) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:

@@ -26,7 +26,8 @@ def warm(
 ) -> None:
     """Compile the kernels of policies, on all processors, and keep them for later runs.
 
-    A policy that is run without this compiles what it lacks first. Machine code is kept in
+    What policies need for bags of tasks is among them. A policy that is run without this compiles
+    what it lacks first. Machine code is kept in
     NUMBA_CACHE_DIR where that is set, else beside the installed sources, else in the user's cache
     folder.
 
@@ -46,7 +47,7 @@ def warm(
             "without it policies run as well, compiling anew each time"
         )
     began = time.perf_counter()
-    compiled = prepare_kernels(names, quiet)
+    compiled = prepare_kernels(names, quiet, bags=True)
     if compiled:
         took = time.perf_counter() - began
         stdout().print(

@@ -125,13 +125,13 @@ def whatif(
     settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
     changes = parsed(add, remove)
     source = workload.source(params)
-    read(source, seed, quiet=quiet)  # a wrong file is not to wait for the compiler
+    scenario = read(source, seed, quiet=quiet)  # a wrong file is not to wait for the compiler
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.trials import Variant
     from shadowprice.simulator.whatif import whatif as run_whatif
 
     variants = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
-    prepare_kernels([variant.policy for variant in variants], quiet)
+    prepare_kernels([one.policy for one in variants], quiet, bags=scenario.has_bags)
     with stop_sign() as stop, progress_bar("whatif", quiet):
         found = run_whatif(source, variants, changes, range(seed, seed + seeds), stop=stop)
     if output is Output.JSON:
