@@ -312,7 +312,7 @@ def test_a_directory_that_cannot_be_used_says_so(tmp_path: Path) -> None:
 
 
 def test_a_look_that_nobody_waits_for_loses_no_report(
-    local: LocalHarness, monkeypatch: pytest.MonkeyPatch
+    local: LocalHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PATROL", 3600.0)  # nobody else looks at files
     slow = threading.Event()
@@ -324,18 +324,25 @@ def test_a_look_that_nobody_waits_for_loses_no_report(
             slow.wait(PATIENCE)
         return found
 
-    report = """import json, os, time
+    # It reports once it runs and is known to: what is told then is looked at, too.
+    report = f"""import json, os, time
+print("ready", flush=True)
+while not os.path.exists({str(tmp_path / "go")!r}):
+    time.sleep(0.02)
 path = os.environ["SHADOWPRICE_PROGRESS_FILE"]
 with open(path + ".new", "w") as file:
-    json.dump({"generation": 1, "minibatches": 7}, file)
+    json.dump({{"generation": 1, "minibatches": 7}}, file)
 os.rename(path + ".new", path)
-print("ready", flush=True)
+print("told", flush=True)
 time.sleep(600)"""
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         assert isinstance(executor, Fresh)
         await executor.start(spec("job", 1, python(report)))
         await ready(executor, "job")
+        await told.one(Started, "job")
+        (tmp_path / "go").touch()
+        await ready(executor, "job", word="told")
         monkeypatch.setattr(Entry, "new_progress", slowly)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
