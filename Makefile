@@ -15,7 +15,7 @@ SMALL := --ignore tests/train --ignore tests/on_ray --ignore tests/kubernetes -m
 # What pip does on one processor, file by file. Some files are templates, or for other versions of Python.
 COMPILED := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: help demo live live-train test test-debian test-train test-families hdfs testbed test-kubernetes image test-image test-nojit smoke lint docs charts fuzz fuzz-api bench clean
+.PHONY: help demo live live-train test test-properties test-debian test-train test-families hdfs testbed test-kubernetes image test-image test-nojit smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -64,6 +64,9 @@ test: $(STAMP) $(TESTS_STAMP) ## Run the tests
 	@$(BIN)/shadowprice warm  # once, on all processors: each worker of pytest would compile for itself
 	@# In the order of files: those of few tests are often the longest, and xdist would keep them for the end.
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(SMALL)
+
+test-properties: $(STAMP) ## Run the tests of properties with all their draws; make test has half of them
+	@SHADOWPRICE_TEST_DRAWS=all $(BIN)/python -m pytest -n 2 --dist loadfile tests/properties
 
 test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs -m 'browser or postgres'

@@ -12,6 +12,7 @@ from shadowprice.core.policy import Policy, PolicyContext, Status
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.bag_cases import world
+from tests.draws import draws
 from tests.properties.test_engine import Auditor, check_end, replayed
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -22,7 +23,7 @@ def policy(name: str, on: Cluster, jobs: list[Job]) -> Policy:
 
 
 @pytest.mark.parametrize("name", ["oasis", "pdors", "rolling"])
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=draws(40))
 @given(seed=SEEDS)
 def test_bags_and_training_jobs(name: str, seed: int) -> None:
     on, jobs, incidents = world(seed)

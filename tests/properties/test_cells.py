@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.policies.tenants.cells import Buddies, Cell, VirtualClusters, cells_of, cut
+from tests.draws import draws
 
-PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=draws(80), deadline=None, derandomize=True)
 
 
 def test_a_server_is_the_cells_of_its_binary_digits() -> None:

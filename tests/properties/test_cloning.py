@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shadowprice.cloning import integer
 from shadowprice.cloning.api import (
     CloningProblem,
     Constraint,
@@ -20,11 +21,12 @@ from shadowprice.cloning.api import (
 )
 from shadowprice.cloning.solver import expected_cost, miss_probability
 from shadowprice.core.errors import InputError
+from tests.draws import draws
 from tests.oracles.cloning import brute_force
 
 FAST = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=draws(60),
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -149,16 +151,52 @@ def test_relaxing_lowers_the_cost_and_closed_form_raises_it(
     if exact is None or relaxed is None:
         return
     assert relaxed.continuous_cost <= exact.continuous_cost * (1 + 1e-7)
-    assert relaxed.expected_cost <= exact.expected_cost * (1 + 1e-9)
+    assert relaxed.lower_bound <= exact.expected_cost * (1 + 1e-9)
+    assert relaxed.expected_cost <= exact.expected_cost * (1 + 1e-9) or not relaxed.proved
     try:
         closed = solve(exact.problem, Method.CLOSED_FORM)
     except InputError:
         return
     assert closed.continuous_cost >= relaxed.continuous_cost * (1 - 1e-7)
-    assert closed.expected_cost >= relaxed.expected_cost * (1 - 1e-9)
+    assert closed.expected_cost >= relaxed.lower_bound * (1 - 1e-9)
 
 
-@settings(parent=FAST, max_examples=25)
+log_normals = st.builds(LogNormal.of_mean, st.floats(0.6, 1.5), means)
+few = st.lists(st.builds(TaskGroup, st.integers(1, 3), log_normals), min_size=1, max_size=2)
+
+
+@pytest.mark.parametrize("ways", [2, integer.MOST_WAYS])
+@settings(parent=FAST, max_examples=draws(40))
+@given(few, st.integers(1, 8), deadlines, st.floats(0.02, 0.4))
+def test_tasks_of_one_law_match_brute_force_together_and_in_turn(
+    ways: int, tasks: list[TaskGroup], room: int, deadline: float, epsilon: float
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integer, "MOST_WAYS", ways)
+        found = solved(tasks, room, deadline, epsilon)
+    if found is None:
+        return
+    best, _ = brute_force(found.problem, False, room + 1)
+    assert found.proved
+    assert found.expected_cost == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("mean", "deadline", "epsilon"), [(14.0, 16.0, 0.125), (13.0, 15.0, 0.005859375)]
+)
+@pytest.mark.parametrize("constraint", Constraint)
+def test_a_cheap_task_that_may_have_two_hundred_copies_is_no_obstacle_to_a_proof(
+    mean: float, deadline: float, epsilon: float, constraint: Constraint
+) -> None:
+    tasks = [TaskGroup(1, Pareto.of_mean(2.0, mean)), TaskGroup(1, LogNormal.of_mean(1.25, 1.0))]
+    found = solved(tasks, 200, deadline, epsilon, constraint)
+    assert found is not None
+    assert found.proved
+    best, _ = brute_force(found.problem, constraint is Constraint.RELAXED, 12)
+    assert found.expected_cost == pytest.approx(best, rel=1e-9)
+
+
+@settings(parent=FAST, max_examples=draws(25))
 @given(st.lists(laws, min_size=1, max_size=4), st.integers(0, 8), deadlines, st.floats(0.02, 0.4))
 def test_whole_copies_match_brute_force(
     each: list[Distribution], room: int, deadline: float, epsilon: float

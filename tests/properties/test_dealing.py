@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shadowprice.training import Order
 from shadowprice.training.servers.dealing import Key, Ledger, Rounds, Work
 from shadowprice.training.servers.ordering import ChunkOrder
+from tests.draws import draws
 
 events = st.lists(
     st.tuples(
@@ -76,7 +77,7 @@ class World:
             self.with_worker[worker] = (work, index + 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(
     minibatches=st.lists(st.integers(1, 4), min_size=1, max_size=6),
     epochs=st.integers(1, 3),
@@ -137,7 +138,7 @@ def test_an_epoch_ends_before_the_chunks_of_the_next_run_out() -> None:
     assert ledger.epoch == 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(
     samples=st.integers(1, 20),
     batch=st.integers(1, 6),

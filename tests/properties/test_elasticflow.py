@@ -17,6 +17,7 @@ from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
+from tests.draws import draws
 from tests.oracles.elasticflow import Elastic, run
 from tests.properties.test_queues import pool
 from tests.replays import Watcher, replay
@@ -66,7 +67,7 @@ def _fields(one: Job) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__dataclass_fields__}
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=draws(150))
 @given(seed=SEEDS, places=st.integers(1, 9))
 def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
     jobs, asked, cancels = workload(seed, places)

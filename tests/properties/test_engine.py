@@ -26,6 +26,7 @@ from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
+from tests.draws import draws
 from tests.planners import EarliestPlanner, Wanderer
 from tests.stragglers import StragglingExecution
 from tests.workloads import cluster, random_job
@@ -123,7 +124,7 @@ def replayed(events: list[DriverEvent], on: Cluster, policy: Policy) -> str:
     return engine.state_digest()
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=draws(60))
 @given(SEEDS)
 def test_a_planner(seed: int) -> None:
     on, jobs, incidents, _ = world(seed)
@@ -134,7 +135,7 @@ def test_a_planner(seed: int) -> None:
     assert replayed(auditor.events, on, EarliestPlanner()) == engine.state_digest()
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(deadline=None, derandomize=True, max_examples=draws(30))
 @given(SEEDS)
 def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
     on, jobs, incidents, _ = world(seed)
@@ -145,7 +146,7 @@ def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
     check_end(engine, auditor, jobs)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=draws(60))
 @given(SEEDS)
 def test_a_policy_that_wanders(seed: int) -> None:
     on, jobs, incidents, _ = world(seed)
@@ -159,7 +160,7 @@ def test_a_policy_that_wanders(seed: int) -> None:
     assert again.state_digest() == engine.state_digest()
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=draws(40))
 @given(SEEDS)
 def test_nothing_runs_at_the_end_of_the_timespan(seed: int) -> None:
     on, jobs, _, _ = world(seed)

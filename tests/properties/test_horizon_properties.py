@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.kernels.horizon.search import best_schedule
+from tests.draws import draws
 from tests.every_cost import every_cost
 from tests.oracles.knapsack import best_payoff, table_costs
 
@@ -31,7 +32,7 @@ def close(a, b, *scales):
     return abs(a - b) <= 1e-9 * max(abs(a), abs(b), *(abs(s) for s in scales))
 
 
-EXAMPLES = settings(deadline=None, max_examples=150, derandomize=True)
+EXAMPLES = settings(deadline=None, max_examples=draws(150), derandomize=True)
 
 
 @EXAMPLES

@@ -24,6 +24,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
+from tests.draws import draws
 from tests.planners import Wanderer
 from tests.workloads import cluster, job
 
@@ -109,7 +110,7 @@ class Obedient:
 
 
 @pytest.mark.parametrize("policy", ["wanderer", "rolling", "drf", "las", "oasis"])
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(deadline=None, derandomize=True, max_examples=draws(30))
 @given(seed=SEEDS)
 def test_no_server_ever_carries_more_than_it_has(policy: str, seed: int) -> None:
     rng = np.random.default_rng(seed)

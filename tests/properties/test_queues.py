@@ -18,6 +18,7 @@ from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.backfill import Ending, Queued, backfill
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
+from tests.draws import draws
 from tests.oracles.queues import (
     Asked,
     Timeline,
@@ -101,7 +102,7 @@ def run(
     return ran, engine
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
+@settings(deadline=None, derandomize=True, max_examples=draws(120))
 @given(seed=SEEDS, places=st.integers(1, 8), by=st.sampled_from(["time", "service"]))
 def test_srtf_runs_whom_the_plain_rule_runs(seed: int, places: int, by: str) -> None:
     asked, cancels = crowd(seed, places)
@@ -109,7 +110,7 @@ def test_srtf_runs_whom_the_plain_rule_runs(seed: int, places: int, by: str) -> 
     assert ran == preemptive(asked, places, shortest(by == "service"), cancels)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=draws(100))
 @given(
     seed=SEEDS,
     places=st.integers(1, 8),
@@ -125,7 +126,7 @@ def test_las_runs_whom_the_two_queues_run(
     assert ran == preemptive(asked, places, TwoQueues(threshold, promote), cancels)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=draws(100))
 @given(
     seed=SEEDS,
     places=st.integers(1, 8),
@@ -161,7 +162,7 @@ def test_backfill_starts_whom_the_plain_rule_starts(
     assert {n for n, r in engine.jobs.items() if r.status is Status.DROPPED} == dropped
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=draws(150))
 @given(seed=SEEDS, most=st.sampled_from([1, 2, 99]))
 def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: int) -> None:
     rng = np.random.default_rng(seed)
@@ -210,7 +211,7 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
         assert [tuple(one[1:]) for one in found if one[0] == j] == placed.get(j, [])
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=draws(40))
 @given(seed=SEEDS, places=st.integers(1, 8))
 def test_conservative_backfilling_keeps_the_first_promise(seed: int, places: int) -> None:
     # By arrival and with true estimates nobody starts later than it could have been told when it

@@ -24,6 +24,7 @@ from shadowprice.simulator.advice.retracing import Known, Retracing
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario, build_policy
 from tests.advice_cases import entry, resolved, servers, tight_entry, tight_servers
+from tests.draws import draws
 
 SETTINGS: list[tuple[str, Mapping[str, Any]]] = [
     ("oasis", {"prices": "offline"}),
@@ -136,7 +137,7 @@ def test_arrivals_alone_are_decided_as_in_a_run(
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@hypothesis_settings(max_examples=30, deadline=None)
+@hypothesis_settings(max_examples=draws(30), deadline=None)
 def test_no_schedule_is_cheaper_than_the_factor_between_terms_says(seed: int) -> None:
     """Against Monte Carlo: prices at random loads, and the best of random schedules."""
     rng = np.random.default_rng(seed)

@@ -42,6 +42,7 @@ from shadowprice.policies.rolling.quotas import quotas_of
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
+from tests.draws import draws
 from tests.oracles.promises import completions
 from tests.replays import Watcher, world
 from tests.workloads import cluster, faster_together, job, random_job
@@ -79,7 +80,7 @@ UTILITIES = st.one_of(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=draws(200))
 @given(UTILITIES, st.integers(0, 2000), st.none() | st.integers(1, 4000))
 def test_the_last_useful_slot_is_the_last_that_is_worth_something(
     utility: Utility, arrival: int, until: int | None
@@ -109,7 +110,7 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
     return [replace(one, restart=shares[int(rng.integers(5))]) for one in jobs]
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
+@settings(deadline=None, derandomize=True, max_examples=draws(120))
 @given(
     SEEDS,
     st.sampled_from(["none", "moves", "starts"]),
@@ -210,7 +211,7 @@ def test_steady_plans_move_jobs_less_and_earn_no_less() -> None:
     assert earned[True] >= 0.99 * earned[False]
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=draws(60))
 @given(SEEDS, st.integers(4, 20))
 def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
     on, jobs, _ = world(seed, incidents=False)
@@ -221,7 +222,7 @@ def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
         assert done[promise.job] <= promise.completion < until
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
+@settings(deadline=None, derandomize=True, max_examples=draws(120))
 @given(SEEDS, st.booleans())
 def test_with_faults_the_last_promise_told_is_kept(seed: int, together: bool) -> None:
     on, jobs, incidents = world(seed)
@@ -252,7 +253,7 @@ class Slower(ExecutionModel):
         return -(-ExactExecution().progress(job, placement, slot, moved=moved) // 2)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=draws(60))
 @given(SEEDS, st.booleans())
 def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: bool) -> None:
     on, jobs, _ = world(seed, incidents=False)
@@ -266,7 +267,7 @@ def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: 
     assert not engine.open_jobs
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=draws(60))
 @given(SEEDS)
 def test_nothing_that_a_waiting_job_could_use_stays_idle(seed: int) -> None:
     """With workers of one shape, room in a slot is a number, and none is left while a job waits."""

@@ -20,6 +20,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation
+from tests.draws import draws
 from tests.oracles.promises import completions
 from tests.oracles.shares import overdrawn, starved
 from tests.replays import Watcher, world
@@ -72,7 +73,7 @@ def drawn(seed: int) -> tuple[Cluster, list[Job], dict[str, int], int]:
     return on, jobs, dict(zip(names, shares, strict=True)), unowned
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=draws(150))
 @given(SEEDS)
 def test_no_tenant_is_kept_from_its_share(seed: int) -> None:
     on, jobs, share, unowned = drawn(seed)
@@ -125,7 +126,7 @@ def answers(
     return first
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=draws(60))
 @given(SEEDS)
 def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: int) -> None:
     """Whatever others brought before: promises are those of a cluster of the share alone."""
@@ -142,7 +143,7 @@ def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: i
     assert answers(on, flood, mine(on)) == answers(alone, [], mine(alone))
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=draws(60))
 @given(SEEDS)
 def test_promises_hold_with_shares_of_several_resources(seed: int) -> None:
     on, jobs, _ = world(seed, incidents=False)

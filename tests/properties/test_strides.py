@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.policies.sharing.strides import Claim, Strides, trade
+from tests.draws import draws
 
-PROPERTY = settings(max_examples=25, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=draws(25), deadline=None, derandomize=True)
 
 
 def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,10 @@ FIRST_GROUPS = 8
 FEW_STATES = 200
 """A search this narrow costs nothing: the gap may widen in large strides."""
 MOST_MOVES = 64
+"""Numbers of copies of a task that are tried first; more where more are within the gap."""
 MOST_OPTIONS = 200_000
+MOST_WAYS = 16_384
+"""Ways for a group's tasks to differ that are listed; where there are more, task follows task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class _Options:
     """What a group may do, in the order of the penalty.
 
     ``chosen`` says how many tasks make each of ``moves``; a balanced group (``moves`` empty)
-    shares out its change of copies evenly.
+    shares out its change of copies evenly. ``tasks`` is how many tasks it is about.
     """
 
     penalty: Floats
@@ -73,14 +77,15 @@ class _Options:
     machines: Integers
     chosen: Integers
     moves: Integers
+    tasks: int
 
-    def moved(self, option: int, count: int) -> list[tuple[int, int]]:
-        """Return (change of copies, tasks) of an option of a group of ``count`` tasks."""
+    def moved(self, option: int) -> list[tuple[int, int]]:
+        """Return (change of copies, tasks) of an option."""
         if len(self.moves):
             row = self.chosen[option]
             return [(int(m), int(n)) for m, n in zip(self.moves, row, strict=True) if n]
-        each, rest = divmod(int(self.machines[option]), count)
-        pairs = [(each, count - rest), (each + 1, rest)]
+        each, rest = divmod(int(self.machines[option]), self.tasks)
+        pairs = [(each, self.tasks - rest), (each + 1, rest)]
         return [(change, tasks) for change, tasks in pairs if change and tasks]
 
 
@@ -135,16 +140,22 @@ class _Core:
         finite = near[np.isfinite(near)]
         return float(finite[-1]) if finite.size else 0.0
 
-    def _options(self, group: int, gap: float) -> _Options:
-        return self._balanced(group, gap) if self.convex[group] else self._any(group, gap)
+    def _options(self, group: int, gap: float) -> list[_Options]:
+        """Return what the tasks of a group may do together, or one after the other."""
+        count = int(self.arrays.tasks[group])
+        # What one task may do has no shares to balance: its options are all its numbers of copies.
+        if self.convex[group] or count == 1:
+            return [self._balanced(group, gap, count)]
+        found = self._any(group, gap, count)
+        return [found] if found is not None else [self._balanced(group, gap, 1)] * count
 
-    def _balanced(self, group: int, gap: float) -> _Options:
+    def _balanced(self, group: int, gap: float, tasks: int) -> _Options:
         size = 256
         while True:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
             found = balanced_options(
-                group, int(self.arrays.tasks[group]), self.arrays, self.most,
+                group, tasks, self.arrays, self.most,
                 self.relaxed, self.k, self.l, int(self.base[group]), gap, penalty, late, change,
             )  # fmt: skip
             if found <= size:
@@ -156,19 +167,22 @@ class _Core:
             size *= 8
         order = np.argsort(penalty[:found], kind="stable")
         none = np.zeros((0, 0), dtype=np.int64)
-        return _Options(penalty[order], late[order], change[order], none, none.ravel())
+        return _Options(penalty[order], late[order], change[order], none, none.ravel(), tasks)
 
-    def _any(self, group: int, gap: float) -> _Options:
-        penalty, late = np.empty(MOST_MOVES), np.empty(MOST_MOVES)
-        change = np.empty(MOST_MOVES, dtype=np.int64)
-        moves = move_penalties(
-            group, self.arrays, self.most, self.relaxed, self.k, self.l,
-            int(self.base[group]), gap, penalty, late, change,
-        )  # fmt: skip
-        if moves == MOST_MOVES:
-            self.whole = False
-        count = int(self.arrays.tasks[group])
-        size = 256
+    def _any(self, group: int, gap: float, count: int) -> _Options | None:
+        """Return every way for the tasks of a group to differ, None where there are too many."""
+        size = MOST_MOVES
+        while True:
+            penalty, late = np.empty(size), np.empty(size)
+            change = np.empty(size, dtype=np.int64)
+            moves = move_penalties(
+                group, self.arrays, self.most, self.relaxed, self.k, self.l,
+                int(self.base[group]), gap, penalty, late, change,
+            )  # fmt: skip
+            if moves < size or size >= self.most:
+                break
+            size *= 8
+        size = min(256, MOST_WAYS)
         while True:
             chosen = np.zeros((size, moves), dtype=np.int64)
             sums = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
@@ -178,14 +192,12 @@ class _Core:
             )  # fmt: skip
             if found <= size:
                 break
-            if size >= MOST_OPTIONS:
-                self.whole = False
-                found = size
-                break
+            if size >= MOST_WAYS:
+                return None
             size *= 8
         order = np.argsort(sums[0][:found], kind="stable")
         return _Options(
-            sums[0][order], sums[1][order], sums[2][order], chosen[order], change[:moves]
+            sums[0][order], sums[1][order], sums[2][order], chosen[order], change[:moves], count
         )  # fmt: skip
 
     def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:
@@ -200,17 +212,17 @@ class _Core:
         self.widest = 1
         active = np.flatnonzero(self.least <= gap)
         active = active[np.argsort(self.least[active], kind="stable")]
-        options = [self._options(int(group), gap) for group in active]
+        steps = [(int(group), one) for group in active for one in self._options(int(group), gap)]
         # What the groups still to come can change: sums over the rest of the list.
-        bounds = np.zeros((len(options) + 1, 4))
-        for i in range(len(options) - 1, -1, -1):
-            late, machines = options[i].late, options[i].machines
+        bounds = np.zeros((len(steps) + 1, 4))
+        for i in range(len(steps) - 1, -1, -1):
+            late, machines = steps[i][1].late, steps[i][1].machines
             bounds[i] = bounds[i + 1] + (late.min(), late.max(), machines.min(), machines.max())
         by_machines = self.l > 0.0 or bounds[0, 3] > self.room_machines
         states = Sums(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
         layers: list[_Layer] = []
-        for i, (group, option) in enumerate(zip(active, options, strict=True)):
-            states, layer = self._step(states, int(group), option, gap, bounds[i + 1], by_machines)
+        for i, (group, option) in enumerate(steps):
+            states, layer = self._step(states, group, option, gap, bounds[i + 1], by_machines)
             layers.append(layer)
             if not len(states.penalty):
                 return None
@@ -223,14 +235,13 @@ class _Core:
             + self.l * (self.room_machines - machines)
         )
         best = int(np.argmin(excess))
-        moves = []
+        moves: Counter[tuple[int, int]] = Counter()
         state = best
         for layer in reversed(layers):
-            count = int(self.arrays.tasks[layer.group])
-            for change, tasks in layer.options.moved(int(layer.option[state]), count):
-                moves.append((layer.group, change, tasks))
+            for change, tasks in layer.options.moved(int(layer.option[state])):
+                moves[layer.group, change] += tasks
             state = int(layer.parent[state])
-        return float(excess[best]), moves
+        return float(excess[best]), [(*where, tasks) for where, tasks in moves.items()]
 
     def _step(
         self,
