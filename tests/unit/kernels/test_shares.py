@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.reactive.satisfactory import progressive_filling
-from shadowprice.kernels.reactive.shares import completes, least_ceiling
+from shadowprice.kernels.reactive.shares import completes_fresh, least_ceiling
 from tests.oracles.elasticflow import share
 
 SLOTS = 300
@@ -62,6 +62,8 @@ def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
     room = rng.integers(-1, levels, count)
     # Nothing is sure of a slot in which a job restarts for long: 0.
     gains = np.cumsum(rng.integers(0, 20, levels))
+    # A first slot in which a job does not restart makes more, the more the more workers there are.
+    first, fresh = gains + np.cumsum(rng.integers(0, 20, levels)), bool(rng.integers(2))
     ceilings = np.flatnonzero(rng.random(levels) < 0.6)
     ceilings = ceilings if len(ceilings) else np.array([levels - 1])
     lengths = np.diff(begins)
@@ -70,24 +72,27 @@ def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
     slots = np.arange(begins[0], begins[-1] + 1)
     each = np.repeat(room, lengths)
     by_intervals = least_ceiling(
-        begins, count, room, gains, ceilings, len(ceilings), left, end
+        begins, count, room, gains, ceilings, len(ceilings), left, end, first, fresh
     )  # fmt: skip
     by_slots = least_ceiling(
-        slots, len(each), each, gains, ceilings, len(ceilings), left, end
+        slots, len(each), each, gains, ceilings, len(ceilings), left, end, first, fresh
     )  # fmt: skip
     assert by_intervals == by_slots
 
     def one_by_one(top: int) -> int:
-        missing = left
+        missing, begun = left, not fresh
         for slot, most in zip(slots, each, strict=False):
             level = min(top, most)
-            missing -= gains[level] if slot < end and level >= 0 else 0
+            if slot < end and level >= 0:
+                missing -= gains[level] if begun else first[level]
+                begun = True
             if missing <= 0:
                 return int(slot)
         return -1
 
     done = [one_by_one(top) for top in ceilings]
     for top, slot in zip(ceilings, done, strict=True):
-        assert completes(begins, count, room, gains, top, left, end) == slot
+        made = first if fresh else gains
+        assert completes_fresh(begins, count, room, gains, made, top, left, end) == slot
     kept = [at for at, slot in enumerate(done) if slot >= 0]
     assert by_intervals == ((kept[0], done[kept[0]]) if kept else (-1, -1))

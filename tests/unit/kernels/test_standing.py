@@ -30,6 +30,7 @@ def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> Jobs:
         servers=-(-workers // 2) * (ps.sum(axis=1) > 0)[:, None],
         gains=workers,
         sure=wide,
+        fresh=np.zeros(rows, np.bool_),
         hulls=none,
         hulls_spread=none,
         hull=wide,

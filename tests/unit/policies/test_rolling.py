@@ -15,6 +15,7 @@ from shadowprice.core.errors import InputError, PolicyError
 from shadowprice.core.events import (
     Commit,
     Decision,
+    JobCancelled,
     JobFailed,
     JobsArrived,
     Promise,
@@ -174,6 +175,73 @@ def test_a_job_whose_restart_takes_most_of_a_slot_is_promised_nothing_unless_ask
     assert isinstance(waits, Queue)
     (made,) = decide(on, [one], restart_limit=0.8)
     assert isinstance(made, Promise)
+
+
+@pytest.mark.parametrize("restart_first", [False, True])
+@pytest.mark.parametrize("share", [Fraction(1, 10), Fraction(1, 2), Fraction(3, 4)])
+def test_a_first_start_counts_as_a_restart_only_where_it_costs_one(
+    share: Fraction, *, restart_first: bool
+) -> None:
+    """What is done in one slot is promised that slot, however much of it a restart takes."""
+    on = replace(gpus(1, 4), restart_first=restart_first)
+    one = training(on, "a", epochs=1, utility=Deadline(5.0, 0.0))
+    one = replace(one, restart=share)
+    assert one.shortest_slots == 1
+    (answer,) = decide(on, [one])
+    assert isinstance(answer, Queue if restart_first else Promise)
+    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}))
+    engine.handle(JobsArrived(0, (one,)))
+    engine.handle(SlotBegan(0))
+    assert engine.running["a"].total_workers == 4
+
+
+@pytest.mark.parametrize(("share", "now"), [(Fraction(1, 4), True), (Fraction(1, 2), False)])
+def test_a_promise_that_counts_on_a_free_start_is_not_begun_early_for_less(
+    share: Fraction, *, now: bool
+) -> None:
+    """A start on one GPU would waste what the plan counts on: that of the slot with four."""
+    on = gpus(1, 4)
+    engine = rolling(on, steady=True)  # what is planned is not planned anew
+    others = [
+        training(on, name, epochs=1, chunks=workers, utility=Deadline(50.0, 0.0))
+        for name, workers in (("b", 3), ("c", 1))
+    ]
+    one = replace(training(on, "a", utility=Deadline(10.0, 3.0)), restart=share)
+    made = promises(engine.handle(JobsArrived(0, (*others, one))))
+    assert sorted(made) == [("a", 3), ("b", 0), ("c", 0)]
+    engine.handle(JobCancelled(0, "c"))
+    told = []
+    for slot in range(4):
+        told += promises(engine.handle(SlotBegan(slot)))
+        if slot == 0:
+            assert ("a" in engine.running) is now
+        moved = {name for name in engine.running if engine.jobs[name].started != slot}
+        gained = {
+            name: min(
+                engine.jobs[name].job.gain(placement.total_workers, moved=name in moved),
+                engine.jobs[name].remaining,
+            )
+            for name, placement in engine.running.items()
+        }
+        engine.handle(SlotEnded(slot, gained))
+    assert not told  # whatever moved in every slot
+    assert engine.jobs["a"].completion is not None
+
+
+@pytest.mark.parametrize("share", [Fraction(1, 10), Fraction(1, 2)])
+def test_who_waits_is_planned_by_density_also_where_only_restarts_are_in_its_way(
+    share: Fraction,
+) -> None:
+    on = gpus(1, 4, horizon=60)
+    long = replace(training(on, "long", epochs=20, utility=Reciprocal(5.0)), restart=share)
+    tight = training(on, "tight", arrival=1, epochs=6, utility=Constant(50.0))
+    tight = replace(tight, utility=Deadline(50.0, tight.shortest_slots - 1), restart=share)
+    # Nothing is worth that price, so both wait.
+    policy = make_policy("rolling", PolicyContext(on), {"prices": "given", "price": 1e12})
+    recorder = Recorder(on, [long, tight], policy)
+    Simulation(on, [long, tight], policy, until=60).run([recorder])
+    assert recorder.completions["tight"] == tight.arrival + tight.shortest_slots - 1
+    assert recorder.completions["long"] < 60
 
 
 @pytest.mark.parametrize("share", [Fraction(3, 4), Fraction(9, 10), Fraction(1)])

@@ -61,6 +61,36 @@ def completes(
 
 
 @kernel
+def completes_fresh(
+    begins: Ints,
+    intervals: int,
+    room: Ints,
+    gains: Ints,
+    first: Ints,
+    top: int,
+    left: int,
+    end: int,
+) -> int:
+    """Return the same where the first slot in which a job runs yields more than any other.
+
+    Parameters
+    ----------
+    first : int64[levels]
+        Progress units of that slot with each level, no less than those of another.
+    """
+    for k in range(intervals):
+        if begins[k] >= end:
+            break
+        if room[k] >= 0:
+            level = min(top, room[k])
+            left -= first[level] - gains[level]
+            if left <= gains[level]:
+                return int(begins[k])
+            return completes(begins, intervals, room, gains, top, left, end)
+    return -1
+
+
+@kernel
 def least_ceiling(
     begins: Ints,
     intervals: int,
@@ -70,6 +100,8 @@ def least_ceiling(
     count: int,
     left: int,
     end: int,
+    first: Ints,
+    fresh: bool,
 ) -> tuple[int, int]:
     """Return the least ceiling that completes before ``end``, and the slot in which it does.
 
@@ -81,6 +113,10 @@ def least_ceiling(
         Levels that may be ceilings, ascending.
     count : int
         How many there are.
+    first : int64[levels]
+        As in `completes_fresh`; those may not fall either.
+    fresh : bool
+        Whether they count.
 
     Returns
     -------
@@ -88,13 +124,21 @@ def least_ceiling(
         Position of the ceiling, and the slot; -1, -1 where there is none.
     """
     high = count - 1
-    done = completes(begins, intervals, room, gains, ceilings[high], left, end)
+    top = ceilings[high]
+    if fresh:
+        done = completes_fresh(begins, intervals, room, gains, first, top, left, end)
+    else:
+        done = completes(begins, intervals, room, gains, top, left, end)
     if done < 0:
         return -1, -1
     low = 0
     while low < high:
         middle = (low + high) // 2
-        slot = completes(begins, intervals, room, gains, ceilings[middle], left, end)
+        top = ceilings[middle]
+        if fresh:
+            slot = completes_fresh(begins, intervals, room, gains, first, top, left, end)
+        else:
+            slot = completes(begins, intervals, room, gains, top, left, end)
         if slot >= 0:
             high = middle
             done = slot

@@ -156,6 +156,8 @@ def plan_waiting(
     line: Timeline,
     jobs: Jobs,
     rows: Ints,
+    hoped: Ints,
+    hope: Flags,
     price: Floats,
     shared: bool,
     room: Ints,
@@ -169,19 +171,34 @@ def plan_waiting(
     ----------
     rows : int64[jobs]
         Rows of the waiting jobs, the densest first.
+    hoped : int64[jobs, levels]
+        Progress units of a slot for those that find no plan by what is sure; those plans may break.
+    hope : bool[jobs]
+        Whether that is more.
     price : float64[rows of the table, 2]
         Price of a worker and of a parameter server of each.
-    result : float64[jobs, 4]
-        Completion tried (-1: no plan), slot of completion, utility, and cost; written.
+    result : float64[jobs, 5]
+        Completion tried (-1: no plan), slot of completion, utility, cost, and 1 where that is
+        sure; written.
     """
     for n in range(len(rows)):
         row = rows[n]
         result[n, 0] = -1.0
+        result[n, 4] = 1.0
         end, ceiling, done, value, cost = offer(line, jobs, row, price[row], shared, room)
+        hopeful = end < 0 and hope[n]
+        if hopeful:
+            sure = jobs.sure[row].copy()
+            jobs.sure[row] = hoped[n]
+            result[n, 4] = 0.0
+            end, ceiling, done, value, cost = offer(line, jobs, row, price[row], shared, room)
+        entered = end < 0 or enter(line, jobs, row, ceiling, done, room, steps, log)
+        if hopeful:
+            jobs.sure[row] = sure
+        if not entered:
+            return
         if end < 0:
             continue
-        if not enter(line, jobs, row, ceiling, done, room, steps, log):
-            return
         result[n, 0] = end
         result[n, 1] = done
         result[n, 2] = value

@@ -16,6 +16,7 @@ from shadowprice.kernels.reactive.worth import Worths, worth
 from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
 
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 class Jobs(NamedTuple):
@@ -35,6 +36,9 @@ class Jobs(NamedTuple):
     sure : int64[rows, width]
         Progress units that remain of a slot where the job restarts in it: plans count on no more,
         so that no move can break a promise.
+    fresh : bool[rows]
+        Whether the first slot in which a job runs yields more than is sure of any other, as it
+        never ran, and its first start costs nothing where later ones do.
     hulls : int64[rows]
         Levels on the upper hulls of the curves through the origin.
     hulls_spread : int64[rows]
@@ -61,6 +65,7 @@ class Jobs(NamedTuple):
     servers: Ints
     gains: Ints
     sure: Ints
+    fresh: Flags
     hulls: Ints
     hulls_spread: Ints
     hull: Ints

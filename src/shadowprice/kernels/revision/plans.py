@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.reactive.shares import completes, least_ceiling
+from shadowprice.kernels.reactive.shares import completes, completes_fresh, least_ceiling
 from shadowprice.kernels.revision.jobs import (
     SPREAD,
     WHOLE,
@@ -87,14 +87,20 @@ def last_level(line: Timeline, jobs: Jobs, row: int, ceiling: int, done: int, ro
     top = jobs.hull[row, ceiling]
     first, _ = levels_of(jobs, row, WHOLE if top >= jobs.spread[row] else SPREAD)
     left = jobs.left[row]
+    fresh = jobs.fresh[row]
     level = -1
     for k in range(line.used[0]):
         if line.start[k] > done:
             break
         level = min(top, room[k])
-        if level >= 0:
-            left -= (min(line.start[k + 1], done) - line.start[k]) * jobs.sure[row, level]
-    while level > first and jobs.sure[row, level - 1] >= left:
+        slots = min(line.start[k + 1], done) - line.start[k]
+        if level >= 0 and slots > 0:
+            left -= slots * jobs.sure[row, level]
+            if fresh:
+                left -= jobs.gains[row, level] - jobs.sure[row, level]
+                fresh = False
+    made = jobs.gains[row] if fresh else jobs.sure[row]
+    while level > first and made[level - 1] >= left:
         level -= 1
     return level
 
@@ -231,6 +237,7 @@ def enter_again(line: Timeline, jobs: Jobs, row: int, old: Steps, steps: Steps, 
     """
     now = line.start[0]
     left = jobs.left[row]
+    fresh = jobs.fresh[row]
     begin = now
     runs = 0
     for n in range(old.runs[row]):
@@ -238,10 +245,15 @@ def enter_again(line: Timeline, jobs: Jobs, row: int, old: Steps, steps: Steps, 
         if until <= now:
             continue
         level = old.level[row, n]
-        if level >= 0 and jobs.sure[row, level] > 0:
+        if level >= 0 and (fresh or jobs.sure[row, level] > 0):
             gain = jobs.sure[row, level]
-            needed = (left + gain - 1) // gain
-            until = min(until, begin + needed)
+            if fresh:
+                left -= jobs.gains[row, level] - gain
+                fresh = False
+            if left <= gain:
+                until = begin + 1
+            elif gain > 0:
+                until = min(until, begin + (left + gain - 1) // gain)
             left -= (until - begin) * gain
             if split(line, until) < 0:
                 return False
@@ -328,7 +340,7 @@ def _least_ceiling(
     low, high = hull_of(jobs, row, way)
     ceiling, done = least_ceiling(
         line.start, known, room, jobs.sure[row], jobs.hull[row, low:high], high - low,
-        jobs.left[row], end,
+        jobs.left[row], end, jobs.gains[row], jobs.fresh[row],
     )  # fmt: skip
     return (low + ceiling if ceiling >= 0 else -1), done
 
@@ -398,7 +410,13 @@ def _offer(
     known = rooms(line, jobs, row, way, last + 1, shared, room)
     _, hulls = hull_of(jobs, row, way)
     begins, sure, hull = line.start, jobs.sure[row], jobs.hull[row]
-    earliest = completes(begins, known, room, sure, hull[hulls - 1], left, last + 1)
+    top = hull[hulls - 1]
+    if jobs.fresh[row]:
+        earliest = completes_fresh(
+            begins, known, room, sure, jobs.gains[row], top, left, last + 1
+        )  # fmt: skip
+    else:
+        earliest = completes(begins, known, room, sure, top, left, last + 1)
     if earliest < 0:
         return best
     first_worth = utility(jobs, row, earliest)

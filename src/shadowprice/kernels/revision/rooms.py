@@ -1,5 +1,7 @@
 """The highest level of a job that the servers of an interval have room for, in either way."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,27 +20,55 @@ from shadowprice.kernels.revision.timeline import (
 Ints = NDArray[np.int64]
 
 
+class Asked(NamedTuple):
+    """What one job asks for: of all `Jobs`, only this is handed to who looks at every interval.
+
+    Attributes
+    ----------
+    worker, ps : int64[resources]
+        Demands.
+    workers, servers : int64[levels]
+        Workers and parameter servers of each level.
+    tenant : int
+        Owner, as a row of `Timeline.share`.
+    """
+
+    worker: Ints
+    ps: Ints
+    workers: Ints
+    servers: Ints
+    tenant: int
+
+
 @kernel
-def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> int:
+def _asked(jobs: Jobs, row: int) -> Asked:
+    """Return what a job asks for."""
+    return Asked(
+        jobs.worker[row], jobs.ps[row], jobs.workers[row], jobs.servers[row], jobs.tenant[row]
+    )
+
+
+@kernel
+def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool) -> int:
     """Return the highest level of a job spread over servers that a state has room for, or -1.
 
     Parameters
     ----------
+    last : int
+        Its highest level.
     shared : bool
         Whether some servers carry both workers and parameter servers; the packing is then tried.
     """
-    top = _level_of_tenant(line, state, jobs, row, 0, jobs.spread[row] - 1)
+    top = _level_of_tenant(line, state, asked, 0, last)
     if top < 0:
         return -1
-    worker = jobs.worker[row]
-    most = total_fit(line, state, WORKERS, worker, jobs.workers[row, top])
-    level = _at_most(jobs.workers[row], top + 1, most)
-    if level < 0 or jobs.servers[row, top] == 0:
+    most = total_fit(line, state, WORKERS, asked.worker, asked.workers[top])
+    level = _at_most(asked.workers, top + 1, most)
+    if level < 0 or asked.servers[top] == 0:
         return level
-    ps = jobs.ps[row]
     if not shared:
-        most = total_fit(line, state, SERVERS, ps, jobs.servers[row, level])
-        while level >= 0 and jobs.servers[row, level] > most:
+        most = total_fit(line, state, SERVERS, asked.ps, asked.servers[level])
+        while level >= 0 and asked.servers[level] > most:
             level -= 1
         return level
     scratch = len(line.state) - 1
@@ -46,8 +76,8 @@ def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> 
     probe = level  # most often everything fits
     while low < high:
         copy_state(line, state, scratch)
-        if put(line, scratch, WORKERS, worker, jobs.workers[row, probe]) and put(
-            line, scratch, SERVERS, ps, jobs.servers[row, probe]
+        if put(line, scratch, WORKERS, asked.worker, asked.workers[probe]) and put(
+            line, scratch, SERVERS, asked.ps, asked.servers[probe]
         ):
             low = probe
         else:
@@ -60,7 +90,7 @@ def room_for(line: Timeline, state: int, jobs: Jobs, row: int, shared: bool) -> 
 def room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
     """Return the highest level of a job that one server of a state has room for, -1 for none."""
     first = jobs.spread[row]
-    top = _level_of_tenant(line, state, jobs, row, first, jobs.levels[row] - 1)
+    top = _level_of_tenant(line, state, _asked(jobs, row), first, jobs.levels[row] - 1)
     role = role_of_whole(jobs, row)
     worker, ps = jobs.worker[row], jobs.ps[row]
     level = first - 1
@@ -80,21 +110,17 @@ def room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
 
 
 @kernel
-def _level_of_tenant(line: Timeline, state: int, jobs: Jobs, row: int, first: int, top: int) -> int:
+def _level_of_tenant(line: Timeline, state: int, asked: Asked, first: int, top: int) -> int:
     """Return the highest level between two that a job's tenant may hold, or one less."""
     level = top
     if len(line.share) == 0:
         return int(level)
-    tenant = jobs.tenant[row]
-    for r in range(jobs.worker.shape[1]):
-        worker, ps = jobs.worker[row, r], jobs.ps[row, r]
+    for r in range(len(asked.worker)):
+        worker, ps = asked.worker[r], asked.ps[r]
         if worker == 0 and ps == 0:
             continue
-        most = entitled(line, state, tenant, r)
-        while (
-            level >= first
-            and jobs.workers[row, level] * worker > most - jobs.servers[row, level] * ps
-        ):
+        most = entitled(line, state, asked.tenant, r)
+        while level >= first and asked.workers[level] * worker > most - asked.servers[level] * ps:
             level -= 1
     return int(level)
 
@@ -125,7 +151,8 @@ def rooms(
             room[k] = room_for_whole(line, line.state[k], jobs, row)
             k += 1
         return k
+    asked, last = _asked(jobs, row), jobs.spread[row] - 1
     while k < intervals and line.start[k] < end:
-        room[k] = room_for(line, line.state[k], jobs, row, shared)
+        room[k] = _room_for(line, line.state[k], asked, last, shared)
         k += 1
     return k

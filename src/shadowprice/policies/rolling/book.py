@@ -45,7 +45,8 @@ class Book:
     quotas : Quotas
         What promises to each tenant may hold.
     restart_limit : float
-        Part of a slot from which on a restart takes so much that no plan counts on the job.
+        Part of a slot from which on a restart takes so much that no plan counts on a slot of the
+        job but a first one that costs nothing.
 
     Attributes
     ----------
@@ -59,8 +60,6 @@ class Book:
         Share of a slot that a change of placement costs.
     standing : ndarray of int64, shape (rows,)
         Level at which each stood in the slot before, -1 for none.
-    started : ndarray of bool, shape (rows,)
-        Which ran before: the first start costs nothing.
     after : ndarray of int64, shape (rows,)
         Progress units that remain after the slot under way if it yields what plans count on, also
         where the job restarts; -1 for rows that do not run in it.
@@ -86,7 +85,6 @@ class Book:
         self.promise = np.zeros(0, np.int64)
         self.loss = np.zeros(0)
         self.standing = np.zeros(0, np.int64)
-        self.started = np.zeros(0, np.bool_)
         self.after = np.zeros(0, np.int64)
         self.fastest = np.zeros(0, np.int64)
         self.at_once = np.zeros(0)
@@ -132,30 +130,27 @@ class Book:
         jobs.last[row] = self._last_slot(job)
         jobs.tenant[row] = self._quotas.row_of(self._cluster, job)
         self.loss[row] = float(job.restart)
-        if self.unsure(row):
+        if self.loss[row] >= self._restart_limit:
             jobs.sure[row] = 0
         self.promise[row] = -1
         self.standing[row] = -1
-        self.started[row] = False
+        jobs.fresh[row] = self.loss[row] > 0.0 and not self._cluster.restart_first
         self.after[row] = -1
         self.fastest[row] = int(job.internal_gains.max())
         self.at_once[row] = float(job.utility.values(_NOW)[0])
         return row
 
-    def unsure(self, rows: Integers | int) -> Flags:
-        """Return which rows lose so much of a slot when they move that no plan counts on them."""
-        return np.asarray(self.loss[rows] >= self._restart_limit)
-
-    def resume(self, state: JobState, before: Book, *, runs: bool) -> None:
+    def resume(self, state: JobState, before: Book, under_way: int | None) -> None:
         """Take in a job that was decided before, with its promise and where it stands.
 
-        Where it runs in the slot under way, what that is to yield is known from before, or else
-        counted from where the job stands: without it each promise would seem a slot late.
+        Where it runs in a slot that is under way, what that is to yield is known from before, or
+        else counted from where the job stands: without it each promise would seem a slot late.
         """
         row = self.add(state.job)
         self.jobs.left[row] = state.remaining
         self.promise[row] = -1 if state.promise is None else state.promise
-        self.started[row] = state.started is not None
+        first_slot = self.jobs.fresh[row] and state.started == under_way
+        self.jobs.fresh[row] &= state.started is None
         if state.placement is not None:
             self.table.stand(row, state.placement)
             apart, levels = int(self.jobs.spread[row]), int(self.jobs.levels[row])
@@ -164,9 +159,9 @@ class Book:
             workers = self.jobs.workers[row, first:end]
             at = int(np.searchsorted(workers, state.placement.total_workers))
             self.standing[row] = first + min(at, len(workers) - 1)
-            if runs:
-                sure = self.jobs.sure[row, self.standing[row]]
-                self.after[row] = max(state.remaining - int(sure), 0)
+            if under_way is not None:
+                made = self.jobs.gains if first_slot else self.jobs.sure
+                self.after[row] = max(state.remaining - int(made[row, self.standing[row]]), 0)
         known = before.table.rows.get(state.job.name)
         if known is not None and before.table.jobs[known] is state.job:
             self.after[row] = before.after[known]
@@ -207,33 +202,37 @@ class Book:
     def stood(self, rows: Integers, level: Integers, staying: Flags) -> None:
         """Take note of the level at which each row stands in the slot that begins, -1 for none.
 
-        Those who are staying, as they were planned to, do not restart.
+        Those who are staying, as they were planned to, do not restart, nor do fresh ones.
         """
+        jobs = self.jobs
         self.standing[rows] = level
-        self.started[rows] |= level >= 0
         at = np.maximum(level, 0)
-        sure = np.where(staying, self.jobs.gains[rows, at], self.jobs.sure[rows, at])
-        after = np.maximum(self.jobs.left[rows] - sure, 0)
-        self.after[rows] = np.where(level >= 0, after, -1)
+        whole = staying | jobs.fresh[rows]
+        sure = np.where(whole, jobs.gains[rows, at], jobs.sure[rows, at])
+        self.after[rows] = np.where(level >= 0, np.maximum(jobs.left[rows] - sure, 0), -1)
+        jobs.fresh[rows] &= level < 0
 
-    @contextmanager
-    def hopeful(self, rows: Integers) -> Iterator[None]:
-        """Let plans of some rows count on slots without a restart meanwhile.
+    def hoped(self, rows: Integers) -> Integers:
+        """Return what rows make of a slot, by level, if they move no more than they have to.
 
         One that stands restarts unless it stays at its level: on more levels it is counted as if it
         stayed, or restarted in every slot, whichever is more.
         """
         jobs = self.jobs
-        sure, gains, standing = jobs.sure[rows], jobs.gains[rows], self.standing[rows]
-        stays = np.take_along_axis(gains, np.maximum(standing, 0)[:, None], axis=1)
-        levels = np.arange(gains.shape[1])
-        staying = np.where(levels >= standing[:, None], stays, 0)
-        hoped = np.where(standing[:, None] < 0, gains, np.maximum(sure, staying))
-        jobs.sure[rows] = hoped
+        sure, gains, standing = jobs.sure[rows], jobs.gains[rows], self.standing[rows, None]
+        stays = np.take_along_axis(gains, np.maximum(standing, 0), axis=1)
+        staying = np.where(np.arange(gains.shape[1]) >= standing, stays, 0)
+        return np.where(standing < 0, gains, np.maximum(sure, staying))
+
+    @contextmanager
+    def hopeful(self, rows: Integers) -> Iterator[None]:
+        """Let plans of some rows count on that meanwhile."""
+        sure = self.jobs.sure[rows]
+        self.jobs.sure[rows] = self.hoped(rows)
         try:
             yield
         finally:
-            jobs.sure[rows] = sure
+            self.jobs.sure[rows] = sure
 
     def most_gain(self, rows: Integers) -> Integers:
         """Return the most progress units of a slot that each row can make where it finds room."""
@@ -286,7 +285,6 @@ class Book:
         self.promise = np.concatenate((self.promise, np.full(more, -1, np.int64)))
         self.loss = np.concatenate((self.loss, np.zeros(more)))
         self.standing = np.concatenate((self.standing, np.full(more, -1, np.int64)))
-        self.started = np.concatenate((self.started, np.zeros(more, np.bool_)))
         self.after = np.concatenate((self.after, np.full(more, -1, np.int64)))
         self.fastest = np.concatenate((self.fastest, np.zeros(more, np.int64)))
         self.at_once = np.concatenate((self.at_once, np.zeros(more)))
@@ -302,6 +300,7 @@ class Book:
             servers=np.zeros(wide, np.int64),
             gains=np.zeros(wide, np.int64),
             sure=np.zeros(wide, np.int64),
+            fresh=np.zeros(rows, np.bool_),
             hulls=np.zeros(rows, np.int64),
             hulls_spread=np.zeros(rows, np.int64),
             hull=np.zeros(wide, np.int64),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.kernels.reactive.shares import completes
+from shadowprice.kernels.reactive.shares import completes_fresh
 from shadowprice.kernels.revision.coming import overfull
 from shadowprice.kernels.revision.jobs import hull_of, ways
 from shadowprice.kernels.revision.plans import Log, Steps, enter, lay_out, lay_out_again, offer
@@ -214,6 +214,26 @@ class Planner:
             owed[list(self.stays.plans)] = False
         return owed
 
+    def barred(self, now: int) -> NDArray[np.bool_]:
+        """Return to which levels jobs may not rise in the coming slot; empty where to all.
+
+        Who stays has to be done by when its plan ends. A promised job whose plan counts on a free
+        start later may start now only where that makes up for it.
+        """
+        book, jobs = self._book, self._book.jobs
+        barred = self.stays.barred(now)
+        owed = self.owed(stays=False) & jobs.fresh
+        rows = np.flatnonzero(owed & (self._current.log.level[: book.rows] < 0))
+        if not len(rows):
+            return barred
+        if not len(barred):
+            barred = np.zeros(jobs.gains.shape, np.bool_)
+        steps = self._current.steps
+        first = steps.level[rows, np.argmax(steps.level[rows] >= 0, axis=1)]
+        counted = jobs.gains[rows, first] - jobs.sure[rows, first]
+        barred[rows] |= jobs.gains[rows] < np.minimum(counted, jobs.left[rows])[:, None]
+        return barred
+
     # ---------------------------------------------------------------- laying out
 
     def renew(
@@ -377,8 +397,9 @@ class Planner:
         for way in range(ways(jobs, row)):
             known = rooms(line, jobs, row, way, final + 1, self.shared, self._room)
             top = jobs.hull[row, hull_of(jobs, row, way)[1] - 1]
-            done = completes(
-                line.start, known, self._room, jobs.sure[row], top, jobs.left[row], final + 1
+            first = jobs.gains[row] if jobs.fresh[row] else jobs.sure[row]
+            done = completes_fresh(
+                line.start, known, self._room, jobs.sure[row], first, top, jobs.left[row], final + 1
             )
             if done >= 0:
                 found.append(int(done))

@@ -129,7 +129,8 @@ class Rolling(Reactive[RollingParameters]):
         if state.job.bag is not None:
             self._bags.resume(state, before._bags, view.slot)
         else:
-            self._book.resume(state, before._book, runs=view.runs(state.job.name))
+            under_way = view.slot - 1 if view.runs(state.job.name) else None
+            self._book.resume(state, before._book, under_way)
 
     def _leave(self, name: str) -> None:
         if name in self._bags.jobs:
@@ -312,7 +313,6 @@ class Rolling(Reactive[RollingParameters]):
             planned = planned if together is None else together
         layout = self._planner.layout
         line = layout.line
-        planned |= self._plan_hopefully(slot, waiting, ~planned)
         if self._quotas.given:
             # Tenants come first in their shares; only then may others have what is left of them.
             self._fill(slot, rows, weight, line)
@@ -348,14 +348,13 @@ class Rolling(Reactive[RollingParameters]):
         _, value = densities(book.jobs, rows, slot, weight)
         fill(
             line, book.jobs, rows, value, weight, self._loss(), book.standing,
-            self._planner.stays.barred(slot), self._planner.layout.log,
+            self._planner.barred(slot), self._planner.layout.log,
         )  # fmt: skip
 
     def _loss(self) -> Floats:
         """Return the share of the coming slot that each row loses if its placement changes."""
         book = self._book
-        loss = np.minimum(book.loss, _NEARLY_ALL)
-        return loss if self._cluster.restart_first else loss * book.started
+        return np.where(book.jobs.fresh, 0.0, np.minimum(book.loss, _NEARLY_ALL))
 
     def _grow(self, slot: int, rows: Integers, weight: Floats, free: Integers) -> None:
         """Deal out what is left on servers to the whole jobs that stand on them."""
@@ -365,7 +364,7 @@ class Rolling(Reactive[RollingParameters]):
             _, value = densities(book.jobs, whole, slot, weight)
             book.table.grow(
                 free, book.jobs, whole, value, weight, self._loss(), book.standing,
-                self._planner.stays.barred(slot), log,
+                self._planner.barred(slot), log,
             )  # fmt: skip
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
@@ -384,48 +383,29 @@ class Rolling(Reactive[RollingParameters]):
 
     def _plan(self, slot: int, rows: Integers, line: Timeline) -> Floats:
         """Plan waiting jobs in what is left of a timeline; see `plan_waiting`."""
-        result = np.full((len(rows), 4), -1.0)
+        result = np.full((len(rows), 5), -1.0)
         if len(rows):
-            layout = self._planner.layout
+            book, layout = self._book, self._planner.layout
             plan_waiting(
-                line, self._book.jobs, rows, self._costs(slot), self._planner.shared,
-                self._planner.room, layout.steps, layout.log, result,
+                line, book.jobs, rows, book.hoped(rows), book.loss[rows] > 0.0, self._costs(slot),
+                self._planner.shared, self._planner.room, layout.steps, layout.log, result,
             )  # fmt: skip
         return result
-
-    def _plan_hopefully(self, slot: int, waiting: Integers, chosen: Flags) -> Flags:
-        """Plan chosen jobs that complete only where they do not restart in every slot.
-
-        Nobody is promised anything by this, so nothing breaks where they do; see `Book.hopeful`.
-
-        Returns
-        -------
-        ndarray of bool, shape (waiting,)
-            Who has a plan by it.
-        """
-        book, planned = self._book, np.zeros(len(waiting), np.bool_)
-        hopeful = np.flatnonzero(chosen & (book.promise[waiting] < 0) & (book.loss[waiting] > 0.0))
-        if len(hopeful):
-            with book.hopeful(waiting[hopeful]):
-                found = self._plan(slot, waiting[hopeful], self._planner.layout.line)
-            planned[hopeful] = found[:, 0] >= 0
-        return planned
 
     def _plan_waiting(self, slot: int, rows: Integers) -> Generator[Decision, None, Floats]:
         """Plan waiting jobs in what promises leave; promise what is worth its price.
 
         Returns
         -------
-        ndarray of float64, shape (jobs, 4)
+        ndarray of float64, shape (jobs, 5)
             What was planned; see `plan_waiting`.
         """
-        layout, unsure = self._planner.layout, self._book.unsure(rows)
-        with self._book.hopeful(rows[unsure]):
-            result = self._plan(slot, rows, layout.line)
-        promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & ~unsure
+        layout = self._planner.layout
+        result = self._plan(slot, rows, layout.line)
+        promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & (result[:, 4] > 0.0)
         promised[promised] = self._evidence.suffices(slot, rows[promised], result[promised, 2])
         for at in np.flatnonzero(promised).tolist():
-            end, done, value, cost = result[at].tolist()
+            end, done, value, cost = result[at, :4].tolist()
             yield self._promise(slot, int(rows[at]), Offer(int(end), 0, int(done), value, cost))
         layout.order = np.concatenate((layout.order, rows[promised]))
         return result
@@ -456,8 +436,9 @@ class Rolling(Reactive[RollingParameters]):
         more = alone[left].sum() * (1.0 - slack) > planned[left].sum()
         if not more or left.sum() > _FEW:
             return None
-        if self._planner.fits(slot, waiting[left], by[left]):
-            return left
+        with book.hopeful(waiting[left]):
+            if self._planner.fits(slot, waiting[left], by[left]):
+                return left
         self._too_many = frozenset(book.table.rows)
         return None
 
