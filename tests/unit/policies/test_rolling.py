@@ -178,7 +178,7 @@ def test_a_job_whose_restart_takes_most_of_a_slot_is_promised_nothing_unless_ask
 
 
 @pytest.mark.parametrize("restart_first", [False, True])
-@pytest.mark.parametrize("share", [Fraction(1, 10), Fraction(1, 2), Fraction(3, 4)])
+@pytest.mark.parametrize("share", [Fraction(1, 10), Fraction(2, 3)])
 def test_a_first_start_counts_as_a_restart_only_where_it_costs_one(
     share: Fraction, *, restart_first: bool
 ) -> None:

@@ -45,8 +45,8 @@ class Book:
     quotas : Quotas
         What promises to each tenant may hold.
     restart_limit : float
-        Part of a slot from which on a restart takes so much that no plan counts on a slot of the
-        job but a first one that costs nothing.
+        Part of a slot from which on a restart takes so much that no plan counts on the job, not
+        even on a first start that costs nothing.
 
     Attributes
     ----------
@@ -60,6 +60,8 @@ class Book:
         Share of a slot that a change of placement costs.
     standing : ndarray of int64, shape (rows,)
         Level at which each stood in the slot before, -1 for none.
+    started : ndarray of bool, shape (rows,)
+        Which ran before, or lose as much by a first start.
     after : ndarray of int64, shape (rows,)
         Progress units that remain after the slot under way if it yields what plans count on, also
         where the job restarts; -1 for rows that do not run in it.
@@ -85,6 +87,7 @@ class Book:
         self.promise = np.zeros(0, np.int64)
         self.loss = np.zeros(0)
         self.standing = np.zeros(0, np.int64)
+        self.started = np.zeros(0, np.bool_)
         self.after = np.zeros(0, np.int64)
         self.fastest = np.zeros(0, np.int64)
         self.at_once = np.zeros(0)
@@ -129,12 +132,13 @@ class Book:
         jobs.arrival[row] = job.arrival
         jobs.last[row] = self._last_slot(job)
         jobs.tenant[row] = self._quotas.row_of(self._cluster, job)
-        self.loss[row] = float(job.restart)
-        if self.loss[row] >= self._restart_limit:
+        loss = self.loss[row] = float(job.restart)
+        self.started[row] = self._cluster.restart_first
+        jobs.fresh[row] = 0.0 < loss < self._restart_limit and not self.started[row]
+        if loss >= self._restart_limit:
             jobs.sure[row] = 0
         self.promise[row] = -1
         self.standing[row] = -1
-        jobs.fresh[row] = self.loss[row] > 0.0 and not self._cluster.restart_first
         self.after[row] = -1
         self.fastest[row] = int(job.internal_gains.max())
         self.at_once[row] = float(job.utility.values(_NOW)[0])
@@ -149,8 +153,9 @@ class Book:
         row = self.add(state.job)
         self.jobs.left[row] = state.remaining
         self.promise[row] = -1 if state.promise is None else state.promise
-        first_slot = self.jobs.fresh[row] and state.started == under_way
-        self.jobs.fresh[row] &= state.started is None
+        begun = state.started == under_way and not self.started[row]
+        self.started[row] |= state.started is not None
+        self.jobs.fresh[row] &= not self.started[row]
         if state.placement is not None:
             self.table.stand(row, state.placement)
             apart, levels = int(self.jobs.spread[row]), int(self.jobs.levels[row])
@@ -160,7 +165,7 @@ class Book:
             at = int(np.searchsorted(workers, state.placement.total_workers))
             self.standing[row] = first + min(at, len(workers) - 1)
             if under_way is not None:
-                made = self.jobs.gains if first_slot else self.jobs.sure
+                made = self.jobs.gains if begun else self.jobs.sure
                 self.after[row] = max(state.remaining - int(made[row, self.standing[row]]), 0)
         known = before.table.rows.get(state.job.name)
         if known is not None and before.table.jobs[known] is state.job:
@@ -207,10 +212,11 @@ class Book:
         jobs = self.jobs
         self.standing[rows] = level
         at = np.maximum(level, 0)
-        whole = staying | jobs.fresh[rows]
+        whole = staying | ~self.started[rows]
         sure = np.where(whole, jobs.gains[rows, at], jobs.sure[rows, at])
         self.after[rows] = np.where(level >= 0, np.maximum(jobs.left[rows] - sure, 0), -1)
-        jobs.fresh[rows] &= level < 0
+        self.started[rows] |= level >= 0
+        jobs.fresh[rows] &= ~self.started[rows]
 
     def hoped(self, rows: Integers) -> Integers:
         """Return what rows make of a slot, by level, if they move no more than they have to.
@@ -285,6 +291,7 @@ class Book:
         self.promise = np.concatenate((self.promise, np.full(more, -1, np.int64)))
         self.loss = np.concatenate((self.loss, np.zeros(more)))
         self.standing = np.concatenate((self.standing, np.full(more, -1, np.int64)))
+        self.started = np.concatenate((self.started, np.zeros(more, np.bool_)))
         self.after = np.concatenate((self.after, np.full(more, -1, np.int64)))
         self.fastest = np.concatenate((self.fastest, np.zeros(more, np.int64)))
         self.at_once = np.concatenate((self.at_once, np.zeros(more)))

@@ -354,7 +354,7 @@ class Rolling(Reactive[RollingParameters]):
     def _loss(self) -> Floats:
         """Return the share of the coming slot that each row loses if its placement changes."""
         book = self._book
-        return np.where(book.jobs.fresh, 0.0, np.minimum(book.loss, _NEARLY_ALL))
+        return np.minimum(book.loss, _NEARLY_ALL) * book.started
 
     def _grow(self, slot: int, rows: Integers, weight: Floats, free: Integers) -> None:
         """Deal out what is left on servers to the whole jobs that stand on them."""
