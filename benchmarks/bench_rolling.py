@@ -3,7 +3,8 @@
 Every job that is asked for arrives in the first slot; a hundred more follow in the second, when the
 cluster is full, and are timed one by one, in processor time.
 
-Run: ``python -m benchmarks.bench_rolling [servers jobs]...``
+Run: ``python -m benchmarks.bench_rolling [--differ] [servers jobs]...``; with ``--differ`` no two
+servers are alike, which is the worst case: nothing can be looked at as a group.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from shadowprice.policies.registry import make_policy
 SLOT = Fraction(600)
 
 
-def cluster(servers: int) -> Cluster:
+def cluster(servers: int, *, differ: bool = False) -> Cluster:
     """Return servers of eight GPUs."""
-    amounts = {"gpu": 8_000, "cpu": 64_000}
     kinds = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
-    rows = [(f"gpu-{at}", Role.WORKER, amounts) for at in range(servers)]
+    rows = [
+        (f"gpu-{at}", Role.WORKER, {"gpu": 8_000, "cpu": 64_000 - (at if differ else 0)})
+        for at in range(servers)
+    ]
     return build_cluster(slot_seconds=SLOT, horizon=300, servers=rows, dimensions=kinds)
 
 
@@ -62,9 +65,9 @@ def jobs(on: Cluster, count: int, rng: np.random.Generator) -> list[Job]:
     return drawn
 
 
-def measure(servers: int, count: int) -> None:
+def measure(servers: int, count: int, *, differ: bool = False) -> None:
     """Print what decisions take on one cluster."""
-    on = cluster(servers)
+    on = cluster(servers, differ=differ)
     rng = np.random.default_rng(0)
     early, late = jobs(on, count, rng), jobs(on, count, rng)[:100]
     engine = Engine(on, make_policy("rolling", PolicyContext(on), {"prices": "given"}))
@@ -93,10 +96,11 @@ def measure(servers: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    words = [int(word) for word in sys.argv[1:]]
+    differ = "--differ" in sys.argv
+    words = [int(word) for word in sys.argv[1:] if word != "--differ"]
     measure(50, 50)  # compiles
     for at in range(0, len(words), 2):
-        measure(words[at], words[at + 1])
+        measure(words[at], words[at + 1], differ=differ)
     if not words:
         for servers, count in ((200, 200), (200, 1000), (2000, 200), (2000, 1000)):
-            measure(servers, count)
+            measure(servers, count, differ=differ)
