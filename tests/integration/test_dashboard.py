@@ -463,7 +463,8 @@ def test_tenants_and_tokens_are_kept(browser: Browser, live: Running) -> None:
         page.locator("dialog[open]").get_by_role("button", name="Make it").click()
         token = page.get_by_role("textbox", name="The token").input_value()
         page.get_by_role("button", name="I have it").click()
-        dialog.wait_for(state="detached")  # it is taken out of the page after it was closed
+        # A dialog is taken out of the page a moment after it was closed.
+        page.locator("dialog").wait_for(state="detached")
         with live.as_(token) as green:
             assert green.get("/v1/service").json()["caller"]["tenant"] == "green"
         assert token not in page.content()
