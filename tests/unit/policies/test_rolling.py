@@ -15,7 +15,6 @@ from shadowprice.core.errors import InputError, PolicyError
 from shadowprice.core.events import (
     Commit,
     Decision,
-    JobCancelled,
     JobFailed,
     JobsArrived,
     Promise,
@@ -193,39 +192,6 @@ def test_a_first_start_counts_as_a_restart_only_where_it_costs_one(
     engine.handle(JobsArrived(0, (one,)))
     engine.handle(SlotBegan(0))
     assert engine.running["a"].total_workers == 4
-
-
-@pytest.mark.parametrize(("share", "now"), [(Fraction(1, 4), True), (Fraction(1, 2), False)])
-def test_a_promise_that_counts_on_a_free_start_is_not_begun_early_for_less(
-    share: Fraction, *, now: bool
-) -> None:
-    """A start on one GPU would waste what the plan counts on: that of the slot with four."""
-    on = gpus(1, 4)
-    engine = rolling(on, steady=True)  # what is planned is not planned anew
-    others = [
-        training(on, name, epochs=1, chunks=workers, utility=Deadline(50.0, 0.0))
-        for name, workers in (("b", 3), ("c", 1))
-    ]
-    one = replace(training(on, "a", utility=Deadline(10.0, 3.0)), restart=share)
-    made = promises(engine.handle(JobsArrived(0, (*others, one))))
-    assert sorted(made) == [("a", 3), ("b", 0), ("c", 0)]
-    engine.handle(JobCancelled(0, "c"))
-    told = []
-    for slot in range(4):
-        told += promises(engine.handle(SlotBegan(slot)))
-        if slot == 0:
-            assert ("a" in engine.running) is now
-        moved = {name for name in engine.running if engine.jobs[name].started != slot}
-        gained = {
-            name: min(
-                engine.jobs[name].job.gain(placement.total_workers, moved=name in moved),
-                engine.jobs[name].remaining,
-            )
-            for name, placement in engine.running.items()
-        }
-        engine.handle(SlotEnded(slot, gained))
-    assert not told  # whatever moved in every slot
-    assert engine.jobs["a"].completion is not None
 
 
 @pytest.mark.parametrize("share", [Fraction(1, 10), Fraction(1, 2)])

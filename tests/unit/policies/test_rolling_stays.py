@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import JobsArrived, ServerLost, SlotBegan, SlotEnded
+from shadowprice.core.events import JobCancelled, JobsArrived, ServerLost, SlotBegan, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Deadline
@@ -38,6 +38,33 @@ def ran(engine: Engine, slot: int, moved: frozenset[str] = frozenset()) -> None:
         for name, placement in engine.running.items()
     }
     engine.handle(SlotEnded(slot, gained))
+
+
+@pytest.mark.parametrize(("restart", "now"), [(Fraction(1, 4), True), (Fraction(1, 2), False)])
+def test_a_promise_that_counts_on_a_free_start_is_not_begun_early_for_less(
+    restart: Fraction, *, now: bool
+) -> None:
+    """A start on one GPU would waste what the plan counts on: that of the slot with four."""
+    on = gpus(1, 4)
+    engine = rolling(on, steady=True)  # what is planned is not planned anew
+    others = [
+        training(on, name, epochs=1, chunks=workers, utility=Deadline(50.0, 0.0))
+        for name, workers in (("b", 3), ("c", 1))
+    ]
+    one = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
+    made = promises(engine.handle(JobsArrived(0, (*others, one))))
+    assert sorted(made) == [("a", 3), ("b", 0), ("c", 0)]
+    engine.handle(JobCancelled(0, "c"))
+    told = []
+    for slot in range(4):
+        told += promises(engine.handle(SlotBegan(slot)))
+        if slot == 0:
+            assert ("a" in engine.running) is now
+        # As bad as can be: it moves in every slot but that in which it starts.
+        begun = {name for name in engine.running if engine.jobs[name].started != slot}
+        ran(engine, slot, frozenset(begun))
+    assert not told
+    assert engine.jobs["a"].completion is not None
 
 
 @pytest.mark.parametrize("steady", [False, True])
