@@ -63,7 +63,7 @@ def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
     # Nothing is sure of a slot in which a job restarts for long: 0.
     gains = np.cumsum(rng.integers(0, 20, levels))
     # A first slot in which a job does not restart makes more, the more the more workers there are.
-    first, fresh = gains + np.cumsum(rng.integers(0, 20, levels)), bool(rng.integers(2))
+    first = gains + np.cumsum(rng.integers(0, 20, levels)) * rng.integers(2)
     ceilings = np.flatnonzero(rng.random(levels) < 0.6)
     ceilings = ceilings if len(ceilings) else np.array([levels - 1])
     lengths = np.diff(begins)
@@ -72,15 +72,15 @@ def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
     slots = np.arange(begins[0], begins[-1] + 1)
     each = np.repeat(room, lengths)
     by_intervals = least_ceiling(
-        begins, count, room, gains, ceilings, len(ceilings), left, end, first, fresh
+        begins, count, room, gains, ceilings, len(ceilings), left, end, first
     )  # fmt: skip
     by_slots = least_ceiling(
-        slots, len(each), each, gains, ceilings, len(ceilings), left, end, first, fresh
+        slots, len(each), each, gains, ceilings, len(ceilings), left, end, first
     )  # fmt: skip
     assert by_intervals == by_slots
 
     def one_by_one(top: int) -> int:
-        missing, begun = left, not fresh
+        missing, begun = left, False
         for slot, most in zip(slots, each, strict=False):
             level = min(top, most)
             if slot < end and level >= 0:
@@ -92,7 +92,6 @@ def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
 
     done = [one_by_one(top) for top in ceilings]
     for top, slot in zip(ceilings, done, strict=True):
-        made = first if fresh else gains
-        assert completes_fresh(begins, count, room, gains, made, top, left, end) == slot
+        assert completes_fresh(begins, count, room, gains, first, top, left, end) == slot
     kept = [at for at, slot in enumerate(done) if slot >= 0]
     assert by_intervals == ((kept[0], done[kept[0]]) if kept else (-1, -1))

@@ -124,7 +124,7 @@ def progressive_filling(
                     room[at] = _room(free, first + at, demand, below, top - 1)
             ceilings = every[below + 1 : top + 1]
             found, done = least_ceiling(
-                starts, slots, room, gains, ceilings, len(ceilings), left, last + 1, gains, False
+                starts, slots, room, gains, ceilings, len(ceilings), left, last + 1, gains
             )
             more *= 2
             if done >= 0:

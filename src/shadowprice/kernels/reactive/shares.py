@@ -101,7 +101,6 @@ def least_ceiling(
     left: int,
     end: int,
     first: Ints,
-    fresh: bool,
 ) -> tuple[int, int]:
     """Return the least ceiling that completes before ``end``, and the slot in which it does.
 
@@ -114,9 +113,8 @@ def least_ceiling(
     count : int
         How many there are.
     first : int64[levels]
-        As in `completes_fresh`; those may not fall either.
-    fresh : bool
-        Whether they count.
+        As in `completes_fresh`; those may not fall either. The same as gains where no slot yields
+        more.
 
     Returns
     -------
@@ -124,21 +122,13 @@ def least_ceiling(
         Position of the ceiling, and the slot; -1, -1 where there is none.
     """
     high = count - 1
-    top = ceilings[high]
-    if fresh:
-        done = completes_fresh(begins, intervals, room, gains, first, top, left, end)
-    else:
-        done = completes(begins, intervals, room, gains, top, left, end)
+    done = completes_fresh(begins, intervals, room, gains, first, ceilings[high], left, end)
     if done < 0:
         return -1, -1
     low = 0
     while low < high:
         middle = (low + high) // 2
-        top = ceilings[middle]
-        if fresh:
-            slot = completes_fresh(begins, intervals, room, gains, first, top, left, end)
-        else:
-            slot = completes(begins, intervals, room, gains, top, left, end)
+        slot = completes_fresh(begins, intervals, room, gains, first, ceilings[middle], left, end)
         if slot >= 0:
             high = middle
             done = slot

@@ -93,6 +93,13 @@ def most_gain(jobs: Jobs, row: int) -> int:
 
 
 @kernel
+def first_gains(jobs: Jobs, row: int) -> Ints:
+    """Return what the first slot in which a job runs yields surely, by level."""
+    first: Ints = jobs.gains[row] if jobs.fresh[row] else jobs.sure[row]
+    return first
+
+
+@kernel
 def levels_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
     """Return the first level of a way, and the one after its last."""
     if way == SPREAD:

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.reactive.shares import completes, completes_fresh, least_ceiling
+from shadowprice.kernels.reactive.shares import completes_fresh, least_ceiling
 from shadowprice.kernels.revision.jobs import (
     SPREAD,
     WHOLE,
     Jobs,
     demand_of_whole,
+    first_gains,
     hull_of,
     last_worth,
     levels_of,
@@ -340,7 +341,7 @@ def _least_ceiling(
     low, high = hull_of(jobs, row, way)
     ceiling, done = least_ceiling(
         line.start, known, room, jobs.sure[row], jobs.hull[row, low:high], high - low,
-        jobs.left[row], end, jobs.gains[row], jobs.fresh[row],
+        jobs.left[row], end, first_gains(jobs, row),
     )  # fmt: skip
     return (low + ceiling if ceiling >= 0 else -1), done
 
@@ -410,13 +411,9 @@ def _offer(
     known = rooms(line, jobs, row, way, last + 1, shared, room)
     _, hulls = hull_of(jobs, row, way)
     begins, sure, hull = line.start, jobs.sure[row], jobs.hull[row]
-    top = hull[hulls - 1]
-    if jobs.fresh[row]:
-        earliest = completes_fresh(
-            begins, known, room, sure, jobs.gains[row], top, left, last + 1
-        )  # fmt: skip
-    else:
-        earliest = completes(begins, known, room, sure, top, left, last + 1)
+    earliest = completes_fresh(
+        begins, known, room, sure, first_gains(jobs, row), hull[hulls - 1], left, last + 1
+    )
     if earliest < 0:
         return best
     first_worth = utility(jobs, row, earliest)
