@@ -71,7 +71,7 @@ def completes_fresh(
     left: int,
     end: int,
 ) -> int:
-    """Return the same where the first slot in which a job runs yields more than any other.
+    """Return what `completes` does where the first slot in which a job runs may yield more.
 
     Parameters
     ----------
