@@ -349,18 +349,26 @@ def test_servers_for_both_are_split_in_halves_of_each_kind() -> None:
     assert servers.tolist() == [False, True, False, False, False]
 
 
-def test_parameter_servers_are_left_one_of_several_kinds_of_server() -> None:
-    """Three kinds of one server each: without, all would be for workers."""
-    alone = [("big", {"gpu": 4, "cpu": 8}), ("small", {"cpu": 4}), ("more", {"gpu": 8, "cpu": 8})]
-    on = build_cluster(
-        slot_seconds=Fraction(600),
-        horizon=4,
-        servers=[(name, Role.ANY, amounts) for name, amounts in alone],
-        dimensions=DIMENSIONS,
-    )
-    workers, servers = pools(on, halved=True)
-    assert workers.tolist() == [True, False, True]
-    assert servers.tolist() == [False, True, False]
+def test_of_kinds_of_one_server_each_half_are_for_parameter_servers() -> None:
+    """Without, all would be for workers, or all but one."""
+    alone = [("big", {"gpu": 4, "cpu": 8}), ("small", {"cpu": 4}), ("more", {"gpu": 8, "cpu": 8}),
+             ("most", {"gpu": 8, "cpu": 16}), ("least", {"gpu": 1, "cpu": 1})]  # fmt: skip
+
+    def split(kinds: int) -> tuple[list[bool], list[bool]]:
+        on = build_cluster(
+            slot_seconds=Fraction(600),
+            horizon=4,
+            servers=[(name, Role.ANY, amounts) for name, amounts in alone[:kinds]],
+            dimensions=DIMENSIONS,
+        )
+        workers, servers = pools(on, halved=True)
+        return workers.tolist(), servers.tolist()
+
+    assert split(2) == ([True, False], [False, True])
+    assert split(3) == ([True, False, True], [False, True, False])
+    # Of those with as many resources the later ones.
+    assert split(4) == ([True, False, True, False], [False, True, False, True])
+    assert split(5) == ([True, False, True, True, False], [False, True, False, False, True])
     # Beside servers for workers only, one for both is for parameter servers.
     workers, servers = pools(cluster(2, 0, both=1), halved=True)
     assert servers.tolist() == [False, False, True]

@@ -11,6 +11,7 @@ from shadowprice.core.amounts import MILLI
 from shadowprice.executors.contract import ServerSlice
 from shadowprice.executors.generations.placing import NoPlaceError
 from shadowprice.executors.kubernetes.quantities import unit_of, units
+from shadowprice.executors.memory import counted_memory
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 _LEFT_OUT: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
@@ -121,6 +122,8 @@ def server_of(
         left = max(0, amount - used.get(name, 0))
         if name == gpu:
             left -= left % MILLI
+        elif name == "memory":
+            left = counted_memory(left)
         if left:
             capacity["gpu" if name == gpu else name] = left
     kind = next((node.labels[label] for label in _KIND_LABELS if node.labels.get(label)), "")

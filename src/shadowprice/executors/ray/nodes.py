@@ -11,6 +11,7 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
 from shadowprice.executors.contract import ServerSlice
 from shadowprice.executors.generations.placing import NoPlaceError
+from shadowprice.executors.memory import counted_memory
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -81,6 +82,8 @@ def _node(record: Mapping[str, Any]) -> Node:
             continue
         unit = 1 if name == "memory" else MILLI
         units = min(int(float(amount) * unit), int(bounds.MEMORY.most))
+        if name == "memory":
+            units = counted_memory(units)
         if units > 0:
             capacity[_OWN.get(name, name)] = units
     labels = dict(list(record.get("Labels", {}).items())[:_MOST_NAMES])

@@ -193,25 +193,26 @@ def pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray
     -------
     (ndarray of bool, ndarray of bool)
         Over all servers. Half of the `any` servers of each kind, the later ones, go to parameter
-        servers, the odd one to workers; if that left no server to parameter servers, an odd one
-        with the fewest resources.
+        servers, and of the odd ones of all kinds half, those with the fewest resources; one of them
+        in any case, if parameter servers would have none otherwise.
     """
     workers, servers = cluster.hosts_workers.copy(), cluster.hosts_ps.copy()
     shared = np.array([role is Role.ANY for role in cluster.roles])
     if not halved:
         servers &= ~shared
         return workers, servers
-    odd = []
+    odd: list[int] = []
     for kind in np.unique(cluster.kinds[shared]):
         rows = np.flatnonzero(shared & (cluster.kinds == kind))
         half = len(rows) // 2
         servers[rows[: len(rows) - half]] = False
         workers[rows[len(rows) - half :]] = False
         odd += rows[half : len(rows) - half].tolist()
-    if odd and not servers.any() and workers.sum() > 1:
-        # A server without a GPU beside one that has some is of little use to workers.
-        least = min(odd, key=lambda row: int(np.count_nonzero(cluster.capacity[row])))
-        servers[least], workers[least] = True, False
+    # A server without a GPU beside one that has some is of little use to workers.
+    odd.sort(key=lambda row: (np.count_nonzero(cluster.capacity[row]), -row))
+    alone = not servers.any() and workers.sum() > 1
+    given = odd[: max(len(odd) // 2, int(alone))]
+    servers[given], workers[given] = True, False
     return workers, servers
 
 

@@ -1,0 +1,61 @@
+"""Machines that are alike but for some KiB are one kind of server."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowprice.executors.kubernetes.nodes import node_view, server_of
+from shadowprice.executors.memory import counted_memory
+from shadowprice.executors.ray.nodes import nodes_of
+
+
+@given(st.integers(0, 2**52))
+def test_it_is_never_more_and_hardly_less_and_what_counts_stays(found: int) -> None:
+    counted = counted_memory(found)
+    assert found - found / 512 <= counted <= found
+    assert counted_memory(counted) == counted
+
+
+@pytest.mark.parametrize("written", [10**9, 100 * 10**9, 250_500 * 10**6, 1 << 20, 2047 << 30])
+def test_what_somebody_wrote_counts_as_it_is(written: int) -> None:
+    assert counted_memory(written) == written
+    assert counted_memory(written + 1) <= written + 1
+
+
+def memories(machines: int) -> list[int]:
+    """Return the memory of machines of one kind, as kernels leave it: some MiB more or less."""
+    draw = random.Random(0)
+    return [(263_845_100 + draw.randrange(-4096, 4096)) << 10 for _ in range(machines)]
+
+
+def test_kubernetes_nodes_of_one_kind_are_one_kind_of_server() -> None:
+    def server(memory: int) -> int:
+        item = {
+            "metadata": {"name": "n"},
+            "status": {"allocatable": {"cpu": "63770m", "memory": f"{memory >> 10}Ki"}},
+        }
+        view = node_view(item)
+        assert view.has["memory"] == memory  # what is asked of a node is held against all of it
+        found = server_of(view, {"memory": 441 << 20}, gpu="nvidia.com/gpu", tolerations=[])
+        return found.capacity["memory"]
+
+    found = memories(500)
+    assert len(set(found)) > 400
+    assert len({server(memory) for memory in found}) <= 2
+
+
+def test_ray_nodes_of_one_kind_are_one_kind_of_server() -> None:
+    records = [
+        {
+            "NodeID": str(at), "NodeName": str(at), "NodeManagerAddress": "127.0.0.1",
+            "Alive": True, "Resources": {"CPU": 64.0, "memory": float(memory)},
+        }
+        for at, memory in enumerate(memories(500))
+    ]  # fmt: skip
+    found = nodes_of(records, {}).values()
+    assert len(found) == 500
+    assert len({node.server.capacity["memory"] for node in found}) <= 2
