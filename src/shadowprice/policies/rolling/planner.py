@@ -15,20 +15,19 @@ from shadowprice.core.job import Job
 from shadowprice.kernels.reactive.shares import completes_fresh
 from shadowprice.kernels.revision.coming import overfull
 from shadowprice.kernels.revision.jobs import hull_of, ways
-from shadowprice.kernels.revision.plans import Log, Steps, enter, lay_out, lay_out_again, offer
+from shadowprice.kernels.revision.plans import enter, lay_out, lay_out_again, offer
 from shadowprice.kernels.revision.rooms import rooms
 from shadowprice.kernels.revision.timeline import (
     SERVERS,
     WORKERS,
-    Timeline,
     clear,
-    new_timeline,
     rooms_for_copies,
     split,
 )
 from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.beside import begin, starts_of
 from shadowprice.policies.rolling.book import Book
+from shadowprice.policies.rolling.layout import Layout
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.stays import Plans, Stays
 
@@ -37,8 +36,6 @@ Integers = NDArray[np.int64]
 
 _GROUPS: Final = 512
 """Most groups of equal servers in an interval, or as many as kinds; beyond, room is given up."""
-_RUNS: Final = 256
-"""Most runs of equal slots in a plan."""
 _ORDERS: Final = 3
 """Times that a job without a plan is moved to the front before its plan of before is kept."""
 
@@ -72,50 +69,6 @@ class Beside(Enum):
     ALL = "all"
     BAGS = "bags"
     NOBODY = "nobody"
-
-
-class Layout:
-    """One timeline with the plans in it.
-
-    It is kept (pickled) without the space that nothing uses.
-    """
-
-    def __init__(self, most: int, width: int, share: Integers, common: Integers) -> None:
-        self.most = most
-        self.line: Timeline = new_timeline(most, width, share, common)
-        self.steps = Steps(
-            np.zeros(0, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
-        )
-        self.log = Log(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0)))
-        self.order = np.zeros(0, np.int64)
-
-    def __getstate__(self) -> dict[str, object]:
-        line, steps, log = self.line, self.steps, self.log
-        states = int(line.used[1])
-        groups = int(line.groups[:states].max(initial=0))
-        runs = int(steps.runs.max(initial=0))
-        entries = int(log.used[0])
-        return {
-            "size": (self.most, line.free.shape[1], line.share, line.common),
-            "line": [
-                part[: states + 1] if part is line.start else part[:states] for part in line[:4]
-            ]
-            + [part[:states, :groups] for part in line[4:7]]
-            + [line.held[:states]],
-            "used": line.used,
-            "steps": [steps.runs, steps.until[:, :runs], steps.level[:, :runs]],
-            "log": [log.used, *(part[:entries] for part in log[1:4]), log.level],
-            "order": self.order,
-        }
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(*state["size"])  # type: ignore[misc]  # two integers, two arrays
-        for whole, part in zip(self.line, state["line"], strict=False):  # type: ignore[call-overload]
-            whole[tuple(slice(size) for size in part.shape)] = part
-        self.line.used[:] = state["used"]  # type: ignore[call-overload]  # two integers
-        self.steps = Steps(*state["steps"])  # type: ignore[misc]  # three arrays
-        self.log = Log(*state["log"])  # type: ignore[misc]  # five arrays
-        self.order = state["order"]  # type: ignore[assignment]
 
 
 class Planner:
@@ -490,27 +443,11 @@ class Planner:
         """Make room for the plans of all open jobs; what is written stays."""
         rows = self._book.rows
         self._grow(4 * len(self._book.table.rows) + 16)
-        width = min(self._current.most, _RUNS)
         # A job is entered once, and every later entry of it rises by a level at least.
         most = int(self._book.jobs.levels.sum()) + rows
         entries = min(3 * rows + int(self._kind_count.sum()) * 64, most) + 64
         for layout in (self._current, self._other):
-            steps, log = layout.steps, layout.log
-            if steps.until.shape != (rows, width):
-                layout.steps = Steps(
-                    _padded(steps.runs, (rows,), -1),
-                    _wider(steps.until, steps.runs, (rows, width)),
-                    _wider(steps.level, steps.runs, (rows, width)),
-                )
-            if len(log.row) < entries or len(log.level) < rows:
-                entries = max(entries, min(2 * entries, 2 * len(log.row)))
-                layout.log = Log(
-                    log.used,
-                    _padded(log.row, (entries,), 0),
-                    _padded(log.workers, (entries,), 0),
-                    _padded(log.servers, (entries,), 0),
-                    _padded(log.level, (rows,), -1),
-                )
+            layout.reserve(rows, entries)
 
     def _grow(self, intervals: int) -> None:
         """Make room for so many intervals in both layouts; plans that are written stay."""
@@ -518,35 +455,8 @@ class Planner:
             return
         most = 1 << (intervals - 1).bit_length()
         for layout in (self._current, self._other):
-            old = layout.line
-            quotas = self._quotas
-            fresh = new_timeline(most, self._width, quotas.share, quotas.common)
-            fresh.used[:] = old.used
-            # What nothing uses is not even touched: there is far more room than plans take, and to
-            # write zeros into all of it would hold up whoever submits at that moment.
-            states = int(old.used[1]) + 1
-            for new_array, old_array in zip(fresh[1:8], old[1:8], strict=True):
-                kept = old_array[:states]
-                new_array[: len(kept)] = kept
-            layout.line = fresh
-            layout.most = most
+            layout.grow(most)
         self._room = np.zeros(most + 1, np.int64)
 
     def _new_layout(self, most: int) -> Layout:
         return Layout(most, self._width, self._quotas.share, self._quotas.common)
-
-
-def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
-    """Return a larger array that begins with what was there."""
-    whole = tuple(map(max, array.shape, shape))
-    larger = np.full(whole, value, np.int64) if value else np.zeros(whole, np.int64)
-    larger[tuple(slice(size) for size in array.shape)] = array
-    return larger
-
-
-def _wider(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
-    """Return a larger array of zeros with the rows that hold runs."""
-    larger = np.zeros(shape, np.int64)
-    rows, most = np.flatnonzero(runs > 0), int(runs.max(initial=0))
-    larger[rows, :most] = array[rows, :most]
-    return larger

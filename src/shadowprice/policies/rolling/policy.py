@@ -9,7 +9,6 @@ from typing import ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
     Decision,
     Drop,
@@ -35,10 +34,11 @@ from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.book import Book
 from shadowprice.policies.rolling.copies import Copies
+from shadowprice.policies.rolling.demand import Demand
 from shadowprice.policies.rolling.evidence import Evidence
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Offer, Planner
-from shadowprice.policies.rolling.prices import Pools, PriceLearner, costs, weights
+from shadowprice.policies.rolling.prices import Pools
 from shadowprice.policies.rolling.quotas import check_shares, quotas_of
 from shadowprice.policies.rolling.reasons import crowded, dear, too_late, worthless
 
@@ -53,9 +53,6 @@ better keep their slack, and which costs most to lay out."""
 _NEARLY_ALL: Final = 0.999
 """Share of a slot that a start or a move costs at most: what begins now goes on in the next slot,
 so it is worth more than a server that stands idle, though it comes to nothing in this one."""
-
-_BLANK: Final = 0.25
-"""Horizons without demand that are taken to lie before the first arrival."""
 
 
 class Rolling(Reactive[RollingParameters]):
@@ -93,36 +90,14 @@ class Rolling(Reactive[RollingParameters]):
         self._bags = BagBook(cluster, self._quotas)
         self._planner = Planner(cluster, self._book, self._bags, self._quotas)
         self._pools = Pools(cluster)
-        # The demand of all, which ranks, and, where tenants have shares, of each, which it pays.
-        everything = np.ones(len(cluster.resources))
-        self._learner = self._new_learner(everything)
-        self._learners = (
-            [self._new_learner(part) for part in self._quotas.part]
-            if self._quotas.given
-            else [self._learner]
-        )
+        self._demand = Demand(cluster, self._pools, self._quotas, parameters)
         self._laid_out_for: int | None = None
         self._expected = self._leanly = False
         self._too_many: frozenset[str] | None = None
 
-    def _new_learner(self, part: Floats) -> PriceLearner:
-        horizon, memory = self._cluster.horizon, self._parameters.memory
-        return PriceLearner(self._pools, memory * horizon, _BLANK * horizon, part)
-
     def _recall(self, before: Self) -> None:
         """Keep the prices as learnt."""
-        self._learner = before._learner.moved_to(self._pools, np.ones(len(self._cluster.resources)))
-        if not self._quotas.given:
-            self._learners = [self._learner]
-            return
-        # Tenants come and go: each keeps what was learnt of it, new ones begin with nothing.
-        known: dict[str | None, PriceLearner] = {}
-        if before._quotas.given:
-            known = dict(zip(_owners(before._cluster), before._learners, strict=True))
-        self._learners = [
-            known[name].moved_to(self._pools, part) if name in known else self._new_learner(part)
-            for name, part in zip(_owners(self._cluster), self._quotas.part, strict=True)
-        ]
+        self._demand.recall(before._demand)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Take in a job with its promise and where it stands."""
@@ -170,7 +145,7 @@ class Rolling(Reactive[RollingParameters]):
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
         """Return the price of all of each server's resources in the coming slot."""
-        return self._pools.of_servers(self._price(view.slot))
+        return self._pools.of_servers(self._demand.price(view.slot))
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return what would be decided about a job if it arrived now; leaves no trace."""
@@ -203,18 +178,18 @@ class Rolling(Reactive[RollingParameters]):
             else:
                 yield self._copies.answer(slot, job, self._pools.capacity())
         for job in jobs:  # nobody bids against himself
-            self._learner.learn(job, slot)
-            if self._quotas.given:
-                self._learners[self._quotas.row_of(self._cluster, job)].learn(job, slot)
+            self._demand.learn(job, slot)
 
     def _densities(self, slot: int, jobs: Sequence[Job], rows: Sequence[int]) -> dict[str, float]:
         """Return what each of some jobs earns by its share; rows are those of training jobs."""
-        weight = self._weights(slot)
+        weight = self._demand.weights(slot, self._book.jobs)
         found, _ = densities(self._book.jobs, np.array(rows, np.int64), slot, weight)
         rated = {self._book.name(row): value for row, value in zip(rows, found, strict=True)}
         for job in jobs:
             if job.bag is not None:
-                rated[job.name] = self._copies.density(slot, job, self._copy_weight(slot, job))
+                rated[job.name] = self._copies.density(
+                    slot, job, self._demand.copy_weight(slot, job)
+                )
         return rated
 
     def _answer(self, slot: int, job: Job, row: int) -> Decision:
@@ -239,7 +214,7 @@ class Rolling(Reactive[RollingParameters]):
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
         """Return a promise for a new job and keep its plan, or why there is none."""
-        price = self._costs(slot, np.array([row]))[0]
+        price = self._demand.costs(slot, self._book.jobs, np.array([row]))[0]
         found = self._planner.offer(row, price)
         lightly = False  # it is worth its price, but that says little
         if found is not None and found.utility > found.cost:
@@ -293,7 +268,7 @@ class Rolling(Reactive[RollingParameters]):
         if self._expected or self._leanly:
             self._laid_out_for = None
         yield from self._lay_out(view, slot)
-        weight = self._weights(slot)
+        weight = self._demand.weights(slot, self._book.jobs)
         yield from self._give_up(view, slot)
         yield from self._revise_bags(view, slot)
         rows = book.table.in_order()
@@ -334,7 +309,7 @@ class Rolling(Reactive[RollingParameters]):
         """Plan waiting bags; return whether any was promised. See `Copies.plan_waiting`."""
         promised = False
         for made in self._copies.plan_waiting(
-            slot, self._pools.capacity(), lambda job: self._copy_weight(slot, job), free=free
+            slot, self._pools.capacity(), lambda job: self._demand.copy_weight(slot, job), free=free
         ):
             promised = True
             yield made
@@ -386,8 +361,9 @@ class Rolling(Reactive[RollingParameters]):
         result = np.full((len(rows), 5), -1.0)
         if len(rows):
             book, layout = self._book, self._planner.layout
+            price = self._demand.costs(slot, book.jobs)
             plan_waiting(
-                line, book.jobs, rows, book.hoped(rows), book.loss[rows] > 0.0, self._costs(slot),
+                line, book.jobs, rows, book.hoped(rows), book.loss[rows] > 0.0, price,
                 self._planner.shared, self._planner.room, layout.steps, layout.log, result,
             )  # fmt: skip
         return result
@@ -497,12 +473,6 @@ class Rolling(Reactive[RollingParameters]):
         self._book.promise[row] = found.end
         return Promise(name, found.end, found.done, found.utility, found.utility, message=why)
 
-    def _price(self, slot: int, learner: PriceLearner | None = None) -> Floats:
-        """Return the shadow prices of all demand, or of a part of it, by pool and resource."""
-        if self._parameters.prices == "given":
-            return np.full(self._pools.columns, self._parameters.price)
-        return (learner or self._learner).prices(slot, self._parameters.scarcity)
-
     @property
     def _copies(self) -> Copies:
         """What decides about bags; it remembers nothing itself."""
@@ -511,47 +481,17 @@ class Rolling(Reactive[RollingParameters]):
             self._book.until,
             self._bags,
             self._planner,
-            self._copy_price,
+            self._demand.copy_cost,
             revision=self._parameters.revision,
             standby=self._parameters.standby,
         )
 
-    def _copy_price(self, slot: int, job: Job) -> float:
-        """Return what a copy of a bag's tasks costs in a slot."""
-        owner = self._quotas.row_of(self._cluster, job)
-        price = self._price(slot, self._learners[owner])
-        return float(costs(price, self._shares_of(job))[0, 0])
-
-    def _copy_weight(self, slot: int, job: Job) -> float:
-        """Return the same for ranking: never 0."""
-        return float(weights(self._price(slot), self._shares_of(job))[0, 0])
-
-    def _shares_of(self, job: Job) -> tuple[Floats, Floats]:
-        worker = job.worker[None, :]
-        return self._pools.shares(worker, np.zeros_like(worker))
-
-    def _costs(self, slot: int, rows: Integers | None = None) -> Floats:
-        """Return what a worker and a parameter server of rows, by default all, cost in a slot."""
-        jobs = self._book.jobs
-        worker, ps, owner = jobs.worker, jobs.ps, jobs.tenant
-        if rows is not None:
-            worker, ps, owner = worker[rows], ps[rows], owner[rows]
-        if not self._quotas.given:
-            return costs(self._price(slot), self._pools.shares(worker, ps))
-        price = np.zeros((len(self._learners), self._pools.columns))
-        for at in np.unique(owner).tolist():
-            price[at] = self._price(slot, self._learners[at])
-        return costs(price[owner], self._pools.shares(worker, ps))
-
     @property
     def _evidence(self) -> Evidence:
         """What is known of others' demand; it remembers nothing itself."""
-        return Evidence(self._book, self._pools, self._quotas, self._learners, self._parameters)
-
-    def _weights(self, slot: int) -> Floats:
-        """Return the same for ranking: never 0."""
-        jobs = self._book.jobs
-        return weights(self._price(slot), self._pools.shares(jobs.worker, jobs.ps))
+        return Evidence(
+            self._book, self._pools, self._quotas, self._demand.learners, self._parameters
+        )
 
 
 def build(context: PolicyContext, parameters: RollingParameters) -> Rolling:
@@ -559,8 +499,3 @@ def build(context: PolicyContext, parameters: RollingParameters) -> Rolling:
     if parameters.quota:
         check_shares(context.cluster)
     return Rolling(context, parameters)
-
-
-def _owners(cluster: Cluster) -> list[str | None]:
-    """Return whose each row of `Quotas` is; the last is of jobs without a tenant."""
-    return [*(tenant.name for tenant in cluster.tenants), None]
