@@ -1,4 +1,4 @@
-"""The synchronous client."""
+"""The synchronous client: written by `tools/synchronous_client.py`."""
 
 from __future__ import annotations
 

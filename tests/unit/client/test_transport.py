@@ -5,7 +5,7 @@ import ssl
 import httpx
 import pytest
 
-from shadowprice.client import Address, AsyncClient, Client, ServiceError, UnreachableError, calls
+from shadowprice.client import Address, Client, ServiceError, UnreachableError, calls
 from shadowprice.client import transport as shared
 
 HERE = Address("http://127.0.0.1:9", "token")
@@ -95,13 +95,6 @@ def test_a_redirect_is_not_followed_with_the_token() -> None:
 
 def test_a_name_stays_within_its_part_of_the_path() -> None:
     assert calls.job("../tokens?x#y").path == "/v1/jobs/..%2Ftokens%3Fx%23y"
-
-
-def test_both_clients_offer_the_same() -> None:
-    def public(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
-
-    assert public(Client) == public(AsyncClient)
 
 
 def test_the_token_does_not_show() -> None:

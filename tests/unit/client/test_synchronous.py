@@ -1,0 +1,20 @@
+"""The synchronous client is the asynchronous one without waiting."""
+
+from __future__ import annotations
+
+import pytest
+from tools.synchronous_client import SOURCE, TARGET, synchronous
+
+
+def test_it_is_what_the_tool_writes() -> None:
+    assert synchronous(SOURCE.read_text("utf-8")) == TARGET.read_text("utf-8"), (
+        "change asynchronous.py, then run: python tools/synchronous_client.py"
+    )
+
+
+def test_what_has_no_counterpart_is_refused() -> None:
+    text = SOURCE.read_text("utf-8")
+    with pytest.raises(ValueError, match="'async' has no counterpart"):
+        synchronous(text + "\n\nLATER = [one async for one in ()]\nasync\n")
+    with pytest.raises(ValueError, match="any more"):
+        synchronous(text.replace("import asyncio", "import asyncio as waiting"))

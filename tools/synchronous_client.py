@@ -1,0 +1,63 @@
+"""Write the synchronous client: the asynchronous one, without waiting; a test holds it to that.
+
+Run, from the root of a clone: ``python tools/synchronous_client.py``
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+CLIENT = Path(__file__).parents[1] / "src/shadowprice/client"
+SOURCE, TARGET = CLIENT / "asynchronous.py", CLIENT / "synchronous.py"
+
+_SAID: Final = (
+    (
+        '"""The asynchronous client: the same methods, awaited."""',
+        '"""The synchronous client: written by `tools/synchronous_client.py`."""',
+    ),
+    ("service, as `Client` does, without blocking.", "service."),
+    ("import asyncio\n", ""),
+    # Only generators that are not asynchronous can hand over to another.
+    ("for entry in page.entries:\n                yield entry", "yield from page.entries"),
+)
+"""What is not only called otherwise."""
+
+_CALLED: Final = {
+    "AsyncClient": "Client",
+    "AsyncIterator": "Iterator",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+    "aclose": "close",
+    "aiter_lines": "iter_lines",
+    "aread": "read",
+    "asyncio": "time",
+}
+
+
+def synchronous(text: str) -> str:
+    """Return the text of the asynchronous client as that of the synchronous one.
+
+    Raises
+    ------
+    ValueError
+        If something that is to be replaced is not there, or something is left that waits.
+    """
+    for there, instead in _SAID:
+        if there not in text:
+            raise ValueError(f"{SOURCE.name} has no {there!r} any more")
+        text = text.replace(there, instead)
+    text = re.sub(r"\b(async|await) ", "", text)
+    text = re.sub(r"\w+", lambda word: _CALLED.get(word[0], word[0]), text)
+    if left := re.search(r"\b(async|await|asyncio|__a\w+__)\b", text):
+        raise ValueError(f"{left[0]!r} has no counterpart that does not wait")
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    TARGET.write_text(synchronous(SOURCE.read_text("utf-8")), "utf-8")
