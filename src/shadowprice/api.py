@@ -19,6 +19,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.comparison import is_comparison, keep_comparison, keep_run
 from shadowprice.results.difference import Difference, difference
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import REPORT, Fields, Run, is_run, read_advice, read_run, write_run
@@ -178,6 +179,23 @@ class Comparison:
     def __getitem__(self, label: str) -> Result:
         """Return the run of a policy from the first seed."""
         return self.runs[label]
+
+    def save(self, folder: PathLike) -> Path:
+        """Write the comparison's page and numbers, and each run's directory, as the command does.
+
+        Raises
+        ------
+        InputError
+            If there is something else than an earlier comparison in the folder.
+        """
+        runs = [result.run for result in self.runs.values()]
+        with PendingDirectory(Path(folder), is_comparison) as pending:
+            for run in runs:
+                keep_run(run, pending.path)
+            several = len(self.trials.seeds) > 1
+            keep_comparison(runs, pending.path, self.trials.record() if several else None)
+            pending.commit()
+        return Path(folder)
 
     @property
     def frame(self) -> pl.DataFrame:

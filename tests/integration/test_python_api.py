@@ -101,6 +101,16 @@ def test_compare_and_whatif_are_the_commands(
         assert (row["p"], row["p_holm"]) == (kept["p"], kept["p_holm"])
     assert both["drf"].summary["finished"] == 12
 
+    place = both.save(files / "compared")
+    kept = json.loads((place / "compare.json").read_text("utf-8"))
+    assert list(kept["policies"]) == list(both.runs)
+    assert kept["trials"]["policies"].keys() == told.keys()
+    assert "Over 3 seeds" in (place / "compare.html").read_text("utf-8")
+    assert shadowprice.open_run(place / "drf").summary == both["drf"].summary
+    assert both.save(place) == place  # an earlier comparison is replaced
+    with pytest.raises(InputError, match="compared/drf"):
+        both.save(place / "drf")  # a run is not
+
     found = shadowprice.whatif(CLUSTER, JOBS, "drf", changes=[{"gpu": 1}, {"old": -1}])
     assert main(("whatif", *words, "-p", "drf", "--add", "gpu:1", "--remove", "old:1")) == 0
     rows = json.loads(capfd.readouterr().out)["runs"]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from shadowprice.cli.console import SafeText
-from shadowprice.results.measures import Measure
-from shadowprice.results.report.scales import span
+from shadowprice.results.measures import Measure, best_of
 
 if TYPE_CHECKING:
     from shadowprice.results.significance import Interval, Paired
@@ -18,21 +17,20 @@ if TYPE_CHECKING:
 SIGNIFICANT = 0.05
 
 
+def _figures(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
 def written(measure: Measure, value: float) -> str:
     """Return a value of a measure as tables have it."""
-    if measure.share:
-        return f"{value:.1%}"
-    if measure.key == "decision_p99":
-        return span(value)
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+    return measure.written(value, _figures)
 
 
 def with_reach(measure: Measure, mean: Interval) -> str:
     """Return a mean and half the width of its interval."""
     if not math.isfinite(mean.half):
         return written(measure, mean.mean)
-    half = f"{mean.half:.1%}" if measure.share else written(measure, mean.half)
-    return f"{written(measure, mean.mean)} ± {half}"
+    return f"{written(measure, mean.mean)} ± {written(measure, mean.half)}"
 
 
 def seeds_table(trials: Trials) -> Table:
@@ -43,15 +41,12 @@ def seeds_table(trials: Trials) -> Table:
         table.add_column(SafeText(name), justify="right")
     for measure in trials.measures:
         means = [trials.interval(name, measure.key) for name in trials.policies]
-        known = [mean.mean for mean in means if mean is not None]
-        best = None
-        if measure.better and len(set(known)) > 1:
-            best = max(known) if measure.better > 0 else min(known)
+        best = best_of([None if mean is None else mean.mean for mean in means], measure.better)
         cells = [
             SafeText("-")
             if mean is None
-            else SafeText(with_reach(measure, mean), "bold green" if mean.mean == best else "")
-            for mean in means
+            else SafeText(with_reach(measure, mean), "bold green" if at in best else "")
+            for at, mean in enumerate(means)
         ]
         table.add_row(SafeText(measure.name), *cells)
     return table

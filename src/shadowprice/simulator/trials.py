@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from shadowprice.results.files import Fields, Run
-from shadowprice.results.measures import MEASURES, RESTRICTED, Measure, measured, up_to
+from shadowprice.results.measures import OVER_SEEDS, RESTRICTED, Measure, measured, up_to
 from shadowprice.results.significance import Interval, Paired, against, interval
 from shadowprice.simulator.driver import RunProgress
 from shadowprice.simulator.interrupt import StopSign
@@ -66,7 +66,7 @@ class Trials:
     @property
     def measures(self) -> list[Measure]:
         """The measures that any run has."""
-        return [one for one in MEASURES if self.frame[one.key].null_count() < len(self.frame)]
+        return [one for one in OVER_SEEDS if self.frame[one.key].null_count() < len(self.frame)]
 
     @property
     def varies(self) -> bool:
@@ -131,7 +131,7 @@ def trials_of(runs: Sequence[Measured]) -> Trials:
         for label, seed, info in runs
     ]
     schema: dict[str, Any] = {"policy": pl.String(), "seed": pl.Int64()}
-    schema |= {one.key: pl.Float64() for one in MEASURES}
+    schema |= {one.key: pl.Float64() for one in OVER_SEEDS}
     return Trials(pl.DataFrame(rows, schema=schema, orient="row"))
 
 

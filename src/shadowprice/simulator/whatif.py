@@ -12,7 +12,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.files import Fields
-from shadowprice.results.measures import MEASURES, RESTRICTED, measured, up_to
+from shadowprice.results.measures import OVER_SEEDS, RESTRICTED, measured, up_to
 from shadowprice.results.significance import Interval, interval
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import build_policy, record_run
@@ -177,7 +177,7 @@ def whatif(
         "policy": pl.String(),
         "seed": pl.Int64(),
     }
-    schema |= {one.key: pl.Float64() for one in MEASURES}
+    schema |= {one.key: pl.Float64() for one in OVER_SEEDS}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return WhatIf(every, _with_gains(frame))
 

@@ -12,10 +12,10 @@ from pydantic import Field
 
 from shadowprice.cli.commands.policies import parameter_rows
 from shadowprice.cli.options import policy_settings, variants
-from shadowprice.cli.tables import best_of
 from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
 from shadowprice.policies.registry import Parameters, PolicyInfo
+from shadowprice.results.measures import best_of
 from tests.priced import INFO
 
 

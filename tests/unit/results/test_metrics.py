@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.cli.main import main
-from shadowprice.cli.tables import metric_rows
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
+from shadowprice.results.comparison import rows_of
 from shadowprice.results.files import Run, read_run, write_run
 from shadowprice.results.metrics import common_completion, restricted_mean
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
@@ -176,10 +176,11 @@ def test_completion_times_are_compared_on_the_same_jobs() -> None:
     assert shared == len(both)
     for mean, mine in zip(means, done, strict=True):
         assert mean == pytest.approx(sum(mine[name] for name in both) / len(both))
-    rows = {row.name: [row.value(run) for run in runs] for row in metric_rows(runs)}
+    rows = {row.name: row.values for row in rows_of(runs)}
     assert rows[f"mean JCT of {shared} all finished"] == means
     end = max(run.summary["end"] for run in runs)
-    assert rows["restricted mean JCT, slots"] == [restricted_mean(run.jobs, end) for run in runs]
+    wanted = [restricted_mean(run.jobs, end) for run in runs]
+    assert rows["restricted mean JCT, slots"] == pytest.approx(wanted)
 
 
 def test_over_seeds_times_of_all_jobs_go_up_to_the_latest_end_of_each() -> None:

@@ -356,12 +356,13 @@ def test_large_heat_maps_join_their_bins() -> None:
 def test_numbers_as_a_reader_wants_them() -> None:
     told = [number(v) for v in (0, 12, 1234567.8, 3.14159, 0.0123456, 1e-300, 0.5, float("inf"))]
     assert told == ["0", "12", "1,234,568", "3.14", "0.0123", "0", "0.5", "∞"]
-    assert [span(s) for s in (1200, 0.000042, 90000, 3600, 0.25)] == [
+    assert [span(s) for s in (1200, 0.000042, 90000, 3600, 0.25, -0.01)] == [
         "20 min",
         "42 µs",
         "1.04 d",
         "1 h",
         "250 ms",
+        "-10 ms",
     ]
 
 

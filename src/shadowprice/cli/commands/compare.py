@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,15 +24,12 @@ from shadowprice.core import bounds
 
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
-    from shadowprice.results.directory import PendingDirectory
     from shadowprice.results.files import Run
     from shadowprice.simulator.driver import RunProgress
     from shadowprice.simulator.interrupt import StopSign
     from shadowprice.simulator.scenario import Scenario
     from shadowprice.simulator.source import Source
     from shadowprice.simulator.trials import Measured, Trials, Variant
-
-PAGE, NUMBERS = "compare.html", "compare.json"
 
 
 @takes_workload()
@@ -118,6 +115,13 @@ def compare(
     from shadowprice.cli.commands.bound import duration
     from shadowprice.cli.commands.simulate import leave_if_partial
     from shadowprice.policies.registry import policy_parameters
+    from shadowprice.results.comparison import (
+        PAGE,
+        is_comparison,
+        keep_comparison,
+        keep_run,
+        record_of,
+    )
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.trials import Variant, trials_of
@@ -137,7 +141,7 @@ def compare(
     here = [] if on else [variant.policy for variant in chosen]
     prepare_kernels([*here, *searching], quiet, bags=scenario.has_bags)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
-    place = PendingDirectory(out, _is_comparison) if out is not None else nullcontext()
+    place = PendingDirectory(out, is_comparison) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending, ExitStack() as resources:
         certificate = _certificate(scenario, proving, stop, quiet) if bound else None
 
@@ -160,7 +164,8 @@ def compare(
                 }
             if advice and not run.info["partial"]:
                 run = advised(run)
-            _keep(run, pending)
+            if pending is not None:
+                keep_run(run, pending.path)
 
         again = range(seed + 1, seed + seeds)
         stopped = trials = None
@@ -172,11 +177,12 @@ def compare(
             runs, more, stopped = _here(scenario, source, chosen, again, stop, keep, quiet)
         if again and stopped is None:
             trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
+        told = None if trials is None else trials.record()
         if pending is not None:
-            _keep_comparison(runs, pending.path, trials)
+            keep_comparison(runs, pending.path, told)
             pending.commit()
     if output is Output.JSON:
-        print_json(_record(runs, trials))
+        print_json(record_of(runs, told))
     else:
         _print(runs, trials)
         if out is not None:
@@ -189,10 +195,11 @@ def compare(
 def _check_out(out: Path | None, advice: bool) -> None:
     """Refuse a place for results before a trace of a million rows is read for them."""
     from shadowprice.core.errors import Fault, InputError
+    from shadowprice.results.comparison import is_comparison
     from shadowprice.results.directory import check_directory
 
     if out is not None:
-        check_directory(out, _is_comparison)
+        check_directory(out, is_comparison)
     elif advice:
         raise InputError(Fault("--advice", "needs a directory to write to", "give --out DIR"))
 
@@ -287,19 +294,6 @@ def _print(runs: list[Run], trials: Trials | None) -> None:
         stdout().print(comparison_table(trials))
 
 
-def _is_comparison(path: Path) -> bool:
-    from shadowprice.results.files import is_run
-    from shadowprice.results.target import json_with
-
-    entries = list(path.iterdir())
-    if any(entry.is_symlink() for entry in entries):
-        return False
-    return json_with(path / NUMBERS, ("partial", "seed", "policies")) and all(
-        entry.is_file() if entry.name in {PAGE, NUMBERS} else entry.is_dir() and is_run(entry)
-        for entry in entries
-    )
-
-
 def _certificate(scenario: Scenario, seconds: float, stop: StopSign, quiet: bool) -> Certificate:
     """Bound what any schedule of the workload earns; no schedule is looked for."""
     from shadowprice.certificate.certify import certify
@@ -316,47 +310,3 @@ def _certificate(scenario: Scenario, seconds: float, stop: StopSign, quiet: bool
             stop=lambda: stop.asked is not None,
             report=report,
         )
-
-
-def _keep(run: Run, pending: PendingDirectory | None) -> None:
-    from shadowprice.results.files import REPORT, folder_name, write_run
-    from shadowprice.results.report.page import write_report
-
-    if pending is not None:
-        folder = pending.path / folder_name(run.policy)
-        folder.mkdir()
-        write_run(run, folder)
-        write_report(run, folder / REPORT)
-
-
-def _keep_comparison(runs: list[Run], folder: Path, trials: Trials | None) -> None:
-    from shadowprice.cli.tables import best_of, metric_rows
-    from shadowprice.results.files import write_json
-    from shadowprice.results.report.comparison import write_comparison
-
-    table = []
-    for row in metric_rows(runs):
-        values = [row.value(run) for run in runs]
-        texts = ["-" if value is None else row.text(value) for value in values]
-        table.append((row.name, texts, frozenset(best_of(values, row.better))))
-    record = None if trials is None else trials.record()
-    write_comparison(runs, table, folder / PAGE, record)
-    write_json(folder / NUMBERS, _record(runs, trials))
-
-
-def _record(runs: list[Run], trials: Trials | None) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "partial": any(run.info["partial"] for run in runs),
-        "seed": runs[0].info["seed"],
-        "inputs": runs[0].info["inputs"],
-        "policies": {
-            run.policy: {
-                "parameters": run.info["parameters"],
-                "summary": run.summary,
-                "timing": run.info["timing"],
-                "partial": run.info["partial"],
-            }
-            for run in runs
-        },
-    }
-    return record if trials is None else record | {"trials": trials.record()}

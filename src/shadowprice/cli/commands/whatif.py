@@ -197,9 +197,9 @@ def _table(found: WhatIf, policy: str) -> Table:
 
     from shadowprice.cli.console import SafeText
     from shadowprice.cli.seeds import with_reach
-    from shadowprice.results.measures import MEASURES, Measure
+    from shadowprice.results.measures import OVER_SEEDS, Measure
 
-    measures = {one.key: one for one in MEASURES}
+    measures = {one.key: one for one in OVER_SEEDS}
     shown = [measures[key] for key in ("total_utility", "finished", "in_time")]
     shown += [
         Measure("gain", "gain", _unread, 1),

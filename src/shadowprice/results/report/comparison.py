@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -38,10 +37,10 @@ MOST_DIFFERENT = 20
 Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
 
-def write_comparison(
-    runs: Sequence[Run], metrics: Table, path: Path, trials: Mapping[str, Any] | None = None
-) -> None:
-    """Write the page of a comparison.
+def render_comparison(
+    runs: Sequence[Run], metrics: Table, trials: Mapping[str, Any] | None = None
+) -> str:
+    """Return the page of a comparison.
 
     Parameters
     ----------
@@ -49,18 +48,9 @@ def write_comparison(
         The same workload under each policy.
     metrics : sequence of (name, text by run, positions of the best)
         The table of metrics.
-    path : Path
-        The file, such as ``compare.html``.
     trials : mapping, optional
         Measures of the same policies from several seeds, see `seeds_section`.
     """
-    path.write_text(render_comparison(runs, metrics, trials), encoding="utf-8")
-
-
-def render_comparison(
-    runs: Sequence[Run], metrics: Table, trials: Mapping[str, Any] | None = None
-) -> str:
-    """Return the page of a comparison."""
     first = runs[0]
     drawn: list[tuple[str, Callable[[Sequence[Run]], str | None]]] = [
         ("Utility over time", _utility),

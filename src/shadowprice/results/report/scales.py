@@ -21,6 +21,8 @@ def number(value: float) -> str:
 
 def span(seconds: float) -> str:
     """Write a span of time for a person: three digits in the largest unit that fits."""
+    if seconds < 0:
+        return f"-{span(-seconds)}"
     units = (
         ("d", 86_400.0),
         ("h", 3600.0),

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from shadowprice.results.measures import MEASURES, Measure
+from shadowprice.results.measures import OVER_SEEDS, Measure
 from shadowprice.results.report.charts import interval_plot
 from shadowprice.results.report.embed import text
-from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.sections import figure
 
 DRAWN: Final = ("total_utility", "in_time", "restricted_mean_jct", "utility_per_cost")
@@ -38,7 +37,7 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
     """
     policies: Mapping[str, Mapping[str, Entry]] = trials["policies"]
     count = len(trials["seeds"])
-    measures = [one for one in MEASURES if any(one.key in entry for entry in policies.values())]
+    measures = [one for one in OVER_SEEDS if any(one.key in entry for entry in policies.values())]
     means = _table(
         f"mean of {count} seeds, ± half of its 95 % interval",
         list(policies),
@@ -79,12 +78,6 @@ def _chart(measure: Measure, policies: Mapping[str, Mapping[str, Entry]]) -> str
     return figure(measure.name, interval_plot(rows, x_label=label), remark)
 
 
-def _written(measure: Measure, value: float) -> str:
-    if measure.share:
-        return f"{value:.1%}"
-    return span(value) if measure.key.startswith("decision") else number(value)
-
-
 def _mean(measure: Measure, entry: Entry | None) -> tuple[str, str]:
     if entry is None or "mean" not in entry:
         return "-", ""
@@ -92,10 +85,10 @@ def _mean(measure: Measure, entry: Entry | None) -> tuple[str, str]:
 
 
 def _with_reach(measure: Measure, entry: Entry) -> str:
-    told = _written(measure, entry["mean"])
+    told = measure.written(entry["mean"])
     if entry["low"] is None:
         return told
-    return f"{told} ± {_written(measure, (entry['high'] - entry['low']) / 2)}"
+    return f"{told} ± {measure.written((entry['high'] - entry['low']) / 2)}"
 
 
 def _against(measure: Measure, entry: Entry | None) -> tuple[str, str]:
