@@ -297,7 +297,9 @@ def build_job(
     Parameters
     ----------
     name, arrival, epochs, chunks, minibatches, worker, ps, utility, tenant, labels, before_arrival
-        As in `Job`; so are ``priority`` and ``walltime``.
+        As in `Job`.
+    priority, walltime
+        As in `Job`.
     speed : StepModel or mapping of int to Fraction
         The linear model, or measured mini-batches/s of the whole job by number of workers.
     slot_seconds : Fraction
