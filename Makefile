@@ -15,7 +15,7 @@ SMALL := --ignore tests/train --ignore tests/on_ray --ignore tests/kubernetes -m
 # What pip does on one processor, file by file. Some files are templates, or for other versions of Python.
 COMPILED := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: help demo live live-train test test-properties test-debian test-train test-families hdfs testbed test-kubernetes image test-image test-nojit smoke lint docs charts fuzz fuzz-api bench clean
+.PHONY: help demo live live-train test test-properties test-debian test-train test-families hdfs testbed test-kubernetes image test-image test-nojit test-plain smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -99,6 +99,9 @@ test-image: $(KUBERNETES_STAMP) image ## Run two replicas of the image, by the c
 test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compiler, as `make test` does too
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 tests/unit/kernels
+
+test-plain: $(STAMP) ## Run tests of kernels without numba's private parts, as with a version that is not known
+	@SHADOWPRICE_PLAIN_NUMBA=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix tests/unit/kernels/test_,jit.py inlining.py warming.py rounding.py)
 
 smoke: ## Build the wheel, install it into a clean environment, and use it there
 	@PYTHON=$(PYTHON) tools/smoke.sh

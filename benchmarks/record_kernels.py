@@ -240,8 +240,11 @@ def main() -> None:
         recorded.manifest = dict  # type: ignore[assignment]
         print(json.dumps(_PARTS[what](policies, Path(folder))))
         return
+    from shadowprice.kernels import numba_parts
     from shadowprice.policies.registry import policies as registered
 
+    if not numba_parts.are_known():
+        sys.exit("recording needs a numba whose private parts are known: it tells inner kernels")
     every = [name for name in registered() if name != "optimum"]  # it has no kernels of its own
     every += [*groups_of(TAKE_BAGS, bags=True)[len(TAKE_BAGS) :], *COPIES]
     names = sys.argv[1:] or every

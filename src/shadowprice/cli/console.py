@@ -131,7 +131,9 @@ def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[RunPro
         yield show
 
 
-def prepare_kernels(policies: Sequence[str], quiet: bool, *, bags: bool = False) -> int:
+def prepare_kernels(
+    policies: Sequence[str], quiet: bool, *, bags: bool = False, thorough: bool = False
+) -> int:
     """Compile what policies need and is not kept yet, showing how far it is.
 
     Parameters
@@ -142,6 +144,8 @@ def prepare_kernels(policies: Sequence[str], quiet: bool, *, bags: bool = False)
         Whether to show nothing.
     bags : bool
         Whether jobs are bags of tasks.
+    thorough : bool
+        Whether to go through all kernels where nothing tells which are on disk.
 
     Returns
     -------
@@ -158,7 +162,7 @@ def prepare_kernels(policies: Sequence[str], quiet: bool, *, bags: bool = False)
     mention_compiling(quiet)
     console = stderr()
     if quiet or not console.is_terminal:
-        return prepare(groups)
+        return prepare(groups, thorough=thorough)
     columns = (
         TextColumn("compiling kernels, once only"),
         BarColumn(),
@@ -172,6 +176,7 @@ def prepare_kernels(policies: Sequence[str], quiet: bool, *, bags: bool = False)
             progress=lambda done, total: bar.update(
                 task, completed=done, total=total, visible=True
             ),
+            thorough=thorough,
         )
 
 

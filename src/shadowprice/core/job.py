@@ -8,8 +8,9 @@ or for a job that loses time whenever it moves, the unit is a millionth of a min
 gain is rounded up to it. A bag of tasks does not train: its unit is a finished task.
 
 A job may lose time when its placement changes (`Job.restart`): it writes a checkpoint, starts again
-elsewhere and loads it. The first start is no change. A slot before which the placement changed, or
-in which the job resumes after a pause, yields progress for the rest of the slot only.
+elsewhere and loads it. The first start is no change, unless the cluster counts it as one
+(`Cluster.restart_first`). A slot before which the placement changed, or in which the job resumes
+after a pause, yields progress for the rest of the slot only.
 """
 
 from __future__ import annotations
@@ -296,7 +297,9 @@ def build_job(
     Parameters
     ----------
     name, arrival, epochs, chunks, minibatches, worker, ps, utility, tenant, labels, before_arrival
-        As in `Job`; so are ``priority`` and ``walltime``.
+        As in `Job`.
+    priority, walltime
+        As in `Job`.
     speed : StepModel or mapping of int to Fraction
         The linear model, or measured mini-batches/s of the whole job by number of workers.
     slot_seconds : Fraction

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final, assert_never, get_args
 
 from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster, Role, Tenant
@@ -31,6 +31,7 @@ from shadowprice.core.job import Job
 if TYPE_CHECKING:
     from shadowprice.engine.books import Books
 
+_EVENTS: Final = frozenset(get_args(DriverEvent))
 _LARGEST: Final = int(bounds.PROGRESS.most)
 
 
@@ -42,11 +43,32 @@ def check_event(books: Books, event: DriverEvent) -> None:
     EventError
         Saying what is wrong; nothing was changed.
     """
-    check = _CHECKS.get(type(event))
-    if check is None:
+    if type(event) not in _EVENTS:
         raise EventError(f"{event!r} is no event")
     _check_time(books, event)
-    check(books, event)
+    match event:
+        case SlotBegan():
+            pass
+        case SlotEnded():
+            _ended(books, event)
+        case JobsArrived():
+            _arrived(books, event)
+        case ProgressMeasured():
+            _measured(books, event)
+        case Acknowledged():
+            _acknowledged(books, event)
+        case JobEnded() | JobFailed() | StartFailed():
+            _of_a_generation(books, event)
+        case JobCancelled():
+            _cancelled(books, event)
+        case JobRevised():
+            _revised(books, event)
+        case ServerLost() | ServerBack():
+            _server(books, event)
+        case CapacityChanged():
+            _capacity(books, event)
+        case _:
+            assert_never(event)
 
 
 def _check_time(books: Books, event: DriverEvent) -> None:
@@ -165,10 +187,6 @@ def _measured(books: Books, event: ProgressMeasured) -> None:
 # ---------------------------------------------------------------- slots
 
 
-def _began(_books: Books, _event: SlotBegan) -> None:
-    return
-
-
 def _ended(books: Books, event: SlotEnded) -> None:
     running = books.running
     for name, gained in event.progress.items():
@@ -227,20 +245,3 @@ def _acknowledged(books: Books, event: Acknowledged) -> None:
         _whole("a command's number", number)
         if number > books.commands:
             raise EventError(f"command {number} was never given; {books.commands} was the last")
-
-
-_CHECKS: Final[Mapping[type, Callable[[Any, Any], None]]] = {
-    ServerLost: _server,
-    ServerBack: _server,
-    CapacityChanged: _capacity,
-    JobCancelled: _cancelled,
-    JobRevised: _revised,
-    JobFailed: _of_a_generation,
-    StartFailed: _of_a_generation,
-    JobEnded: _of_a_generation,
-    ProgressMeasured: _measured,
-    Acknowledged: _acknowledged,
-    JobsArrived: _arrived,
-    SlotBegan: _began,
-    SlotEnded: _ended,
-}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,13 @@ from shadowprice.engine.bags import check_bag, check_copies
 from shadowprice.engine.books import Books
 from shadowprice.engine.memory import Kept, inner, recall, remember
 from shadowprice.engine.state import JobRecord
-from shadowprice.engine.validation import check_commitment, check_placement
+from shadowprice.engine.validation import EmptyClusterCheck, check_commitment, check_placement
 from shadowprice.engine.view import EngineView
 
 Consultation = tuple[Decision, ...]
 """What the policy decided when it was asked once."""
+
+_DECISIONS: Final = frozenset(get_args(Decision))
 
 
 class Decider(Books):
@@ -71,6 +73,7 @@ class Decider(Books):
         self.capabilities = capabilities
         self.keeps_memory = keeps_memory
         self._local_free = capabilities.local_traffic_is_free
+        self._never_fits = EmptyClusterCheck(cluster, local_free=self._local_free)
         self._view = EngineView(self)
         self._memory: bytes | None = None
         self._kept: Kept | None = None
@@ -196,24 +199,43 @@ class Decider(Books):
         if isinstance(decision, Charge):
             self._check_charge(decision)
             return [Decided(self.slot, decision)]
-        handler = _HANDLERS.get(type(decision))
-        if handler is None:
+        if type(decision) not in _DECISIONS:
             raise PolicyError(f"{decision!r} is no decision")
         record = self.open_jobs.get(decision.job)
         if record is None:
             known = self.jobs.get(decision.job)
             story = f"job {decision.job!r} is unknown" if known is None else known.story()
             raise PolicyError(f"{story}: {type(decision).__name__} came too late")
-        apply: Callable[[JobRecord, Any], None] = getattr(self, handler)
         ran = self.running.get(decision.job)
         try:
-            apply(record, decision)
+            self._change(record, decision)
         except OverbookingError as error:
             raise PolicyError(f"{record.story()}: {error}") from error
         decided = Decided(self.slot, decision)
         if ran is not None and decision.job not in self.running:  # given up while it runs
             return [self._stop(self.slot, decision.job, ran, finished=False), decided]
         return [decided]
+
+    def _change(self, record: JobRecord, decision: Decision) -> None:
+        match decision:
+            case Commit():
+                self._commit(record, decision)
+            case Place():
+                self._place(record, decision)
+            case Queue():
+                self._queue(record)
+            case Promise():
+                self._promise(record, decision)
+            case Pause():
+                self._pause(record)
+            case Reject():
+                self._reject(record, decision)
+            case Drop():
+                self._drop(record, decision)
+            case Charge():
+                pass  # it changes no job
+            case _:
+                assert_never(decision)
 
     def _commit(self, record: JobRecord, decision: Commit) -> None:
         plan = decision.schedule
@@ -273,12 +295,12 @@ class Decider(Books):
         record.status = Status.ADMITTED
         self._move(job.name)
 
-    def _pause(self, record: JobRecord, decision: Pause) -> None:
+    def _pause(self, record: JobRecord) -> None:
         if record.placement is None:
             raise PolicyError(f"{record.story()}: paused, but it stands nowhere")
-        self._let_go(decision.job)
+        self._let_go(record.job.name)
 
-    def _queue(self, record: JobRecord, _decision: Queue) -> None:
+    def _queue(self, record: JobRecord) -> None:
         if record.status is Status.ARRIVED:
             self._touch(record).status = Status.QUEUED
 
@@ -325,14 +347,3 @@ class Decider(Books):
                 raise PolicyError(f"charge of job {charge.job!r}: unknown tenant {tenant!r}")
         if min(charge.amounts.values(), default=0) < 0:
             raise PolicyError(f"charge of job {charge.job!r} in slot {charge.slot} is negative")
-
-
-_HANDLERS: Final[Mapping[type, str]] = {
-    Commit: "_commit",
-    Promise: "_promise",
-    Place: "_place",
-    Pause: "_pause",
-    Queue: "_queue",
-    Reject: "_reject",
-    Drop: "_drop",
-}

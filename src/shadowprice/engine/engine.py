@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, assert_never, cast
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError, ShadowpriceError
@@ -40,7 +40,6 @@ from shadowprice.engine.decisions import Consultation
 from shadowprice.engine.jobs import JobEvents
 from shadowprice.engine.promises import falls_short
 from shadowprice.engine.state import JobRecord
-from shadowprice.engine.validation import EmptyClusterCheck
 
 PRIORITY: Final[Mapping[type, int]] = {
     ServerLost: 0,
@@ -129,7 +128,6 @@ class Engine(JobEvents):
             cluster, policy, until=until, acknowledges=acknowledges, keeps_memory=keeps_memory
         )
         self.last: Entry | None = None
-        self._never_fits = EmptyClusterCheck(cluster, local_free=self._local_free)
 
     def handle(self, event: DriverEvent) -> list[Command]:
         """Take an event in and return what the driver has to do.
@@ -254,8 +252,31 @@ class Engine(JobEvents):
         self._skip_to(event.slot)
         if isinstance(event, SlotBegan):
             return self._begin_slot(event.slot)
-        handler: Callable[[DriverEvent], list[Command]] = getattr(self, _HANDLERS[type(event)])
-        return handler(event)
+        match event:
+            case JobsArrived():
+                return self._arrive(event)
+            case ProgressMeasured():
+                return self._measure(event)
+            case Acknowledged():
+                return self._acknowledge(event)
+            case JobEnded():
+                return self._end_job(event)
+            case JobCancelled():
+                return self._cancel(event)
+            case JobRevised():
+                return self._revise(event)
+            case JobFailed():
+                return self._fail(event)
+            case StartFailed():
+                return self._fail_to_start(event)
+            case ServerLost():
+                return self._lose(event)
+            case ServerBack():
+                return self._bring_back(event)
+            case CapacityChanged():
+                return self._change_capacity(event)
+            case _:
+                assert_never(event)
 
     def _skip_to(self, slot: int) -> None:
         if slot > self.ledger.start:
@@ -404,21 +425,6 @@ class Engine(JobEvents):
             return record.plan.completion <= slot
         moved = self.capabilities.charges_restarts
         return falls_short(record, slot + 1, self.running.get(name), charged=moved)
-
-
-_HANDLERS: Final[Mapping[type, str]] = {
-    JobsArrived: "_arrive",
-    JobCancelled: "_cancel",
-    JobRevised: "_revise",
-    JobFailed: "_fail",
-    StartFailed: "_fail_to_start",
-    JobEnded: "_end_job",
-    ProgressMeasured: "_measure",
-    Acknowledged: "_acknowledge",
-    ServerLost: "_lose",
-    ServerBack: "_bring_back",
-    CapacityChanged: "_change_capacity",
-}
 
 
 def _uncount(counted: list[tuple[JobRecord, int]], changed: set[str]) -> None:

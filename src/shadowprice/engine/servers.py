@@ -25,8 +25,6 @@ from shadowprice.engine.validation import EmptyClusterCheck
 class ServerEvents(Decider):
     """Servers that are lost, come back, are drained, or are others than before."""
 
-    _never_fits: EmptyClusterCheck
-
     def _lose(self, event: ServerLost) -> list[Command]:
         row = self.cluster.index[event.server]
         if row in self.lost and row not in self.drained:

@@ -11,22 +11,13 @@ from __future__ import annotations
 
 from functools import cached_property
 from types import MethodType
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from llvmlite import binding  # type: ignore[import-untyped]
-from numba.core import caching, codegen, compiler, dispatcher, event, typing
+from numba.core import caching, compiler, dispatcher, event, typing
 from numba.core.compiler_lock import global_compiler_lock
 
-_PARTS: Final = (
-    (caching.Cache, "_index_key"),
-    (codegen.CPUCodeLibrary, "_finalize_dynamic_globals", "_finalize_final_module"),
-    (codegen.CPUCodeLibrary, "_get_module_for_linking"),
-    (compiler.CompileResult, "_find_referenced_environments"),
-    (compiler.Flags, "no_compile", "no_cpython_wrapper"),
-    (dispatcher, "_FunctionCompiler"),
-)
-
-_FunctionCompiler: Any = getattr(dispatcher, "_FunctionCompiler", object)
+_FunctionCompiler: Any = cast(Any, dispatcher)._FunctionCompiler
 
 
 class Inner:
@@ -114,11 +105,8 @@ def call_lightly(compiled: Any) -> None:
     Parameters
     ----------
     compiled : Dispatcher
-        It is left as it is where the compiler has not the parts that this works on, being of
-        another version.
+        The kernel as Python calls it.
     """
-    if not all(hasattr(owner, name) for owner, *names in _PARTS for name in names):
-        return
     inner = Inner(compiled)
     compiled.inner = inner
     compiled.get_call_template = inner.template

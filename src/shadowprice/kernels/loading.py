@@ -28,31 +28,29 @@ def load_lightly(compiled: Any) -> None:
     Parameters
     ----------
     compiled : Dispatcher
-        One that keeps its machine code on disk. One whose cache has not the parts that this
-        works on, of another version of numba, is left as it is.
+        One that has no place to keep its machine code on disk is left as it is.
     """
-    cache = getattr(compiled, "_cache", None)
+    cache = compiled._cache
     stored = getattr(cache, "_cache_file", None)
-    parts = ((cache, "_load_overload"), (stored, "_load_data"), (stored, "_data_path"))
-    if not all(hasattr(owner, name) for owner, name in parts) or not _entry_points:
+    if stored is None:
         return
 
     def load_overload(signature: Any, context: Any) -> Any:
         _name_entry_points()
-        return cast(Any, cache)._load_overload(signature, context)
+        return cache._load_overload(signature, context)
 
     def load_data(name: str) -> Any:
-        data = Path(cast(Any, stored)._data_path(name)).read_bytes()
+        data = Path(stored._data_path(name)).read_bytes()
         if _HASHES in data:  # the one other entry point, which a module names when it is imported
             importlib.import_module("numba.cpython.hashing")
         return _Light(io.BytesIO(data)).load()
 
-    cast(Any, cache).load_overload = load_overload
-    cast(Any, stored)._load_data = load_data
+    cache.load_overload = load_overload
+    stored._load_data = load_data
 
 
 _HASHES: Final = b"_numba_hashsecret"
-_entry_points: dict[str, int] = getattr(_nrt_python, "c_helpers", {})
+_entry_points: dict[str, int] = _nrt_python.c_helpers
 _named: list[bool] = []
 
 

@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 
 from numba import types
 
-from shadowprice.kernels import inlining, jit
+from shadowprice.kernels import jit, numba_parts
 from shadowprice.kernels.manifest import Overload, overloads_of
 from shadowprice.kernels.stopwatch import preparing
 
@@ -71,6 +71,9 @@ def types_of(overload: Overload) -> tuple[Any, ...]:
     return found
 
 
+_KEPT: Final = "kept"
+"""What a worker answers of an overload that it found on disk."""
+
 _prepared: Final[set[str]] = set()
 """Policies that `prepare` has seen to in this process."""
 
@@ -90,15 +93,21 @@ def folder_for(groups: Iterable[str]) -> Path | None:
     return jit.cache_folder()
 
 
-def is_kept(overload: Overload) -> bool:
-    """Return whether an overload is on disk as it is called, or cannot be kept there."""
+def is_kept(overload: Overload, *, unsure: bool) -> bool:
+    """Return whether an overload is on disk as it is called, or cannot be kept there.
+
+    Parameters
+    ----------
+    overload : Overload
+        What is looked for.
+    unsure : bool
+        What to return where nothing tells, as numba's private parts are left alone.
+    """
     compiled = load(overload.name)
-    stored: Any = getattr(compiled, "_cache", None)
-    if compiled is None or getattr(stored, "cache_path", None) is None:
+    if compiled is None or compiled.stats.cache_path is None:
         return True
-    if overload.inner and hasattr(compiled, "inner"):
-        return bool(compiled.inner.is_kept(types_of(overload)))
-    return inlining.is_kept(stored, types_of(overload), compiled.targetctx)
+    found = numba_parts.is_kept(compiled, types_of(overload), inner=overload.inner)
+    return unsure if found is None else found
 
 
 def callees(name: str) -> frozenset[str]:
@@ -121,7 +130,7 @@ class _Work:
 
     def __post_init__(self) -> None:
         self.total = len(self.waiting)
-        self.done = 0
+        self.done = self.kept = 0
         self._open = {overload.name for overload in self.waiting}
         self._left = {name: sum(o.name == name for o in self.waiting) for name in self._open}
         self._calls = {name: callees(name) - {name} for name in self._open}
@@ -145,9 +154,10 @@ class _Work:
                 self._changed.wait()
             return None
 
-    def finish(self, overload: Overload) -> None:
-        """Note that an overload is there, or that it cannot be."""
+    def finish(self, overload: Overload, *, kept: bool) -> None:
+        """Note that an overload is there, perhaps since long ago, or that it cannot be."""
         with self._changed:
+            self.kept += kept
             self._left[overload.name] -= 1
             if not self._left[overload.name]:
                 self._open.discard(overload.name)
@@ -169,6 +179,7 @@ def prepare(
     *,
     processes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    thorough: bool = False,
 ) -> int:
     """Compile what policies need and is not on disk yet, on several processors.
 
@@ -181,6 +192,9 @@ def prepare(
     progress : callable, optional
         Called with (compiled, in all) after each kernel; without it, a line on stderr says what
         goes on.
+    thorough : bool
+        Whether to go through all of them where nothing tells what is on disk (`numba_parts`);
+        otherwise they are then compiled when they are first called.
 
     Returns
     -------
@@ -192,7 +206,8 @@ def prepare(
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"} or not sys.executable:
         return 0
     with preparing.measuring():
-        missing = [overload for overload in overloads_of(new) if not is_kept(overload)]
+        wanted = overloads_of(new)
+        missing = [one for one in wanted if not is_kept(one, unsure=not thorough)]
         if not missing:
             return 0
         if progress is None and jit.announcer.say is not None:
@@ -200,7 +215,7 @@ def prepare(
         jit.announcer.told = True
         with _alone():
             # Another process may have done it while this one waited for its turn.
-            missing = [overload for overload in missing if not is_kept(overload)]
+            missing = [one for one in missing if not is_kept(one, unsure=False)]
             work = _Work(list(missing), progress or _say_nothing)
             count = min(processes or len(os.sched_getaffinity(0)), len(missing))
             threads = [
@@ -215,7 +230,7 @@ def prepare(
                     threads[-1].join(0.1)
             finally:
                 work.abandon()
-        return len(missing)
+        return len(missing) - work.kept
 
 
 def _say_nothing(done: int, total: int) -> None:
@@ -266,7 +281,7 @@ def _employ(work: _Work) -> None:
                 answered = worker.stdout.readline()
             except OSError:
                 answered = ""
-            work.finish(overload)
+            work.finish(overload, kept=answered.strip() == _KEPT)
             if not answered:  # it ended: what is left is compiled when it is called
                 work.abandon()
     finally:
@@ -284,15 +299,12 @@ def _serve() -> None:
     for line in sys.stdin:
         overload = Overload(*json.loads(line))
         compiled = load(overload.name)
+        kept = False
         # What cannot be compiled is left to the call that needs it, which says why.
         with suppress(Exception):
-            if compiled is None:
-                pass
-            elif overload.inner and hasattr(compiled, "inner"):
-                compiled.inner.result(types_of(overload))
-            else:
-                compiled.compile(types_of(overload))
-        print("done", flush=True)
+            if compiled is not None:
+                kept = numba_parts.make(compiled, types_of(overload), inner=overload.inner)
+        print(_KEPT if kept else "compiled", flush=True)
 
 
 if __name__ == "__main__":

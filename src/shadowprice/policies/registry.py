@@ -1,7 +1,7 @@
-"""Finding policies by name: a folder under ``policies`` that declares a ``POLICY`` is one.
+"""Finding policies by name: a folder under ``policies`` declares its own in ``POLICIES``.
 
-A new policy is a new folder whose ``__init__`` holds a `PolicyInfo`; nothing else changes. The
-declaration is light: the code behind ``build`` is imported when the policy is first built.
+A new policy is a new folder whose ``__init__`` lists a `PolicyInfo` there. The declaration is
+light: the code behind ``build`` is imported when the policy is first built.
 """
 
 from __future__ import annotations

@@ -74,17 +74,6 @@ class Caller:
         if not self.operates:
             raise ProblemError("forbidden", "only an operator's token allows this")
 
-    def check_owner(self, tenant: str | None, name: str) -> None:
-        """Refuse what belongs to others, as if it were not there.
-
-        Raises
-        ------
-        ProblemError
-            If it is another tenant's.
-        """
-        if not self.operates and tenant != self.tenant:
-            raise ProblemError("not-found", f"there is no job {name!r}")
-
 
 @dataclass(frozen=True, slots=True)
 class _Known:

@@ -280,17 +280,16 @@ class Service:
             _only(truth, MoveOrigin(moved, "the clock is earlier than when the service stopped"))
         _only(truth, _FollowFile(self.cluster))
         _only(truth, FollowBudgets(self.budgets))
-        self.key = self._secret(truth)
+        self.key = self._secret()
         self._operator_token(truth)
         return truth
 
-    def _secret(self, truth: Truth) -> bytes:
+    def _secret(self) -> bytes:
         found = self.store.get("key")
         if found is None:
             found = secrets.token_hex(32)
             with self.store.transaction() as connection:
                 self.store.put(connection, "key", found)
-        del truth
         return bytes.fromhex(found)
 
     @property

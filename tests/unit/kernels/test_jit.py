@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from shadowprice.kernels import numba_parts
+
 CALLER = """
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.inner.between import passed
@@ -69,8 +71,14 @@ if {further}:
 """
 
 
-@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
-def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path) -> None:
+compiled = pytest.mark.skipif(
+    os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled"
+)
+
+
+@compiled
+@pytest.mark.parametrize("plain", ["0", "1"], ids=["by private parts", "plain"])
+def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path, plain: str) -> None:
     deeper = tmp_path / "inner" / "deeper"
     deeper.mkdir(parents=True)
     for folder in (deeper.parent, deeper):
@@ -91,6 +99,7 @@ def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path) 
             capture_output=True,
             text=True,
             check=True,
+            env=os.environ | {numba_parts.PLAIN: plain},
             timeout=800,
         )
         return int(done.stdout)
@@ -100,7 +109,8 @@ def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path) 
     assert run(50) == 100
 
 
-@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
+@compiled
+@pytest.mark.skipif(not numba_parts.are_known(), reason="private parts of numba are left alone")
 def test_a_kernel_on_disk_runs_without_the_compiler_and_can_be_compiled_into_others(
     tmp_path: Path,
 ) -> None:

@@ -67,18 +67,20 @@ def files(folder: Path) -> tuple[str, str]:
 
 
 @compiled
-def test_a_policy_that_was_warmed_compiles_nothing_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("plain", ["0", "1"], ids=["by private parts", "plain"])
+def test_a_policy_that_was_warmed_compiles_nothing_more(tmp_path: Path, plain: str) -> None:
     cache = str(tmp_path / "cache")
+    way = {"NUMBA_CACHE_DIR": cache, "SHADOWPRICE_PLAIN_NUMBA": plain}
     warm = "from shadowprice.cli.main import main; import sys; sys.exit(main(['warm', 'fifo']))"
-    first = python("-c", warm, NUMBA_CACHE_DIR=cache)
+    first = python("-c", warm, **way)
     assert first.returncode == 0, first.stderr
     assert first.stderr == f"compiling kernels, once only: they are kept in {cache}\n"
     assert f"{len(overloads_of(['fifo']))} kernels in" in first.stdout
-    ran = python("-c", FIFO, *files(tmp_path), NUMBA_CACHE_DIR=cache)
+    ran = python("-c", FIFO, *files(tmp_path), **way)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.endswith("compiled 0\n")
     assert "compiling" not in ran.stderr
-    again = python("-c", warm, NUMBA_CACHE_DIR=cache)
+    again = python("-c", warm, **way)
     assert again.stdout == f"nothing to compile: everything is kept in {cache}\n"
 
 

@@ -192,7 +192,7 @@ def serve(
         format="%(asctime)s %(levelname)s %(message)s",
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    prepare_kernels([policy], quiet)
+    prepare_kernels([policy], quiet, thorough=True)  # nobody is to wait for it later
 
     def told(address: str) -> None:
         if output is Output.JSON:

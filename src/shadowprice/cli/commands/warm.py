@@ -47,7 +47,7 @@ def warm(
             "without it policies run as well, compiling anew each time"
         )
     began = time.perf_counter()
-    compiled = prepare_kernels(names, quiet, bags=True)
+    compiled = prepare_kernels(names, quiet, bags=True, thorough=True)
     if compiled:
         took = time.perf_counter() - began
         stdout().print(

@@ -39,12 +39,28 @@ def subgradient(
 
     Parameters
     ----------
+    columns : Columns
+        The groups of tasks.
+    most : float
+        Most copies of a task.
+    relaxed : bool
+        Whether phi is h = exp(-a r), and not -ln(1 - h).
+    budget : float
+        C, which bounds the sum of phi; above 0.
+    machines : float
+        M, which bounds the copies of all tasks; above 0.
     k, l : float
         Start of the multipliers.
+    k_scale, l_scale : float
+        Step sizes at t = 0, above 0.
+    patience : float
+        Iterations after which steps are half as long.
     tolerance : float
         Stop when both constraints are met, or bind, within this share of C and of M.
     iterations : int
         Stop at the latest after so many.
+    ratios : ndarray of float64, shape (groups,)
+        Copies a task of each group to start from; the last answers when it ends.
     trail : ndarray, shape (n, 3)
         Receives k, l and the dual value of the first n iterations.
 

@@ -10,6 +10,7 @@ completion slot.
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.heap import lift, sink
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
 
@@ -186,30 +187,6 @@ def slot_options(
 
 
 @kernel
-def _steeper(slope: Floats, a: int, b: int) -> bool:
-    """Order of the heap: the steepest edge first, the later slot on ties."""
-    return bool(slope[a] > slope[b] or (slope[a] == slope[b] and a > b))
-
-
-@kernel
-def _sift_down(heap: Ints, size: int, slope: Floats) -> None:
-    """Restore the heap after its first entry became less steep."""
-    place = 0
-    entry = heap[0]
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and _steeper(slope, heap[child + 1], heap[child]):
-            child += 1
-        if not _steeper(slope, heap[child], entry):
-            break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = entry
-
-
-@kernel
 def relaxations(
     class_of: Ints,
     required: int,
@@ -269,15 +246,9 @@ def relaxations(
             steepest[t] = slope[k, low]
             spent[t] = option_cost[k, hull[k, low]]
             gathered += option_gain[k, hull[k, low]]
-            place = size
+            heap[size] = t
+            lift(heap, size, steepest)
             size += 1
-            heap[place] = t
-            while place > 0:
-                parent = (place - 1) // 2
-                if not _steeper(steepest, heap[place], heap[parent]):
-                    break
-                heap[place], heap[parent] = heap[parent], heap[place]
-                place = parent
         if gathered < required:
             continue
         feasible = True
@@ -297,7 +268,7 @@ def relaxations(
                 heap[0] = heap[size]
             else:
                 steepest[s] = slope[c, end - 1]
-            _sift_down(heap, size, steepest)
+            sink(heap, size, steepest)
         # Summed afresh: edges removed above may have been larger than what is left by many orders
         # of magnitude, and their rounding errors must not stay behind.
         total = 0.0

@@ -97,7 +97,9 @@ def drop_hopeless(
     Parameters
     ----------
     deviation, reduced, left, right
-        The arena of states; those of the list are at ``start .. start + length``.
+        The arena of states.
+    start, length : int
+        Where the list begins in it, and how many states it has.
     need : int
         Deviation that a complete solution must reach.
     gap : float

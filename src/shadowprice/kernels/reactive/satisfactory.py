@@ -161,10 +161,12 @@ def satisfy(
 
     Parameters
     ----------
+    free : ndarray of int64, shape (slots, columns)
+        What is left in each slot from now on; what the plans take is taken off.
     order : ndarray of int64, shape (jobs,)
         Rows, the earliest deadline first.
-    demand : ndarray of int64, shape (rows, levels, columns)
-        As in `progressive_filling`, by row; so are ``gains``, ``levels`` and ``left``.
+    demand, gains, levels, left
+        As in `progressive_filling`, by row.
     last : ndarray of int64, shape (rows,)
         Last slot of each, counted from now; below 0 where the deadline is over.
     plan : ndarray of int16, shape (rows, slots)

@@ -75,6 +75,8 @@ def completes_fresh(
 
     Parameters
     ----------
+    begins, intervals, room, gains, top, left, end
+        As in `completes`.
     first : int64[levels]
         Progress units of that slot with each level, no less than those of another.
     """

@@ -41,6 +41,12 @@ def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> tuple[Floats,
 
     Parameters
     ----------
+    jobs : Jobs
+        Open jobs.
+    rows : int64[jobs]
+        Which of them.
+    now : int
+        The coming slot.
     weight : float64[rows of the table, 2]
         Weight of a worker and of a parameter server of each job.
     """
@@ -57,6 +63,10 @@ def least_use(jobs: Jobs, rows: Ints, on_worker: Floats, on_ps: Floats) -> Float
 
     Parameters
     ----------
+    jobs : Jobs
+        Open jobs.
+    rows : int64[jobs]
+        Which of them.
     on_worker, on_ps : float64[jobs, priced resources]
         Shares that a worker and a parameter server of each take; the largest counts.
 
@@ -84,6 +94,10 @@ def due(jobs: Jobs, row: int, now: int, done: int, horizon: int, slack: float) -
 
     Parameters
     ----------
+    jobs : Jobs
+        Open jobs.
+    row : int
+        Which of them.
     now : int
         The coming slot.
     done : int
@@ -106,6 +120,12 @@ def dues(
 
     Parameters
     ----------
+    jobs : Jobs
+        Open jobs.
+    rows : int64[jobs]
+        Which of them.
+    now, horizon, slack
+        As in `due`.
     result : int64[jobs]
         The slots; written.
     value : float64[jobs]
@@ -127,10 +147,14 @@ def overfull(jobs: Jobs, order: Ints, by: Ints, now: int, capacity: Floats) -> b
 
     Parameters
     ----------
+    jobs : Jobs
+        Open jobs.
     order : int64[jobs]
         Rows, the earliest due first.
     by : int64[rows of the table]
         Slot by the end of which each is due.
+    now : int
+        The coming slot.
     capacity : float64[resources]
         What all servers hold together.
     """
@@ -169,6 +193,10 @@ def plan_waiting(
 
     Parameters
     ----------
+    line : Timeline
+        What is free; what plans take is taken off.
+    jobs : Jobs
+        Open jobs.
     rows : int64[jobs]
         Rows of the waiting jobs, the densest first.
     hoped : int64[jobs, levels]
@@ -177,6 +205,12 @@ def plan_waiting(
         Whether that is more.
     price : float64[rows of the table, 2]
         Price of a worker and of a parameter server of each.
+    shared : bool
+        Whether some servers carry both workers and parameter servers.
+    room : int64[intervals]
+        Scratch space.
+    steps, log : Steps, Log
+        Where plans are written.
     result : float64[jobs, 5]
         Completion tried (-1: no plan), slot of completion, utility, cost, and 1 where that is
         sure; written.
@@ -226,6 +260,10 @@ def fill(
 
     Parameters
     ----------
+    line : Timeline
+        What is free; what jobs take of its first slot is taken off.
+    jobs : Jobs
+        Open jobs.
     rows : int64[jobs]
         Rows that may run in the slot.
     worth_left : float64[jobs]
@@ -238,6 +276,8 @@ def fill(
         Level at which each job ran in the slot before, -1 for none.
     barred : bool[rows of the table, levels]
         Levels to which jobs may not rise; empty where all may.
+    log : Log
+        Their levels; written.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
@@ -333,10 +373,16 @@ def best_step(
 
     Parameters
     ----------
+    jobs : Jobs
+        Open jobs.
+    row : int
+        Which of them.
     before : int
         Level at which the job is to run by now, -1 for none.
     first, end : int
         The first level that it may go to, and the one after the last.
+    weight, loss, standing, barred
+        As in `fill`.
     """
     gain = 0.0
     taken = 0.0

@@ -37,6 +37,8 @@ def grow(
     ----------
     free : int64[servers, resources]
         What each server has left, as `stand` left it; what is taken is taken off.
+    jobs : Jobs
+        Open jobs.
     rows : int64[jobs]
         Rows of whole jobs that run in the slot.
     worth_left : float64[jobs]

@@ -120,6 +120,18 @@ def cost_of(
 
     Parameters
     ----------
+    line : Timeline
+        What the others leave.
+    jobs : Jobs
+        Open jobs.
+    row : int
+        Which of them.
+    ceiling : int
+        Position on the hulls of the highest level that the plan takes.
+    done : int
+        Slot in which it completes.
+    room : int64[intervals]
+        Level that there is room for in each interval; `rooms` writes it.
     price : float64[2]
         Price of a worker and of a parameter server of the job in a slot.
     """
@@ -297,10 +309,14 @@ def lay_out(
     ----------
     line : Timeline
         What is free; what they take is taken off.
+    jobs : Jobs
+        Open jobs.
     order : int64[jobs]
         Rows in the order in which they choose.
     promise : int64[rows]
         Slot by the end of which each has to be complete.
+    shared : bool
+        Whether some servers carry both workers and parameter servers.
     go_on : bool
         Whether the others are laid out where one finds no plan.
     room : int64[intervals]
@@ -456,6 +472,12 @@ def density(jobs: Jobs, row: int, now: int, price: Floats) -> tuple[float, float
 
     Parameters
     ----------
+    jobs : Jobs
+        Open jobs.
+    row : int
+        Which of them.
+    now : int
+        The coming slot.
     price : float64[2]
         Weight of a worker and of a parameter server of the job.
 

@@ -81,6 +81,8 @@ def stand(
         What each server holds; what is taken is taken off.
     hosts_workers, hosts_ps : bool[servers]
         What each may carry.
+    jobs : Jobs
+        Open jobs.
     log : Log
         What to put, in order.
     kept : Stood

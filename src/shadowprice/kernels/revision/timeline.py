@@ -245,10 +245,16 @@ def rooms_for_copies(
 
     Parameters
     ----------
+    line : Timeline
+        What is free.
     demand : int64[resources]
         What one takes of a server that carries workers.
     tenant : int
         Whose they are; no more than it may hold counts.
+    most : int
+        Copies that are counted.
+    end : int
+        The slot after the last one.
     rooms : int64[end - first slot]
         Written.
     """

@@ -10,6 +10,7 @@ looked at only if its price gets it into the heap.
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.heap import lift, sink
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.slots.groups import Groups
 
@@ -25,30 +26,6 @@ def places_on(free: Ints, demand: Ints, most: int) -> int:
         if demand[r] > 0:
             fits = max(0, min(fits, free[r] // demand[r]))
     return fits
-
-
-@kernel
-def _dearer(cost: Floats, a: int, b: int) -> bool:
-    """Order of the heap: the dearest group first, the higher number on ties."""
-    return bool(cost[a] > cost[b] or (cost[a] == cost[b] and a > b))
-
-
-@kernel
-def _sink(heap: Ints, size: int, cost: Floats) -> None:
-    """Restore the heap below its first entry."""
-    place = 0
-    entry = heap[0]
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and _dearer(cost, heap[child + 1], heap[child]):
-            child += 1
-        if not _dearer(cost, heap[child], entry):
-            break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = entry
 
 
 @kernel
@@ -116,27 +93,21 @@ def cheapest_places(
         if count[g] * fits < most:
             room[g] = count[g] * fits
         held += room[g]
-        place = size
+        chosen[size] = g
+        lift(chosen, size, unit)
         size += 1
-        chosen[place] = g
-        while place > 0:
-            parent = (place - 1) // 2
-            if not _dearer(unit, chosen[place], chosen[parent]):
-                break
-            chosen[place], chosen[parent] = chosen[parent], chosen[place]
-            place = parent
         while held - room[chosen[0]] >= most:
             held -= room[chosen[0]]
             size -= 1
             chosen[0] = chosen[size]
-            _sink(chosen, size, unit)
+            sink(chosen, size, unit)
         if held >= most:
             bar = unit[chosen[0]]
     # The heap, emptied from the dearest down, leaves the order wanted.
     for last in range(size - 1, 0, -1):
         top = chosen[0]
         chosen[0] = chosen[last]
-        _sink(chosen, last, unit)
+        sink(chosen, last, unit)
         chosen[last] = top
     return size
 

@@ -325,6 +325,10 @@ class Copies:
 
         Parameters
         ----------
+        slot : int
+            The coming slot.
+        capacity : ndarray of int64, shape (servers, resources)
+            What servers hold, 0 for those that are out.
         weight : callable
             Weight of a copy, for ranking.
         free : bool

@@ -328,6 +328,8 @@ class Planner:
             The coming slot.
         job : Job
             The bag.
+        end : int
+            The slot after the last one that is looked at.
         most : int
             Copies that are counted.
         beside : Beside

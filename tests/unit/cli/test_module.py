@@ -1,0 +1,26 @@
+"""``python -m shadowprice`` is the console script by another name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = "import sys; from shadowprice.cli.main import run; sys.argv[0] = 'shadowprice'; run()"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["--version"], 0), (["--help"], 0), (["policies", "drf"], 0), (["policies", "drff"], 2)],
+    ids=["version", "help", "command", "error"],
+)
+def test_the_module_does_what_the_script_does(words: list[str], status: int) -> None:
+    said = []
+    for way in (["-m", "shadowprice"], ["-c", SCRIPT]):
+        done = subprocess.run(
+            [sys.executable, *way, *words], capture_output=True, text=True, check=False, timeout=100
+        )
+        said.append((done.returncode, done.stdout, done.stderr))
+    assert said[0] == said[1]
+    assert said[0][0] == status
