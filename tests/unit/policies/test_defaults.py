@@ -12,15 +12,13 @@ from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy, policies
 from tests.astraea_cases import shared_cluster, shared_job
+from tests.policy_worlds import SHARED
 from tests.workloads import cluster, job
 
-NEEDS_KNOWN_JOBS = {"optimum"}
-TENANTS = {"astraea", "batchsche", "gandiva_fair", "hived"}
 
-
-@pytest.mark.parametrize("name", sorted(policies().keys() - NEEDS_KNOWN_JOBS))
+@pytest.mark.parametrize("name", [n for n, info in policies().items() if not info.knows_all_jobs])
 def test_every_policy_runs_live_as_it_stands(name: str) -> None:
-    if name in TENANTS:
+    if name in SHARED:
         on = shared_cluster()
         jobs = [shared_job(on, f"job-{at}", tenant="u1") for at in range(2)]
     else:
@@ -48,8 +46,7 @@ def test_prices_learnt_from_a_job_or_two_refuse_none_on_an_empty_cluster(
 
 @pytest.mark.parametrize("name", sorted(policies()))
 def test_every_policy_takes_its_paper_s_preset(name: str) -> None:
-    tenants = name in TENANTS
-    on = shared_cluster() if tenants else cluster(2, 1)
+    on = shared_cluster() if name in SHARED else cluster(2, 1)
     context = PolicyContext(on, [])
     told = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
     assert told["preset"] == "paper"
