@@ -44,7 +44,7 @@ def test_the_sample_runs_the_first_example(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.long
 def test_the_sample_does_what_is_asked_of_every_policy() -> None:
     asked = ("tests/properties", "tests/unit/policies", "tests/integration/test_new_families.py")
-    words = ("-p", "tests.sample_policy", "-k", NAME, "-v", "-n", "0", *asked)
+    words = ("-p", "tests.sample_policy", "-k", NAME, "-vv", "-n", "0", *asked)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         cwd=ROOT,
