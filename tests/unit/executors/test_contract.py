@@ -35,13 +35,11 @@ SPEC = GenerationSpec(
 
 def test_every_executor_is_installable_tried_and_told_of() -> None:
     root = Path(__file__).parents[3]
-    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     page = (root / "docs" / "executors.md").read_text(encoding="utf-8")
     tried = {one if isinstance(one, str) else one.values[0] for one in TRIED}
     for name, entry in EXECUTORS.items():
-        assert not entry.needs or entry.extra in extras
+        assert not entry.needs or entry.extra in project["optional-dependencies"]
         assert name in tried, "tests/contract is what an executor has to hold"
         assert f"\n| `{name}`" in page
 
