@@ -113,7 +113,8 @@ lint: $(STAMP) ## Check style, types and the arrows between packages
 	@$(BIN)/lint-imports
 
 docs: $(STAMP) ## Build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@# Not --quiet: then it counts no warnings, and --strict fails for none.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 charts: ## Build the chart library that pages embed, from its npm packages (needs node and npm)
 	@cd tools/charts && npm ci --silent && npm run --silent build

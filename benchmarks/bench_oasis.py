@@ -62,6 +62,10 @@ class Stopwatch:
         self.twin: list[float] = []
         self.seen = 0
 
+    def resume(self, view: View) -> None:
+        """Let the policy begin anew."""
+        self.policy.resume(view)
+
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the policy's."""
         return self.policy.parameters_in_force()

@@ -64,6 +64,10 @@ class Shadow:
         self.seconds = 0.0
         self.arrivals = 0
 
+    def resume(self, view: View) -> None:
+        """Let the policy begin anew."""
+        self.policy.resume(view)
+
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the policy's."""
         return self.policy.parameters_in_force()

@@ -78,9 +78,6 @@ jobs:
 TAKE_BAGS: Final = ("oasis", "pdors", "rolling")
 """Policies that plan bags of tasks: what they need for that is kept apart."""
 
-TENANTS: Final = frozenset({"astraea", "batchsche", "gandiva_fair", "hived"})
-"""Policies of clusters that count places."""
-
 SETTINGS: Final = {"oasis": (("lower=clearing",), ("prices=online",)), "dorm": (("window=4",),)}
 """Parameters with which a policy runs besides its defaults."""
 
@@ -92,7 +89,9 @@ Calls = dict[str, list[str]]
 
 def workloads(policy: str, folder: Path) -> Iterable[list[str]]:
     """Yield calls of the command line that run a policy on different kinds of jobs."""
-    if policy in TENANTS:
+    from shadowprice.policies.registry import policy_info
+
+    if policy_info(policy).counts_places:
         (folder / "places.yaml").write_text(PLACES, encoding="utf-8")
         jobs = [
             {

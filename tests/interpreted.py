@@ -16,7 +16,8 @@ import numpy as np
 
 Results = dict[str, Any]
 
-FIXED = ("fifo", "drf", "rrh", "srtf", "las", "backfill", "elasticflow")
+APART = frozenset({"dorm", "oasis", "optimum", "pdors", "rolling"})
+"""Policies that run with settings or workloads of their own."""
 PLACEMENTS = ("randomised", "exact", "greedy")
 
 
@@ -27,11 +28,13 @@ def results() -> Results:
 
 
 def _policies() -> Iterator[tuple[str, Any]]:
+    from shadowprice.policies.registry import policies
     from tests.pdors_cases import random_pool, random_two_rates
     from tests.replays import replay
 
-    for name in FIXED:
-        yield name, [replay(name, seed, {}).state_digest() for seed in (1, 2)]
+    for name, info in policies().items():
+        if name not in APART and not info.counts_places:
+            yield name, [replay(name, seed, {}).state_digest() for seed in (1, 2)]
     yield "rolling", [replay("rolling", seed, {}, until=10).state_digest() for seed in (1, 2)]
     yield "rolling beside who stays", _staying()
     yield "dorm", replay("dorm", 3, {}, incidents=False).state_digest()
@@ -72,6 +75,7 @@ def _staying() -> list[str]:
 
 
 def _tenants() -> Iterator[tuple[str, Any]]:
+    from shadowprice.policies.registry import policies
     from tests.astraea_cases import (
         SETTINGS,
         example_cluster,
@@ -84,8 +88,9 @@ def _tenants() -> Iterator[tuple[str, Any]]:
     yield "astraea example", _run("astraea", on, example_jobs(on), SETTINGS)
     share = {"worker": 4, "ps": 2}
     on = shared_cluster(4, {"u1": share, "u2": share})
-    for name in ("astraea", "batchsche", "gandiva_fair", "hived"):
-        yield name, _run(name, on, random_jobs(on, 6, seed=3), {})
+    for name, info in policies().items():
+        if info.counts_places:
+            yield name, _run(name, on, random_jobs(on, 6, seed=3), {})
 
 
 def _bags() -> Iterator[tuple[str, Any]]:

@@ -63,6 +63,9 @@ class EarliestPlanner:
 
     capabilities = Capabilities(plans_ahead=True, elastic=True)
 
+    def resume(self, view: View) -> None:
+        pass  # it knows nothing of earlier events that it needs
+
     def parameters_in_force(self) -> Mapping[str, object]:
         return {}
 
@@ -107,6 +110,9 @@ class Wanderer:
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
+
+    def resume(self, view: View) -> None:
+        pass  # it knows nothing of earlier events that it needs
 
     def parameters_in_force(self) -> Mapping[str, object]:
         return {}

@@ -27,7 +27,7 @@ from shadowprice.simulator.driver import Incident, Simulation
 from tests import replays
 from tests.astraea_cases import random_jobs, shared_cluster
 
-SHARED: Final = ("astraea", "batchsche", "gandiva_fair", "hived")
+SHARED: Final = tuple(name for name, info in policies().items() if info.counts_places)
 """Policies that count places."""
 
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {}

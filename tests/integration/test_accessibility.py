@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shadowprice.service.dashboard import files
-from tests.integration.test_dashboard import CHROMIUM, enter, go, live, operator
+from tests.integration.test_dashboard import CHROMIUM, VIEWS, enter, go, live, operator
 from tests.integration.test_dashboard_observed import watched
 from tests.integration.test_pages_in_browser import Visit, browser, pages
 from tests.services import Running
@@ -34,23 +34,6 @@ AXE = Path(__file__).parent.parent / "axe" / "axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 SIZES = [(1400, "light"), (390, "dark")]
-
-VIEWS = [
-    "#/",
-    "#/server/g-0",
-    "#/queue",
-    "#/queue/all",
-    "#/job/trains",
-    "#/job/fails",
-    "#/job/too%20big",
-    "#/prices",
-    "#/tenants",
-    "#/statement/red",
-    "#/quote",
-    "#/whatif",
-    "#/activity",
-]
-"""Of a service that commands; that of one that observes comes beside."""
 
 
 @contextmanager

@@ -166,8 +166,13 @@ VIEWS = [
     "#/tenants",
     "#/statement/red",
     "#/quote",
+    "#/activity",
+    "#/whatif",
+    "#/job/trains",
+    "#/job/fails",
+    "#/job/too%20big",
 ]
-VIEWS += ["#/activity", "#/whatif", "#/job/trains", "#/job/fails", "#/job/too%20big"]
+"""Of a service that commands; that of one that observes comes beside."""
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])

@@ -17,9 +17,9 @@ from shadowprice.results.files import Run
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.astraea_cases import shared_cluster, shared_job
 from tests.bag_cases import bag, pareto, places
+from tests.policy_worlds import SHARED
 from tests.workloads import cluster, job
 
-TENANTS = {"astraea", "batchsche", "gandiva_fair", "hived"}
 SETTINGS: dict[str, dict[str, Any]] = {"dorm": {"window": 2, "adjustable": 2}}
 
 
@@ -44,11 +44,11 @@ def workload(name: str) -> tuple[Any, list[Job]]:
     rng = np.random.default_rng(8)
     jobs: list[Job] = []
     on = shared_cluster(4, {"a": {"worker": 4, "ps": 2}, "b": {"worker": 4, "ps": 2}})
-    if name not in TENANTS:
+    if name not in SHARED:
         on = cluster(2, 1, horizon=12)
     for at in range(9):
         worth = known(float(rng.integers(3, 40)), float(rng.uniform(0.2, 4.0)))
-        if name in TENANTS:
+        if name in SHARED:
             one = shared_job(on, f"job-{at}", "ab"[at % 2], arrival=at // 3)
             jobs.append(replace(one, utility=worth))
         else:

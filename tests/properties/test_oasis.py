@@ -154,6 +154,9 @@ class Ear:
             self.decisions.append(f"{decision} {plan}")
             yield decision
 
+    def resume(self, view: View) -> None:
+        self.policy.resume(view)
+
     def parameters_in_force(self) -> Mapping[str, object]:
         return self.policy.parameters_in_force()
 

@@ -56,7 +56,7 @@ PLANNERS = planners()
 
 
 def test_those_are_the_planners_of_the_papers() -> None:
-    assert set(PLANNERS) == {"astraea", "batchsche", "oasis", "optimum", "pdors"}
+    assert set(PLANNERS) >= {"astraea", "batchsche", "oasis", "optimum", "pdors"}
 
 
 @pytest.mark.parametrize("policy", PLANNERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +133,10 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a policy does; the engine and the drivers ask this, never a policy's name.
+    """What a policy does; engine, drivers and reports ask this, never its name.
+
+    What stands for methods has a function that returns the policy with them: `priced`, `quoting`,
+    `guaranteed`.
 
     Parameters
     ----------
@@ -154,6 +157,10 @@ class Capabilities:
         Plans bags of tasks, with copies; the engine refuses them for every other policy.
     quotes : bool
         Answers what it would decide about a job, without a trace (`QuotingPolicy`).
+    guarantees : bool
+        A theorem bounds what it loses against the offline optimum (`GuaranteedPolicy`).
+    forgets_refused : bool
+        All is decided as it would be had the jobs that it refuses never come.
     answers_at_once : bool
         Its first word on an arriving job is its last: a job that it takes in on arrival is not
         refused later.
@@ -177,6 +184,8 @@ class Capabilities:
     local_traffic_is_free: bool = False
     runs_bags: bool = False
     quotes: bool = False
+    guarantees: bool = False
+    forgets_refused: bool = False
     answers_at_once: bool = True
     foresees: bool = False
     charges_restarts: bool = False
@@ -203,14 +212,6 @@ class Policy(Protocol):
         """
         ...
 
-    def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, for ``run.json``."""
-        ...
-
-
-class ResumingPolicy(Policy, Protocol):
-    """A policy that can take over a state that it did not decide: it follows changing clusters."""
-
     def resume(self, view: View) -> None:
         """Begin anew on what the view shows, keeping what was learnt as far as it still holds.
 
@@ -218,6 +219,10 @@ class ResumingPolicy(Policy, Protocol):
         there when what the view shows was decided. What stands keeps standing, what is planned
         keeps its plan; decisions come with the next event.
         """
+        ...
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return every parameter in force, for ``run.json``."""
         ...
 
 
@@ -256,18 +261,7 @@ class QuotingPolicy(Policy, Protocol):
         ...
 
 
-@runtime_checkable
-class Forgetting(Protocol):
-    """A policy on which the jobs that it refuses may leave no trace."""
-
-    @property
-    def forgets_refused(self) -> bool:
-        """Whether all is decided as it would be had the jobs that it refuses never come."""
-        ...
-
-
-@runtime_checkable
-class Guaranteed(Protocol):
+class GuaranteedPolicy(Policy, Protocol):
     """A policy whose theorem bounds what it loses against the offline optimum."""
 
     def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
@@ -279,6 +273,31 @@ class Guaranteed(Protocol):
             All that arrived.
         """
         ...
+
+
+# What a policy may offer besides: it says so in its capabilities, and nothing else is asked.
+
+
+def priced(policy: Policy) -> PricedPolicy | None:
+    """Return a policy that posts prices, None if it posts none."""
+    return cast(PricedPolicy, unwrapped(policy)) if policy.capabilities.prices else None
+
+
+def quoting(policy: Policy) -> QuotingPolicy | None:
+    """Return a policy that answers questions, None if it answers none."""
+    return cast(QuotingPolicy, unwrapped(policy)) if policy.capabilities.quotes else None
+
+
+def guaranteed(policy: Policy) -> GuaranteedPolicy | None:
+    """Return a policy that a theorem is proved of, None if there is none."""
+    return cast(GuaranteedPolicy, unwrapped(policy)) if policy.capabilities.guarantees else None
+
+
+def unwrapped(policy: Policy) -> Policy:
+    """Return the policy itself where it is wrapped, to be timed for instance."""
+    while hasattr(policy, "wrapped_policy"):
+        policy = policy.wrapped_policy
+    return policy
 
 
 def servers_out(view: View) -> list[int]:

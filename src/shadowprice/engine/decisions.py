@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.errors import EventError, OverbookingError, PolicyError
+from shadowprice.core.errors import OverbookingError, PolicyError
 from shadowprice.core.events import (
     Charge,
     Command,
@@ -24,11 +24,11 @@ from shadowprice.core.events import (
     Queue,
     Reject,
 )
-from shadowprice.core.policy import Policy, Status
+from shadowprice.core.policy import Policy, Status, unwrapped
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine.bags import check_bag, check_copies
 from shadowprice.engine.books import Books
-from shadowprice.engine.memory import Kept, inner, recall, remember
+from shadowprice.engine.memory import Kept, recall, remember
 from shadowprice.engine.state import JobRecord
 from shadowprice.engine.validation import EmptyClusterCheck, check_commitment, check_placement
 from shadowprice.engine.view import EngineView
@@ -134,34 +134,20 @@ class Decider(Books):
         if not self.keeps_memory:
             self._kept = Kept.of(memory, self._view)
 
-    @property
-    def can_begin_anew(self) -> bool:
-        """Whether the policy can begin anew on what it sees."""
-        return hasattr(inner(self.policy), "resume")
-
     def begin_policy_anew(self) -> None:
-        """Let the policy begin anew on what it sees; for one that was not there so far.
-
-        Raises
-        ------
-        EventError
-            If the policy cannot.
-        """
-        self._resume_policy("what happened without it")
+        """Let the policy begin anew on what it sees; for one that was not there so far."""
+        self._resume_policy()
         self._undo.clear()
         self._settle_memory()
 
-    def _resume_policy(self, what: str) -> None:
+    def _resume_policy(self) -> None:
         """Let the policy begin anew on what it sees, where it is there to see it."""
         if self._script is not None:
             self._undo.assign(self, "_absent", True)
             return
         self._asked = True
-        resume = getattr(inner(self.policy), "resume", None)
-        if resume is None:
-            raise EventError(f"the policy cannot follow {what}")
         self._undo.assign(self, "_absent", False)
-        resume(self._view)
+        unwrapped(self.policy).resume(self._view)
 
     def _bring_policy_back(self) -> None:
         """Let a policy that does not know what happened begin anew, between two events."""
@@ -188,7 +174,7 @@ class Decider(Books):
             return
         if self._memory is not None:
             recall(self.policy, self._memory, self._view)
-        elif self.can_begin_anew:
+        else:
             if self._kept is not None:
                 self._kept.recall(self.policy, self._view)
             self._absent = True  # it begins anew before it is needed next

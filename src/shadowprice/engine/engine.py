@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, assert_never, cast
+from typing import Final, assert_never
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError, ShadowpriceError
@@ -31,7 +31,7 @@ from shadowprice.core.events import (
     StartFailed,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Policy, QuotingPolicy
+from shadowprice.core.policy import Policy, quoting
 from shadowprice.core.quote import Quote
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.bags import count_finished, narrowed
@@ -194,7 +194,8 @@ class Engine(JobEvents):
             If the policy gives no quotes, the job is open already, or arrives in a slot to come.
         """
         slot = self.slot
-        if not self.capabilities.quotes:
+        policy = quoting(self.policy)
+        if policy is None:
             raise ShadowpriceError("this policy gives no quotes")
         if job.name in self.open_jobs:
             raise ShadowpriceError(f"job {job.name!r} has arrived already")
@@ -206,7 +207,6 @@ class Engine(JobEvents):
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), slot)
         self._bring_policy_back()
-        policy = cast("QuotingPolicy", self.policy)
         self.ledger.advance(slot)  # past the slot that runs, where one does
         return policy.quote(self._view, job, explained=explained)
 

@@ -100,7 +100,7 @@ class JobEvents(ServerEvents):
             if len(record.plan)
             else standing_holds(record, before)
         )
-        self._resume_policy("a job that was revised")
+        self._resume_policy()
         commands = self._consult(event)
         if broken and job.name in self.open_jobs:
             commands += self._replan([job.name], None, "it was revised")

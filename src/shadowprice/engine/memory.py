@@ -24,7 +24,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
-from shadowprice.core.policy import Policy
+from shadowprice.core.policy import Policy, unwrapped
 from shadowprice.engine.view import EngineView
 
 _PLAIN: Final = frozenset(
@@ -84,9 +84,9 @@ def remember(policy: Policy, view: EngineView) -> bytes:
     """
     stream = io.BytesIO()
     try:
-        _Writer(stream, view).dump(vars(inner(policy)))
+        _Writer(stream, view).dump(vars(unwrapped(policy)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        name = type(inner(policy)).__name__
+        name = type(unwrapped(policy)).__name__
         raise PolicyError(f"the memory of policy {name} cannot be kept: {error}") from error
     return stream.getvalue()
 
@@ -151,7 +151,7 @@ def recall(policy: Policy, memory: bytes, view: EngineView) -> None:
 def _read(
     policy: Policy, memory: bytes, view: EngineView, cluster: Cluster, jobs: Mapping[str, Job]
 ) -> None:
-    target = inner(policy)
+    target = unwrapped(policy)
     reader = _Reader(io.BytesIO(memory), view, cluster, jobs, type(target).__module__)
     try:
         attributes = reader.load()
@@ -165,17 +165,10 @@ def _read(
 
 def twin(policy: Policy, memory: bytes, view: EngineView) -> Policy:
     """Return another policy of the same kind with this memory."""
-    target = inner(policy)
+    target = unwrapped(policy)
     made: Policy = object.__new__(type(target))
     recall(made, memory, view)
     return made
-
-
-def inner(policy: Any) -> Any:
-    """Return the policy itself where it is wrapped, to be timed for instance."""
-    while hasattr(policy, "wrapped_policy"):
-        policy = policy.wrapped_policy
-    return policy
 
 
 # What is kept by reference. Functions of this module, so that their names can be written down.

@@ -113,7 +113,7 @@ class ServerEvents(Decider):
                 gone += self._displace([max(self.ledger.holders(row), key=self._newness)])
         displaced = tuple(sorted(gone, key=self._arrival))
         commands += [Displaced(event.slot, name, "the servers changed") for name in displaced]
-        self._resume_policy("a cluster that changes")
+        self._resume_policy()
         commands += self._consult(event)
         if displaced:
             commands += self._consult(JobsDisplaced(event.slot, displaced, None))

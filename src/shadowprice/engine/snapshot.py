@@ -202,7 +202,7 @@ def restore(
         raise InputError(Fault("snapshot", f"is damaged: {error!r}")) from error
     if engine.state_digest() != record["state_digest"]:
         raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
-    if memory and (_is_of_these_sources(record) or not engine.can_begin_anew):
+    if memory and _is_of_these_sources(record):
         engine.ledger.renumber(engine.sequence)
         recall(engine.policy, _memory_of(record), engine.view)
     else:

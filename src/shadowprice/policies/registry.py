@@ -1,7 +1,6 @@
-"""Finding policies by name: a folder under ``policies`` declares its own in ``POLICIES``.
+"""Finding policies by name: the folders under ``policies`` list them in ``POLICIES``.
 
-A new policy is a new folder whose ``__init__`` lists a `PolicyInfo` there. The declaration is
-light: the code behind ``build`` is imported when the policy is first built.
+The declaration is light: the code behind ``build`` is imported when the policy is first built.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Literal, cast
 
@@ -67,6 +66,13 @@ class PolicyInfo:
         ``module:function``; called as ``function(context, parameters)`` and returns a policy.
     details : str
         What a reader should know before using it (what is left out, when it is slow).
+    counts_places : bool
+        Whether servers have to count places for it, ``{worker: 8, ps: 1}``, as
+        `tenants.tenancy` reads them; a job's worker and parameter server take one each.
+    knows_all_jobs : bool
+        Whether it needs the whole job set beforehand, which a simulation alone can tell.
+    live_settings : mapping
+        Parameters whose default is another where jobs really run, and moving them costs.
     """
 
     name: str
@@ -75,6 +81,9 @@ class PolicyInfo:
     parameters: type[Parameters]
     build: str
     details: str = ""
+    counts_places: bool = False
+    knows_all_jobs: bool = False
+    live_settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @cache
@@ -154,10 +163,14 @@ def make_policy(name: str, context: PolicyContext, settings: Mapping[str, Any]) 
     Raises
     ------
     InputError
-        If the policy or a parameter is unknown, or a value is out of range.
+        If the policy or a parameter is unknown, a value is out of range, or the policy needs to
+        know jobs that the context does not tell.
     """
     info = policy_info(name)
     parameters = policy_parameters(name, settings)
+    if info.knows_all_jobs and context.known_jobs is None:
+        mend = "use it in a simulation only"
+        raise InputError(Fault(f"policy {name}", "needs to know all jobs beforehand", mend))
     module, _, function = info.build.partition(":")
     build = getattr(importlib.import_module(module), function)
     if name in manifest():

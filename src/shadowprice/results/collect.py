@@ -17,7 +17,7 @@ import shadowprice
 from shadowprice.core.amounts import format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
-from shadowprice.core.policy import Guaranteed, Policy
+from shadowprice.core.policy import Policy, guaranteed
 from shadowprice.results.files import FORMAT, Fields, Run
 from shadowprice.results.metrics import latency, summarise
 from shadowprice.results.money import job_costs, spending
@@ -155,9 +155,10 @@ def collect(
         },
     }
 
-    if isinstance(policy, Guaranteed):
+    proved = guaranteed(policy)
+    if proved is not None:
         arrived = [job for job in recorder.jobs if job.name in recorder.arrived]
-        if told := policy.guarantee(arrived):
+        if told := proved.guarantee(arrived):
             info["guarantee"] = plain(told)
 
     def decisions(plans: bool) -> Iterator[Fields]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from shadowprice.core.events import (
     Stop,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Policy, PricedPolicy, Status
+from shadowprice.core.policy import Policy, Status, priced
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
@@ -208,7 +208,7 @@ class Recorder(Observer):
         self.slots = array("q")
         self.running = array("q")
         self.waiting = array("q")
-        self._priced = cast(PricedPolicy, policy) if policy.capabilities.prices else None
+        self._priced = priced(policy)
         self._owners = array("q")
         self._servers = array("q")
         self._workers = array("q")

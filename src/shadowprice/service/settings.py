@@ -23,9 +23,6 @@ ANYBODY: Final = "*"
 BODY: Final = 8 << 20
 """Bytes of a request's body, at most."""
 
-LIVE: Final[Mapping[str, Mapping[str, Any]]] = {"rolling": {"steady": True}}
-"""Parameters of policies whose default is another where jobs really run, and moving them costs."""
-
 BATCH_JOBS: Final = 1_000
 """Jobs of one request, at most."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
@@ -22,8 +22,7 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, Policy, QuotingPolicy, View
-from shadowprice.core.quote import Quote
+from shadowprice.core.policy import Capabilities, Policy, View
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
 from shadowprice.engine.snapshot import clone
@@ -324,8 +323,8 @@ class _Timed:
                 observer.decided(seconds)
             yield decision
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        return cast("QuotingPolicy", self._policy).quote(view, job, explained=explained)
+    def resume(self, view: View) -> None:
+        self._policy.resume(view)
 
     def parameters_in_force(self) -> Mapping[str, object]:
         return self._policy.parameters_in_force()

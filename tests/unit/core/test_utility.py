@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,14 +20,21 @@ from shadowprice.core.utility import (
 )
 
 positive = st.floats(0.01, 1e4)
-utilities = st.one_of(
-    st.builds(Constant, positive),
-    st.builds(Sigmoid, positive, st.floats(0, 6), st.floats(0, 50)),
-    st.builds(Reciprocal, positive),
-    st.builds(Linear, positive, st.floats(-100, 0)),
-    st.builds(Power, positive, st.floats(0, 4)),
-    st.builds(Deadline, positive, st.floats(0, 50)),
-)
+DRAWS = {
+    "constant": st.builds(Constant, positive),
+    "sigmoid": st.builds(Sigmoid, positive, st.floats(0, 6), st.floats(0, 50)),
+    "reciprocal": st.builds(Reciprocal, positive),
+    "linear": st.builds(Linear, positive, st.floats(-100, 0)),
+    "power": st.builds(Power, positive, st.floats(0, 4)),
+    "deadline": st.builds(Deadline, positive, st.floats(0, 50)),
+}
+utilities = st.one_of(*DRAWS.values())
+
+
+def test_every_family_is_drawn_and_told_of() -> None:
+    assert DRAWS.keys() == FAMILIES.keys()
+    page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert not [kind for kind in FAMILIES if f"\n| `{kind}` | `" not in page]
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)

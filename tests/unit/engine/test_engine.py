@@ -51,6 +51,9 @@ class Scripted:
         self.capabilities = Capabilities(plans_ahead=plans, wakes_every_slot=wakes)
         self.events: list[PolicyEvent] = []
 
+    def resume(self, view: View) -> None:
+        pass  # it knows nothing of earlier events that it needs
+
     def parameters_in_force(self) -> Mapping[str, object]:
         return {}
 

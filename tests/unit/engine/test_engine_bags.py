@@ -55,6 +55,9 @@ class Fixed:
         self.displaced: list[JobsDisplaced] = []
         self.left: tuple[int, ...] = ()
 
+    def resume(self, view: View) -> None:
+        pass  # it knows nothing of earlier events that it needs
+
     def parameters_in_force(self) -> Mapping[str, object]:
         return {}
 
@@ -205,6 +208,9 @@ class Placer:
 
     def __init__(self, *steps: list[Decision]) -> None:
         self.steps = list(steps)
+
+    def resume(self, view: View) -> None:
+        pass  # it knows nothing of earlier events that it needs
 
     def parameters_in_force(self) -> Mapping[str, object]:
         return {}

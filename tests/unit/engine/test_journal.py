@@ -40,6 +40,9 @@ class Raising:
     def __init__(self, like: Policy) -> None:
         self.capabilities = like.capabilities
 
+    def resume(self, view: View) -> None:
+        pass  # it knows nothing of earlier events that it needs
+
     def parameters_in_force(self) -> dict[str, object]:
         return {}
 

@@ -31,6 +31,9 @@ class Fixed:
         self.ahead = ahead
         self.capabilities = Capabilities(plans_ahead=ahead, local_traffic_is_free=local_free)
 
+    def resume(self, view: View) -> None:
+        pass  # it knows nothing of earlier events that it needs
+
     def parameters_in_force(self) -> Mapping[str, object]:
         return {}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, Shar
 from shadowprice.executors.environment import environment_of, own_environment, processes_of
 from shadowprice.executors.progress import read_progress
 from shadowprice.executors.registry import EXECUTORS, Entry, MissingExecutorError, create
+from tests.contract.conftest import EXECUTORS as TRIED
 
 SPEC = GenerationSpec(
     command=17,
@@ -28,6 +31,17 @@ SPEC = GenerationSpec(
     tenant="vision",
     devices={"one": ("0", "1")},
 )
+
+
+def test_every_executor_is_installable_tried_and_told_of() -> None:
+    root = Path(__file__).parents[3]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (root / "docs" / "executors.md").read_text(encoding="utf-8")
+    tried = {one if isinstance(one, str) else one.values[0] for one in TRIED}
+    for name, entry in EXECUTORS.items():
+        assert not entry.needs or entry.extra in project["optional-dependencies"]
+        assert name in tried, "tests/contract is what an executor has to hold"
+        assert f"\n| `{name}`" in page
 
 
 def test_a_specification_survives_json() -> None:

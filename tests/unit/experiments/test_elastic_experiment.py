@@ -19,7 +19,7 @@ from shadowprice.experiments.elastic import measure
 from shadowprice.experiments.elastic.live import Decides, Lived, live
 from shadowprice.experiments.elastic.measure import SCRIPT, SLOT
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
-from shadowprice.service.settings import LIVE
+from shadowprice.policies.registry import policy_info
 from tests.twins import declared
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
@@ -89,7 +89,7 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
 
 def test_policies_are_set_as_where_jobs_really_run() -> None:
     for who in measure.POLICIES:
-        assert LIVE.get(who.policy, {}).items() <= dict(who.parameters).items()
+        assert policy_info(who.policy).live_settings.items() <= dict(who.parameters).items()
 
 
 def test_measured_progress_is_what_was_reported_by_the_end_of_a_slot() -> None:

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.policy import Guaranteed, PolicyContext
+from shadowprice.core.policy import PolicyContext, guaranteed
 from shadowprice.policies.astraea.calendar import Calendar, Round
 from shadowprice.policies.astraea.guarantees import performance, sigma_of
 from shadowprice.policies.astraea.prices import price_table, rounds_of_lemma
@@ -92,7 +92,8 @@ def test_a_run_says_whether_the_theorem_speaks_of_it() -> None:
     for rounds, held in ((1, False), ("lemma", True)):
         context = PolicyContext(on, known_jobs=jobs)
         policy = make_policy("astraea", context, {"lambda": rounds})
-        assert isinstance(policy, Guaranteed)
-        told = policy.guarantee(jobs)
+        proved = guaranteed(policy)
+        assert proved is not None
+        told = proved.guarantee(jobs)
         assert told["premises_held"] is held
         assert told["sigma"] == pytest.approx(sigma_of(*(t[0] for t in policy.pools[0].thetas())))  # type: ignore[attr-defined]

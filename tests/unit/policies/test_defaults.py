@@ -7,20 +7,26 @@ from typing import Any
 import pytest
 
 from shadowprice.core.events import JobsArrived, SlotBegan
-from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.policy import (
+    Capabilities,
+    Policy,
+    PolicyContext,
+    Status,
+    guaranteed,
+    priced,
+    quoting,
+)
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy, policies
 from tests.astraea_cases import shared_cluster, shared_job
+from tests.policy_worlds import SHARED, every_policy, fresh, world_of
 from tests.workloads import cluster, job
 
-NEEDS_KNOWN_JOBS = {"optimum"}
-TENANTS = {"astraea", "batchsche", "gandiva_fair", "hived"}
 
-
-@pytest.mark.parametrize("name", sorted(policies().keys() - NEEDS_KNOWN_JOBS))
+@pytest.mark.parametrize("name", [n for n, info in policies().items() if not info.knows_all_jobs])
 def test_every_policy_runs_live_as_it_stands(name: str) -> None:
-    if name in TENANTS:
+    if name in SHARED:
         on = shared_cluster()
         jobs = [shared_job(on, f"job-{at}", tenant="u1") for at in range(2)]
     else:
@@ -32,6 +38,43 @@ def test_every_policy_runs_live_as_it_stands(name: str) -> None:
     assert {state.status for state in engine.jobs.values()} <= {
         Status.ADMITTED, Status.QUEUED,
     }  # fmt: skip
+
+
+class Wrapped:
+    """A policy within something that has none of its methods."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.wrapped_policy = policy
+        self.capabilities = policy.capabilities
+
+
+@pytest.mark.parametrize("name", every_policy())
+def test_what_a_policy_says_that_it_offers_it_has(name: str) -> None:
+    on, jobs, _ = world_of(name, 1)
+    made = fresh(name, on, jobs, 1)
+    for told, offered, method in (
+        (made.capabilities.prices, priced, "slot_prices"),
+        (made.capabilities.quotes, quoting, "quote"),
+        (made.capabilities.guarantees, guaranteed, "guarantee"),
+    ):
+        for asked in (made, Wrapped(made)):
+            assert offered(asked) is (made if told else None)  # type: ignore[arg-type]  # a part
+        assert not told or callable(getattr(made, method))
+
+
+def test_what_depends_on_settings_is_told_of_them() -> None:
+    on = cluster(2, 1, both=1)
+
+    def can(name: str, **settings: Any) -> Capabilities:
+        return make_policy(name, PolicyContext(on, ()), settings).capabilities
+
+    assert can("oasis").guarantees
+    assert can("pdors", prices="offline").forgets_refused
+    assert not can("pdors", prices="online").forgets_refused
+    assert can("oasis", prices="offline", split="half").forgets_refused
+    assert not can("oasis", prices="offline", split="auto").forgets_refused
+    assert can("rrh").forgets_refused
+    assert not can("fifo").forgets_refused
 
 
 @pytest.mark.parametrize("name", ["oasis", "pdors"])
@@ -48,8 +91,7 @@ def test_prices_learnt_from_a_job_or_two_refuse_none_on_an_empty_cluster(
 
 @pytest.mark.parametrize("name", sorted(policies()))
 def test_every_policy_takes_its_paper_s_preset(name: str) -> None:
-    tenants = name in TENANTS
-    on = shared_cluster() if tenants else cluster(2, 1)
+    on = shared_cluster() if name in SHARED else cluster(2, 1)
     context = PolicyContext(on, [])
     told = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
     assert told["preset"] == "paper"

@@ -79,6 +79,9 @@ class Examiner:
         self.capabilities = policy.capabilities
         self.seen = {True: 0, False: 0}
 
+    def resume(self, view: View) -> None:
+        self.policy.resume(view)
+
     def parameters_in_force(self) -> Mapping[str, object]:
         return self.policy.parameters_in_force()
 

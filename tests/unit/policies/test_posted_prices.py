@@ -108,6 +108,7 @@ def test_bags_are_not_priced(tmp_path: Path) -> None:
     prices = post(on, tmp_path / "prices.json", 1.0)
     policy = make_policy("oasis", PolicyContext(on, None, 10), {"prices": prices})
     assert not policy.capabilities.runs_bags
+    assert not policy.capabilities.guarantees
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import delete, select, update
 
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
-from shadowprice.engine.memory import inner
+from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
 from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.service.clock import SECOND, SteadyClock
@@ -593,7 +593,7 @@ def test_what_an_earlier_version_wrote_is_read_by_a_policy_that_begins_anew(
     promises = {name: view.promise for name, view in views.items() if view.promise is not None}
     assert 4 <= len(promises) < len(views)
     digest = bench.truth.engine.state_digest()
-    policy: Any = inner(bench.truth.engine.policy)
+    policy: Any = unwrapped(bench.truth.engine.policy)
     del policy._expected, policy._book.after
     bench.truth.engine._memory = None
     if snapshot == "at its end":

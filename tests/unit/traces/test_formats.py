@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from shadowprice.traces.formats.philly import read_machine_list
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.records import SCHEMA, Trace
 from shadowprice.traces.registry import formats, get_format
+from tests.hostile.trace_files import TRACES
 
 
 def read(tmp_path: Path, form: str, text: str, options: str = "") -> Trace:
@@ -27,7 +29,11 @@ def notes(trace: Trace) -> dict[str, tuple[str, int]]:
 def test_every_declared_format_says_what_it_is():
     known = {"philly", "helios", "pai", "openb", "acme", "itp", "gavel", "swf", "tiresias"}
     assert set(formats()) >= known
+    page = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="utf-8")
+    # What tests and the fuzzer make bad traces of.
+    assert {re.split("[_-]", name)[0] for name in TRACES} == set(formats())
     for one in formats().values():
+        assert f"\n### {one.name}\n" in page
         assert one.title
         assert one.citation
         assert one.licence

@@ -160,15 +160,16 @@ def serve(
     """
     check_extra(data)
     from shadowprice.core.amounts import parse_duration
+    from shadowprice.policies.registry import policy_info
     from shadowprice.service.server import serve as run
-    from shadowprice.service.settings import LIVE, Settings, parse_lease, parse_listen, parse_users
+    from shadowprice.service.settings import Settings, parse_lease, parse_listen, parse_users
 
     host, port = parse_listen(listen)
     kept = parse_duration(keep)
     if kept.slots or kept.seconds <= 0:
         raise InputError(Fault("--keep", f"{keep!r} is no span of time", "write 365d"))
     given = o.policy_settings(params, settings, [policy])[policy]
-    parameters = {**LIVE.get(policy, {}), **given}
+    parameters = {**policy_info(policy).live_settings, **given}
     chosen = Settings(
         cluster=cluster,
         data=data,

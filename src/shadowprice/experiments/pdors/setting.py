@@ -12,7 +12,7 @@ import numpy as np
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Guaranteed, PolicyContext
+from shadowprice.core.policy import PolicyContext, guaranteed
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.registry import make_policy
@@ -120,5 +120,5 @@ def run(contender: Contender, on: Cluster, jobs: Sequence[Job], slots: int, seed
             finished += 1
             alone.append(record.plan.totals()[2])
     together = float(np.concatenate(alone).mean()) if alone else float("nan")
-    told = policy.guarantee(jobs) if isinstance(policy, Guaranteed) else {}
-    return Outcome(earned, finished, together, told)
+    proved = guaranteed(policy)
+    return Outcome(earned, finished, together, {} if proved is None else proved.guarantee(jobs))

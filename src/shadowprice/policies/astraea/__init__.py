@@ -19,6 +19,7 @@ POLICIES = (
         paper=f"{PAPER}: Algorithms 1-5",
         parameters=RoundParameters,
         build="shadowprice.policies.astraea.policy:build",
+        counts_places=True,
         details="Servers count places ({worker: 8, ps: 1}); a job's worker and parameter server "
         "take one each. Jobs wait for their batch: the first slot in which one can run grows with "
         "lambda and with the time it arrives. No round is longer than the largest power of two "
@@ -30,6 +31,7 @@ POLICIES = (
         paper=f"{PAPER}, section 5.1; after Zhang et al., MobiHoc 2020",
         parameters=RoundParameters,
         build="shadowprice.policies.astraea.batchsche:build",
+        counts_places=True,
         details="Shares become servers: cells as large as each share allows, parameter servers "
         "beside them. Prices see the tenant's own places. The original's objective, weighted "
         "completion time, is left out.",

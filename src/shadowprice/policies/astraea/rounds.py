@@ -124,6 +124,7 @@ class RoundPolicy:
             wakes_every_slot=True,
             local_traffic_is_free=True,
             quotes=True,
+            guarantees=True,
             answers_at_once=False,
             foresees=known and (parameters.theta.source == "known" or parameters.rounds == "lemma"),
             patience=2 * self.rounds * self.longest + 1,

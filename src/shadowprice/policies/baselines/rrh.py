@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +45,8 @@ class Rrh(FixedWidths[RrhParameters]):
     costs ``O(jobs log jobs)``.
     """
 
+    capabilities: ClassVar = replace(FixedWidths.capabilities, forgets_refused=True)
+
     def __init__(self, context: PolicyContext, parameters: RrhParameters) -> None:
         super().__init__(context, parameters)
         self._crowd: Crowd | None = None
@@ -60,11 +64,6 @@ class Rrh(FixedWidths[RrhParameters]):
         return Candidates(
             self._worths.columns, columns["arrival"], columns["slots_left"], columns["share"]
         )
-
-    @property
-    def forgets_refused(self) -> bool:
-        """Whether a job that it refuses leaves no trace: it leaves the table again."""
-        return True
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         if not isinstance(event, JobsArrived):

@@ -85,8 +85,11 @@ class Oasis(PricedAdmission):
         super().__init__(planner, learners, parameters, cluster, itemised=context.itemised)
         self._explained = context.explained
         if self._posted is not None:
-            # What copies of tasks cost at posted prices is not worked out.
-            self.capabilities = replace(self.capabilities, runs_bags=False)
+            # At posted prices no theorem holds, and what copies of tasks cost is not worked out.
+            self.capabilities = replace(self.capabilities, runs_bags=False, guarantees=False)
+        if self._undivided:
+            # Servers that are divided for a job are a trace of it, whether it is refused or not.
+            self.capabilities = replace(self.capabilities, forgets_refused=False)
 
     def expect(self, jobs: Sequence[Job]) -> None:
         """Divide the servers before the first job with parameter servers comes."""
@@ -105,11 +108,6 @@ class Oasis(PricedAdmission):
         if offer is None:
             return Shortfall(worth, -math.inf)
         return None if offer.bound is None else Shortfall(worth, offer.bound)
-
-    @property
-    def forgets_refused(self) -> bool:
-        """Whether a job that it refuses leaves no trace: servers divided for it are one."""
-        return super().forgets_refused and not self._undivided
 
     @contextmanager
     def _as_if_learnt(self, job: Job, ledger: LedgerView) -> Iterator[None]:
@@ -164,10 +162,6 @@ class Oasis(PricedAdmission):
 
     def _alone(self) -> Alone:
         return Alone(self._cluster, *pools(self._cluster, halved=self._halved))
-
-    def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
-        """Return Theorem 4's ratio and whether its premise held; nothing at posted prices."""
-        return {} if self._posted is not None else super().guarantee(jobs)
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""

@@ -65,23 +65,15 @@ class Optimum:
     Raises
     ------
     InputError
-        If the job set is not known, too large, or holds a job that problem (1) cannot express.
+        If the job set is too large, or holds a job that problem (1) cannot express.
     """
 
     capabilities: Final = Capabilities(plans_ahead=True, elastic=True, foresees=True)
 
     def __init__(self, context: PolicyContext, parameters: OptimumParameters) -> None:
-        if context.known_jobs is None:
-            raise InputError(
-                Fault(
-                    "policy optimum",
-                    "needs to know all jobs beforehand",
-                    "use it in a simulation only",
-                )
-            )
         self._parameters = parameters
         # Problem (1) knows no copies; the engine refuses bags of tasks.
-        self._jobs = {job.name: job for job in context.known_jobs if job.bag is None}
+        self._jobs = {job.name: job for job in context.known_jobs or () if job.bag is None}
         self._until = context.until
         self._horizon = context.cluster.horizon
         self._plans: dict[str, Schedule | None] = {}

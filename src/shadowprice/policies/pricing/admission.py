@@ -63,7 +63,7 @@ class PricedAdmission(ABC):
 
     _explained: bool = True
     capabilities: Capabilities = Capabilities(
-        plans_ahead=True, elastic=True, prices=True, quotes=True
+        plans_ahead=True, elastic=True, prices=True, quotes=True, guarantees=True
     )
 
     def __init__(
@@ -85,6 +85,7 @@ class PricedAdmission(ABC):
             self.capabilities,
             foresees=parameters.prices == "offline",
             charges_restarts=parameters.restarts == "counted",
+            forgets_refused=parameters.prices != "online",  # what is learnt of it is a trace
         )
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
@@ -172,11 +173,6 @@ class PricedAdmission(ABC):
         """Return how far a refusal was from an admission, None where no bound is proved."""
         del view, job, offer
         return None
-
-    @property
-    def forgets_refused(self) -> bool:
-        """Whether a job that it refuses leaves no trace: prices that are learnt are one."""
-        return self._parameters.prices != "online"
 
     def resume(self, view: View) -> None:
         """Price the servers that there are now; what was learnt, and what is planned, stays."""

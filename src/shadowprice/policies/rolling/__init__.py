@@ -12,6 +12,7 @@ POLICIES = (
         "ElasticFlow (ASPLOS 2023); prices: Agrawal, Wang, Ye (Operations Research 2014)",
         parameters=RollingParameters,
         build="shadowprice.policies.rolling.policy:build",
+        live_settings={"steady": True},
         details="Online: it learns prices from the jobs that have arrived, never from the job "
         "set. A promise is kept unless servers are lost or the stated work was wrong; that of a "
         "bag of tasks but for its miss probability.",

@@ -16,6 +16,7 @@ POLICIES = (
         paper=f"Chaudhary et al., EuroSys 2020; as {_EVALUATION} runs it",
         parameters=GandivaFairParameters,
         build="shadowprice.policies.sharing.gandiva_fair:build",
+        counts_places=True,
         details="Blind to placement; jobs may move from slot to slot at no cost. Long-run shares "
         "of tenants with enough work are proportional to their tickets. Tickets are traded between "
         "types of workers only at given speeds. Left out: profiling, the cost of moving.",
@@ -27,6 +28,7 @@ POLICIES = (
         paper=f"Zhao et al., OSDI 2020; as {_EVALUATION} runs it",
         parameters=HivedParameters,
         build="shadowprice.policies.sharing.hived:build",
+        counts_places=True,
         details="Cells of 2^k places within a server, buddy allocation. Parameter servers are held "
         "by count. Left out: levels above a server, reconfiguration of cells.",
     ),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.policy import PricedPolicy
+from shadowprice.core.policy import priced
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.memory import twin
 from shadowprice.service.clock import stamp
@@ -102,15 +102,13 @@ def prices(truth: Truth, slots: int) -> dict[str, Any]:
     engine = truth.engine
     cluster, ledger = engine.cluster, engine.ledger
     kinds = kinds_of(cluster)
-    priced = engine.capabilities.prices
-    asked: PricedPolicy | None = None
-    if priced:
-        asked = twin(engine.policy, engine.policy_memory(), engine.view)  # type: ignore[assignment]  # the capability says so
+    posts = engine.capabilities.prices
+    asked = priced(twin(engine.policy, engine.policy_memory(), engine.view)) if posts else None
     told: list[dict[str, Any]] = []
     limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
     window = len(ledger.used)
     # A policy that does not plan ahead has a price for later slots, but nothing reserved in them.
-    most = slots if priced and not engine.capabilities.plans_ahead else min(slots, window)
+    most = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
     for later in range(min(most, MOST)):
         slot = ledger.start + later
         view: Any = _LaterView(engine, later)
@@ -136,7 +134,7 @@ def prices(truth: Truth, slots: int) -> dict[str, Any]:
             row["kinds"][name] = entry
         told.append(row)
     return {
-        "priced": priced,
+        "priced": posts,
         "policy": truth.choice.name,
         "kinds": [
             {

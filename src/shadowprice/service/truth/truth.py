@@ -108,7 +108,7 @@ class Truth:
         )
         self.engine: Engine = found.engine
         # A copy of what the policy knows before every event costs more than all else that is done.
-        self.engine.keeps_memory = not self.engine.can_begin_anew
+        self.engine.keeps_memory = False
         self.calendar: Calendar = found.calendar
         self.views: dict[str, JobView] = found.views
         self.specs: dict[str, Mapping[str, Any]] = found.specs

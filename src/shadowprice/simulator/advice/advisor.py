@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.policy import Forgetting, Policy
+from shadowprice.core.policy import Policy
 from shadowprice.policies.pricing.measures import Remembered, remembered
 from shadowprice.results.advice import Advice, Counsel, Hopeless
 from shadowprice.simulator.advice.delays import Delays
@@ -104,7 +104,7 @@ def advise_together(
     """Return what would have had each of several refused jobs admitted.
 
     What `advise` does, but that the run is repeated once for all of them where the policy lets that
-    make no difference (`Forgetting`).
+    make no difference (`Capabilities.forgets_refused`).
 
     Parameters
     ----------
@@ -144,8 +144,7 @@ def advise_together(
 def repeats_once(policy: Policy) -> bool:
     """Whether one run, repeated, tells about all refused jobs: none of them left a trace in it."""
     can = policy.capabilities
-    forgets = isinstance(policy, Forgetting) and policy.forgets_refused
-    return forgets and can.quotes and can.answers_at_once
+    return can.forgets_refused and can.quotes and can.answers_at_once
 
 
 def _ask(scenario: Scenario, advisors: Sequence[_Advisor], known: Known, *, foresees: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import (
@@ -25,7 +25,7 @@ from shadowprice.core.events import (
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, Policy, QuotingPolicy, View
+from shadowprice.core.policy import Capabilities, Policy, View, quoting
 from shadowprice.engine import Engine
 from shadowprice.engine.validation import never_fits
 from shadowprice.policies.pricing.admission import PricedAdmission
@@ -75,7 +75,10 @@ class Moment:
 
     def __init__(self, view: View, policy: Policy) -> None:
         self._view = view
-        self._policy = cast("QuotingPolicy", policy)
+        asked = quoting(policy)
+        if asked is None:
+            raise ValueError("a policy that answers no questions is asked")
+        self._policy = asked
 
     @property
     def slot(self) -> int:
@@ -137,7 +140,7 @@ def visit_moments(
         Freshly built, knowing all jobs.
     visitors : sequence of Visitor
         A single one meets a run without its job. Several meet the run with all of theirs, which is
-        for a policy on which refused jobs leave no trace (`Forgetting`).
+        for a policy on which refused jobs leave no trace (`Capabilities.forgets_refused`).
     known : Known, optional
         What was decided in other runs of the scenario.
     """
@@ -202,6 +205,9 @@ class _Visits:
 
     def parameters_in_force(self) -> Mapping[str, object]:
         return self.policy.parameters_in_force()
+
+    def resume(self, view: View) -> None:
+        self.policy.resume(view)
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         due = self._due.get(event.slot, ())

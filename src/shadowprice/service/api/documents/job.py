@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from shadowprice.core.utility import FAMILIES
 from shadowprice.service.api.documents.route import (
     AMOUNT,
     AMOUNTS,
@@ -84,11 +85,7 @@ JOB_SCHEMA: Final[Document] = {
         "utility": {
             "type": "object",
             "required": ["kind"],
-            "properties": {
-                "kind": {
-                    "enum": ["constant", "sigmoid", "reciprocal", "linear", "power", "deadline"]
-                }
-            },
+            "properties": {"kind": {"enum": list(FAMILIES)}},
         },
         "workers": {
             "type": "object",

@@ -1,0 +1,58 @@
+"""The sample policy of the documentation runs, and holds what tests ask of every policy."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shadowprice.cli.main import main
+from tests.sample_policy import NAME, installed
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+ASKED = {
+    "test_a_policy_that_raises_fails_the_event_and_nothing_else",
+    "test_every_policy_decides_by_the_values_alone",
+    "test_every_policy_runs_live_as_it_stands",
+    "test_every_policy_takes_its_paper_s_preset",
+    "test_policies_follow_jobs_that_are_revised",
+    "test_policies_follow_servers_that_change",
+    "test_restarts_at_every_event_change_nothing",
+    "test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to",
+    "test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would",
+}
+"""Some of what is asked of every policy."""
+
+
+def test_the_sample_runs_the_first_example(capsys: pytest.CaptureFixture[str]) -> None:
+    files = ("-c", str(EXAMPLES / "cluster.yaml"), "-j", str(EXAMPLES / "jobs.yaml"))
+    with installed():
+        status = main(("simulate", *files, "-p", NAME, "-q", "-o", "json"))
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    told = json.loads(out)
+    summary = told.get("summary", told)
+    assert summary["jobs"] == summary["admitted"] == summary["finished"] == 5
+
+
+@pytest.mark.long
+def test_the_sample_does_what_is_asked_of_every_policy() -> None:
+    asked = ("tests/properties", "tests/unit/policies", "tests/integration/test_new_families.py")
+    words = ("-p", "tests.sample_policy", "-k", NAME, "-vv", "-n", "0", *asked)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+    passed = re.findall(rf"::(test_\w+)\[[^]]*{NAME}[^]]*\] PASSED", done.stdout)
+    assert set(passed) >= ASKED
