@@ -17,7 +17,9 @@ from shadowprice.core.job import MICRO
 from shadowprice.engine.memory import inner
 from shadowprice.executors.contract import Ended, Ending, Progressed, Refused, Started
 from shadowprice.service.budgets.budgeting import PutTenant
-from shadowprice.service.clock import SECOND
+from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.driver import Driver
+from shadowprice.service.metrics import Metrics
 from shadowprice.service.store import tables
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import (
@@ -448,3 +450,30 @@ def test_what_was_paid_is_given_back_with_what_fails(
     till.do(Cancel(paid.name))
     till.check()
     till.store.close()
+
+
+def test_readers_see_no_revision_before_it_is_written(tmp_path: Path) -> None:
+    bench = _bench(tmp_path, "rolling")
+    clock = SteadyClock(bench.clock)
+    driver = Driver(bench.truth, clock, virtual=False, keep=10**18, metrics=Metrics())
+    stated = driver.specification("one")
+    assert stated is not None
+    meanwhile = []
+
+    class Looking:
+        """Looks, in the middle of a batch, at what is started."""
+
+        def perform(self, _batch: Batch) -> None:
+            meanwhile.append((driver.specification("one"), driver.specification("new")))
+
+    outcome = bench.truth.commit(
+        [Revise("one", {"minibatches": 90}), _submission("new"), Looking()]
+    )
+    assert meanwhile == [(stated, None)]
+    driver._publish(outcome)
+    assert driver.specification("one") == {**stated, "minibatches": 90}
+    assert driver.specification("new") == bench.truth.specs["new"]
+    driver._publish(bench.do(Cancel("new")))
+    assert driver.specification("new") is None
+    driver._thread.shutdown()
+    bench.store.close()
