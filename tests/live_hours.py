@@ -20,6 +20,7 @@ from typing import Any
 from sqlalchemy.exc import OperationalError
 
 from shadowprice.core.budget import POINT, Budget
+from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.inputs.files import resolve_cluster
@@ -90,7 +91,7 @@ class ByHand(Driver):
         if self.trouble is not None:
             await self._mend()
             return
-        self._second = 0.0
+        self._second = self._edge_failed = 0.0  # a turn is later by a second and more
         await self._tick()
         await self._step()
         await self._snapshot()
@@ -234,7 +235,7 @@ class Hour:
         try:
             await self.runner.take_in()
             await self.runner.order()
-        except ProblemError:
+        except (ProblemError, PolicyError):
             self.refusals += 1
         except ExecutorError as error:
             self.refusals += 1
@@ -262,6 +263,8 @@ class Hour:
                 await self._surviving(lambda: self._ask(action))
                 self.asked += 1
                 return
+            except PolicyError:
+                self.refusals += 1
             except ProblemError as error:
                 if error.code != "storage":
                     self.asked += 1  # it is over already, say

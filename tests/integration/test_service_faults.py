@@ -12,10 +12,13 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shadowprice.engine.memory import inner
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock, stamp
 from shadowprice.service.truth.batch import Batch
@@ -65,6 +68,37 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     hour.fault = scattered(random.Random(8), 150, disk_full)
     play(hour)
     assert hour.refusals > 5
+
+
+@pytest.mark.parametrize("policy", ["oasis", "rolling", "fifo"])
+def test_a_policy_that_raises_now_and_then_costs_nobody_anything(
+    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients ask again, executors tell again; nothing runs for ever, and nothing runs twice."""
+    hour = Hour(tmp_path, policy, seed=5, jobs=20, budgets=True)
+    raised: list[str] = []
+
+    def bug() -> BaseException:
+        raised.append("once more")
+        return ZeroDivisionError("a passing bug")
+
+    fault = scattered(random.Random(7), 4, bug)
+
+    def opened(hour: Hour) -> None:
+        kind: Any = type(inner(hour.truth.engine.policy))
+        decide = kind.decide
+
+        def stumbling(self: Any, view: Any, event: Any) -> Iterator[Any]:
+            yield from decide(self, view, event)
+            fault("decided")
+
+        monkeypatch.setattr(kind, "decide", stumbling)
+
+    hour.opened = opened
+    views = play(hour)
+    assert len(raised) > 9
+    assert len(views) == 28
+    assert sum(view.state == "finished" for view in views.values()) > 8
 
 
 def test_an_executor_that_is_away_is_asked_again(tmp_path: Path) -> None:

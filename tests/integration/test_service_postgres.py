@@ -6,12 +6,16 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
 
 from tests.ledgers import check_ledger
 from tests.postgres import Server, binaries, postgres
 from tests.services import job, running
+from tests.unit.service.test_whole import fails_and_is_asked_again
 
 pytestmark = [
     pytest.mark.postgres,
@@ -97,6 +101,23 @@ def test_accounts_are_kept_there_as_well(tmp_path: Path) -> None:
         with running(tmp_path, policy="oasis", data=server.url) as again:
             assert again.client.get("/v1/tenants/vision/statement").json() == before
             check_ledger(again.service.store)
+
+
+@pytest.mark.parametrize("what", ["done", "failed", "cancel", "a tenant", "submit several"])
+def test_what_fails_leaves_no_trace_there_either(
+    server: Server, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    assert fails_and_is_asked_again(_databases(server), "rolling", what, monkeypatch, again=True)
+
+
+def _databases(server: Server) -> Iterator[str]:
+    """Make a database that is empty, again and again."""
+    engine = create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    while True:
+        name = f"whole_{uuid4().hex}"
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        yield server.url.removesuffix("postgres") + name
 
 
 def test_a_null_character_is_refused_before_the_server_sees_it(

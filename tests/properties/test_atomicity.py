@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -119,6 +120,69 @@ def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> N
         fused.fuse = None
         assert told(engine.handle(event)) == told(expected)
     assert blown
+
+
+class _UnwantedError(Exception):
+    pass
+
+
+@contextmanager
+def taken_back(engine: Engine) -> Iterator[None]:
+    """Let events be taken in, and not be wanted after all."""
+    with suppress(_UnwantedError), engine.whole():
+        yield
+        raise _UnwantedError
+
+
+@pytest.mark.parametrize("policy", every_policy())
+def test_events_that_belong_together_leave_no_trace_together(policy: str) -> None:
+    """A few at a time are taken back as one, blocks within blocks; then all happens as it did."""
+    seed = 4
+    on, jobs, events, commands = driven(policy, seed)
+    rng = np.random.default_rng(seed)
+    engine = Engine(on, fresh(policy, on, jobs, seed))
+    at = 0
+    while at < len(events):
+        some = events[at : at + int(rng.integers(1, 6))]
+        before, last, digest = whole(engine), engine.last, engine.state_digest()
+        with taken_back(engine):
+            engine.handle(some[0])
+            inside, asked = whole(engine), engine.state_digest()
+            with taken_back(engine):
+                for event in some[1:]:
+                    engine.handle(event)
+            assert whole(engine) == inside
+            assert engine.state_digest() == asked
+            with engine.whole():
+                for event in some[1:]:
+                    engine.handle(event)
+        assert whole(engine) == before
+        assert engine.state_digest() == digest
+        assert engine.last is last
+        with engine.whole():
+            for event, expected in zip(some, commands[at:], strict=False):
+                assert told(engine.handle(event)) == told(expected)
+        at += len(some)
+
+
+def test_a_policy_that_fails_to_begin_anew_does_so_before_the_next_event() -> None:
+    on, jobs, events, _ = driven("rolling", 4)
+    policy: Any = fresh("rolling", on, jobs, 4)
+    engine = Engine(on, policy, keeps_memory=False)
+    for event in events[:3]:
+        engine.handle(event)
+
+    def stumbling(_view: View) -> None:
+        raise RuntimeError("the fuse has blown")
+
+    before = whole(engine)
+    policy.resume = stumbling
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="the fuse has blown"):
+            engine.begin_policy_anew()
+    del policy.resume
+    assert whole(engine) == before
+    engine.handle(events[3])
 
 
 @pytest.mark.parametrize("policy", every_policy())

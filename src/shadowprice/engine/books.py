@@ -78,6 +78,7 @@ class Books:
         self._digest = StateDigest()
         self._undo = Undo()
         self._touched: set[JobRecord] = set()
+        self._held: Undo | None = None
 
     # ------------------------------------------------------------ looking
 
@@ -284,16 +285,20 @@ class Books:
         self.commitments, self.sequence = commitments, sequence
 
     def _end_event(self) -> None:
-        """Let everything that was changed be so."""
-        self._undo.clear()
-        self._touched.clear()
+        """Let everything that was changed be so, for as long as what it is part of is."""
+        if self._held is None:
+            self._undo.clear()
+            self._touched.clear()
+            return
+        self._held.push(self._take_back, self._undo, self._touched)
+        self._undo, self._touched = Undo(), set()
 
-    def _take_back(self) -> None:
-        """Let everything be as it was before the event."""
-        self._digest.changed.update(record.job.name for record in self._touched)
-        self._undo.roll_back()
-        self._digest.changed.update(record.job.name for record in self._touched)
-        self._touched.clear()
+    def _take_back(self, undo: Undo, touched: set[JobRecord]) -> None:
+        """Let everything be as it was before an event."""
+        self._digest.changed.update(record.job.name for record in touched)
+        undo.roll_back()
+        self._digest.changed.update(record.job.name for record in touched)
+        touched.clear()
 
     def _number(self) -> int:
         """Return the number of a new order."""

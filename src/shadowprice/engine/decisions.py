@@ -136,9 +136,15 @@ class Decider(Books):
 
     def begin_policy_anew(self) -> None:
         """Let the policy begin anew on what it sees; for one that was not there so far."""
-        self._resume_policy()
-        self._undo.clear()
+        try:
+            self._resume_policy()
+        except BaseException:
+            # Who knows what it knows now: it begins anew before it is needed next.
+            self._undo.roll_back()
+            self._asked, self._absent = False, True
+            raise
         self._settle_memory()
+        self._undo.clear()
 
     def _resume_policy(self) -> None:
         """Let the policy begin anew on what it sees, where it is there to see it."""
@@ -165,15 +171,22 @@ class Decider(Books):
     def _settle_memory(self) -> None:
         """Forget the memory that was kept: the event took effect."""
         if self._asked:
+            if self._held is not None:
+                self._held.push(self._recall, self._memory)
             self._memory, self._asked = None, False
 
     def _give_memory_back(self) -> None:
         """Let the policy be as it was before it was asked, or begin anew with what it knew last."""
         asked, self._asked = self._asked, False
-        if not asked:
-            return
-        if self._memory is not None:
-            recall(self.policy, self._memory, self._view)
+        if asked:
+            self._recall(self._memory)
+
+    def _recall(self, memory: bytes | None) -> None:
+        """Give the policy back what it knew in this state, where that was kept."""
+        self._memory = memory
+        if memory is not None:
+            recall(self.policy, memory, self._view)
+            self._absent = False
         else:
             if self._kept is not None:
                 self._kept.recall(self.policy, self._view)

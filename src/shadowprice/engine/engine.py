@@ -40,6 +40,7 @@ from shadowprice.engine.decisions import Consultation
 from shadowprice.engine.jobs import JobEvents
 from shadowprice.engine.promises import falls_short
 from shadowprice.engine.state import JobRecord
+from shadowprice.engine.undo import Undo
 
 PRIORITY: Final[Mapping[type, int]] = {
     ServerLost: 0,
@@ -166,6 +167,24 @@ class Engine(JobEvents):
             raise
         self._settle(staged.entry)
 
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Take the events of a block in together: where it raises, none of them leaves a trace.
+
+        Blocks may be nested. What they hold to take back grows with what the events change, so one
+        is as long as what belongs together, and no longer.
+        """
+        outer, self._held = self._held, (held := Undo())
+        try:
+            yield
+        except BaseException:
+            held.roll_back()
+            raise
+        finally:
+            self._held = outer
+        if outer is not None and held:
+            outer.push(held.roll_back)
+
     def apply(self, entry: Entry) -> list[Command]:
         """Take an event in with the decisions of back then; the policy is not asked.
 
@@ -238,12 +257,15 @@ class Engine(JobEvents):
         return Staged(Entry(self.sequence, event, tuple(self._consultations)), commands)
 
     def _settle(self, entry: Entry) -> None:
+        if self._held is not None:
+            self._held.assign(self, "last", entry)
+        else:
+            self.last = entry
+        self._settle_memory()  # of a whole, it is given back once the books are as they were
         self._end_event()
-        self._settle_memory()
-        self.last = entry
 
     def _roll_back(self) -> None:
-        self._take_back()
+        self._take_back(self._undo, self._touched)
         self._give_memory_back()
 
     def _handle(self, event: DriverEvent) -> list[Command]:

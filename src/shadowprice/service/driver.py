@@ -80,6 +80,8 @@ class Published:
         Number of the last event.
     accounts : mapping of str to Account
         What tenants with a budget hold.
+    specs : dict of str to mapping
+        What was submitted of open jobs, as it was revised last.
     """
 
     jobs: dict[str, JobView]
@@ -89,6 +91,7 @@ class Published:
     servers: Servers
     sequence: int
     accounts: Mapping[str, Account] = field(default_factory=dict)
+    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -167,6 +170,7 @@ class Driver:
             first.servers,
             first.sequence,
             first.accounts,
+            first.specs,
         )
         self.hub.last = truth.next_told - 1
 
@@ -450,11 +454,13 @@ class Driver:
 
     def _publish(self, outcome: Outcome) -> None:
         published = self.published
+        published.specs |= outcome.specs
         for name, view in outcome.views.items():
             if view.state.open:
                 published.jobs[name] = view
             else:
                 published.jobs.pop(name, None)
+                published.specs.pop(name, None)
                 published.recent[name] = view
                 published.recent.move_to_end(name)
         while len(published.recent) > RECENT:
@@ -502,13 +508,14 @@ class Driver:
         self._truth.damaged = False
         outcome = self._truth.outcome()
         self.published.jobs.clear()
+        self.published.specs.clear()
         self._publish(outcome)
 
     # ---------------------------------------------------------------- reading
 
     def specification(self, name: str) -> Mapping[str, Any] | None:
         """Return what was submitted of an open job, None where there is none."""
-        return self._truth.specs.get(name)
+        return self.published.specs.get(name)
 
     @property
     def policy(self) -> str:

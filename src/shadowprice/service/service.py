@@ -380,7 +380,7 @@ class _FollowFile:
             return
         batch.take(event)
         record = json.dumps(cluster_record(self._cluster))
-        batch.truth.store.put(batch.connection, "cluster", record)
+        batch.put("cluster", record)
         for name in event.servers:
             batch.tell("server", server=name, what="the cluster file was edited")
 

@@ -38,9 +38,9 @@ from tests.worlds import HandClock
 class Bench:
     """A truth on clocks that are set by hand."""
 
-    def __init__(self, folder: Path, policy: str = "oasis", *, virtual: bool = False) -> None:
+    def __init__(self, where: Path | str, policy: str = "oasis", *, virtual: bool = False) -> None:
         self.clock = HandClock()
-        self.store = Store(str(folder))
+        self.store = Store(str(where))
         self.store.open()
         self.choice = PolicyChoice(policy, {})
         self.virtual = virtual

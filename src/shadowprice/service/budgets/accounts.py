@@ -149,6 +149,13 @@ class Accounts:
         del self._known[tenant]
         self._shown = None
 
+    def put_back(self, tenant: str, account: Account | None) -> None:
+        """Let a tenant have the account, or none, that it had before."""
+        if account is not None:
+            self.put(account)
+        elif self.get(tenant) is not None:
+            self.remove(tenant)
+
     def due(self, now: int) -> list[Account]:
         """Return the accounts whose period is over at a moment, by name."""
         due = [one for one in self._known.values() if one.ends <= now]

@@ -96,11 +96,16 @@ class Billing:
     ----------
     batch : Batch
         The transaction.
+
+    Attributes
+    ----------
+    entries : list of Entry
+        Those that it makes, in order.
     """
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._entries: list[Entry] = []
+        self.entries: list[Entry] = []
         self._touched: dict[str, None] = {}
 
     @property
@@ -113,10 +118,16 @@ class Billing:
     def put(self, changed: Changed) -> Account:
         """Let an account be what something made of it."""
         account, entries = changed
+        self._to_be_given_back(account.tenant)
         self.accounts.put(account)
-        self._entries += entries
-        self._touched[account.tenant] = None
+        self.entries += entries
         return account
+
+    def _to_be_given_back(self, tenant: str) -> None:
+        """Remember a tenant's account as it is, in case it is not to change after all."""
+        undo = self._batch.undo
+        undo.push(self.accounts.put_back, tenant, self.accounts.get(tenant))
+        undo.put(self._touched, tenant, None)
 
     def renew(self) -> None:
         """Let periods begin that are due."""
@@ -134,6 +145,7 @@ class Billing:
         if budget is None:
             if account is not None:
                 gone = self.put(accounts.closed(account))
+                self._to_be_given_back(tenant)
                 self.accounts.remove(tenant)
                 self.tell(gone, "removed")
         elif account is None:
@@ -326,7 +338,7 @@ class Billing:
         """Write the entries, and the accounts as they are now."""
         store, connection = self._batch.truth.store, self._batch.connection
         known, rows = self.accounts, []
-        for entry in self._entries:
+        for entry in self.entries:
             rows.append(
                 {
                     "id": known.next_entry,

@@ -116,4 +116,4 @@ class FollowBudgets:
             if budget != before.get(name):
                 batch.billing.set_budget(name, budget)
         records = {name: budget.record() for name, budget in self.budgets.items()}
-        batch.truth.store.put(batch.connection, _KEY, json.dumps(records))
+        batch.put(_KEY, json.dumps(records))

@@ -126,7 +126,7 @@ class TakeLook:
             changed[name] = told
         self._write(batch, rows)
         _settle(batch, changed, rows, going)
-        batch.truth.store.put(connection, LAST_LOOK, str(now))
+        batch.put(LAST_LOOK, str(now))
 
     @staticmethod
     def _came(one: Observed, last: Row[Any] | None, now: int, rows: _Rows) -> bool:

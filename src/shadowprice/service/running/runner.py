@@ -194,11 +194,14 @@ class Runner:
         if not lasting:
             return
         try:
-            await self._driver.do(TakeReports(lasting))
+            left = await self._driver.do(TakeReports(lasting))
         except ProblemError:
             self._inbox = [*lasting, *self._inbox]  # the store is out; they wait
             raise
-        over = [report for report in lasting if isinstance(report, Ended | Refused)]
+        if left:  # what they say is nowhere but here and where they came from
+            self._inbox = [*left, *self._inbox]
+            self._again()
+        over = [one for one in lasting if isinstance(one, Ended | Refused) and one not in left]
         await _each(self._forget, over)
 
     async def _forget(self, report: Ended | Refused) -> None:

@@ -310,5 +310,5 @@ class FollowShares:
         if tenants != batch.engine.cluster.tenants:
             ChangeTenants(tenants).perform(batch)
         written = json.dumps({"shares": after, "others": others})
-        batch.truth.store.put(batch.connection, _KEY, written)
+        batch.put(_KEY, written)
         return True

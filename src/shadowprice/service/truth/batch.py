@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, bindparam, delete
+from sqlalchemy import Connection, bindparam, delete, select
 
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import (
@@ -35,6 +36,7 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
 from shadowprice.engine.state import JobRecord
+from shadowprice.engine.undo import Undo
 from shadowprice.service.budgets.billing import Billing, CannotPayError
 from shadowprice.service.clock import Calendar
 from shadowprice.service.problems import ProblemError
@@ -64,6 +66,7 @@ class Batch:
         self.connection = connection
         self.now = truth.clock.now()
         self.views: dict[str, JobView] = {}
+        self.specs: dict[str, Mapping[str, Any]] = {}
         self.told: list[Told] = []
         self.closed: list[str] = []
         self._journal: list[dict[str, Any]] = []
@@ -71,8 +74,11 @@ class Batch:
         self._commands: list[dict[str, Any]] = []
         self._generations: list[dict[str, Any]] = []
         self._over: list[dict[str, Any]] = []
+        self._ended: dict[tuple[str, int], dict[str, Any]] = {}
+        self._values: dict[str, str] = {}
         self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
         self._before = truth.engine.sequence
+        self.undo = Undo()
         self.billing = Billing(self)
 
     @property
@@ -84,6 +90,47 @@ class Batch:
     def calendar(self) -> Calendar:
         """When slots are."""
         return self.truth.calendar
+
+    # ---------------------------------------------------------------- all or nothing
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Let a block happen as a whole: where it raises, nothing of it is left.
+
+        Neither events that the engine took in meanwhile, nor what was noted, nor what the truth
+        knows beside the engine. Blocks may be nested. What is changed within one either goes
+        through the batch, which knows how to take it back, or comes after all that may raise.
+        """
+        truth, lists = self.truth, self._lists()
+        lengths = [len(one) for one in lists]
+        counted = truth.next_job, truth.next_told, truth.last_at, truth.calendar
+        outer, self.undo = self.undo, (undo := Undo())
+        try:
+            with self.engine.whole():
+                yield
+        except BaseException:
+            undo.roll_back()
+            for one, length in zip(lists, lengths, strict=True):
+                del one[length:]
+            truth.next_job, truth.next_told, truth.last_at, truth.calendar = counted
+            raise
+        finally:
+            self.undo = outer
+        if undo:
+            outer.push(undo.roll_back)
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        """Return the lists that only grow while the batch is put together."""
+        return (
+            self.told,
+            self.closed,
+            self._journal,
+            self._commands,
+            self._generations,
+            self._over,
+            self._statements,
+            self.billing.entries,
+        )
 
     # ---------------------------------------------------------------- events
 
@@ -110,15 +157,17 @@ class Batch:
         ShadowpriceError
             If the event is wrong, or the policy fails; nothing of it was taken in.
         """
-        while True:
-            try:
-                return self._take(event, counted, lost=lost)
-            except CannotPayError as error:
-                waiting = [name for name in error.reasons if name in self.engine.open_jobs]
-                if not waiting:
-                    raise
-                for name in waiting:
-                    self._give_up(event, name, error.reasons[name])
+        try:
+            return self._take(event, counted, lost=lost)
+        except CannotPayError as error:
+            waiting = [name for name in error.reasons if name in self.engine.open_jobs]
+            if not waiting:
+                raise
+            reasons = error.reasons
+        with self.whole():  # whoever waits is given up for an event that happens, or goes on
+            for name in waiting:
+                self._give_up(event, name, reasons[name])
+            return self.take(event, counted=counted, lost=lost)
 
     def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
         """Withdraw a job that waits, before an event that would price it beyond its tenant."""
@@ -133,15 +182,9 @@ class Batch:
         engine = self.engine
         began = time.perf_counter()
         standing = self.billing.standing(event, lost=lost)
-        try:
-            with engine.staged(event) as staged:
-                self.billing.check(staged.commands)
-                line = entry_line(staged.entry, engine.cluster.names)
-        except ShadowpriceError:
-            raise
-        except Exception as error:
-            # The engine took it back; a policy that raises is at fault, not the caller.
-            raise PolicyError(f"{type(event).__name__}: {error!r}") from error
+        with _blamed(type(event).__name__), engine.staged(event) as staged:
+            self.billing.check(staged.commands)
+            line = entry_line(staged.entry, engine.cluster.names)
         self.truth.decided(time.perf_counter() - began)
         sequence = staged.entry.sequence
         self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
@@ -149,6 +192,17 @@ class Batch:
         self.billing.stood(standing)
         self._note(event, staged.commands, counted)
         return staged.commands
+
+    def begin_policy_anew(self) -> None:
+        """Let the policy begin anew on what it sees.
+
+        Raises
+        ------
+        ShadowpriceError
+            If it cannot, or fails.
+        """
+        with _blamed("beginning anew"):
+            self.engine.begin_policy_anew()
 
     def _note(
         self, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]
@@ -237,14 +291,15 @@ class Batch:
         name, engine = command.job, self.engine
         if isinstance(command, Stop):
             record["finished"] = command.finished
-            self.truth.orders.pop(name, None)
+            if name in self.truth.orders:
+                self.undo.drop(self.truth.orders, name)
             self._over_at_once(command)
             if not command.finished:
                 self.tell("stopped", name, slot=command.slot, generation=command.generation)
         else:
             record["on"] = on = placement_record(command.placement, engine.cluster.names)
             record["plan"] = command.plan
-            self.truth.orders[name] = command
+            self.undo.put(self.truth.orders, name, command)
             kind = "started" if isinstance(command, Start) else "resized"
             self.tell(kind, name, slot=command.slot, generation=command.generation, placement=on)
             begins = None
@@ -341,9 +396,9 @@ class Batch:
 
     def add(self, view: JobView, spec: Mapping[str, Any], content: str) -> None:
         """Note a job that was submitted."""
-        self.truth.views[view.name] = self.views[view.name] = view
-        self.truth.specs[view.name] = spec
-        self._new[view.name] = {
+        self._see(view)
+        self._specify(view.name, spec)
+        row = {
             "id": view.id,
             "name": view.name,
             "tenant": view.tenant,
@@ -352,23 +407,26 @@ class Batch:
             "content": content,
             "token": None,
         }
+        self.undo.put(self._new, view.name, row)
         self.tell("submitted", view.name)
-
-    def forget(self, name: str) -> None:
-        """Take back what `add` noted of a job that the engine did not take in."""
-        for known in (self.truth.views, self.truth.specs, self.views, self._new):
-            known.pop(name, None)
-        self.told = [told for told in self.told if told.job != name]
 
     def change(self, name: str, **changes: Any) -> JobView:
         """Let a job's view say something differently."""
         view = replace(self.truth.views[name], **changes)
-        self.truth.views[name] = self.views[name] = view
+        self._see(view)
         return view
+
+    def _see(self, view: JobView) -> None:
+        self.undo.put(self.truth.views, view.name, view)
+        self.undo.put(self.views, view.name, view)
+
+    def _specify(self, name: str, spec: Mapping[str, Any]) -> None:
+        self.undo.put(self.truth.specs, name, spec)
+        self.undo.put(self.specs, name, spec)
 
     def revise(self, name: str, spec: Mapping[str, Any], content: str) -> None:
         """Note that a job's description is another now."""
-        self.truth.specs[name] = spec
+        self._specify(name, spec)
         table = tables.jobs
         values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content}
         self.also(table.update().where(table.c.name == name).values(**values))
@@ -387,6 +445,22 @@ class Batch:
         self.told.append(Told(self.truth.next_told, self.now, kind, job, tenant, data, decision))
         self.truth.next_told += 1
 
+    def knows_end(self, name: str, generation: int) -> bool | None:
+        """Whether the end of a generation is known, None where no such one was ever ordered."""
+        if (name, generation) in self._ended:
+            return True
+        found = _END_OF.rows(self.connection, {"of": name, "which": generation}).first()
+        return None if found is None else found.ended is not None
+
+    def end(self, name: str, generation: int, at: int, code: int | None, reason: str) -> None:
+        """Note that a generation ended."""
+        row = {"of": name, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
+        self.undo.put(self._ended, (name, generation), row)
+
+    def put(self, key: str, value: str) -> None:
+        """Keep a value under a key, from when the batch is written."""
+        self.undo.put(self._values, key, value)
+
     def also(self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
         """Write something else with the batch."""
         self._statements.append((statement, rows))
@@ -400,6 +474,7 @@ class Batch:
         store.write(connection, _INSERT_COMMANDS, self._commands)
         store.write(connection, _INSERT_GENERATIONS, self._generations)
         store.write(connection, _END_GENERATIONS, self._over)
+        store.write(connection, _END_GENERATION, list(self._ended.values()))
         store.write(
             connection,
             _INSERT_EVENTS,
@@ -418,6 +493,8 @@ class Batch:
         )
         for statement, rows in self._statements:
             store.write(connection, statement, rows)
+        for key, value in self._values.items():
+            store.put(connection, key, value)
         if self.engine.sequence > self._before:
             memory = self.truth.memory_row(self.now)
             if memory is not None:
@@ -477,6 +554,17 @@ class Batch:
         return view
 
 
+@contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    """Let any other error than ours be the policy's: the engine took back what it was at."""
+    try:
+        yield
+    except ShadowpriceError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"{what}: {error!r}") from error
+
+
 _INSERT_JOURNAL: Final = Prepared(tables.journal.insert())
 _INSERT_JOBS: Final = Prepared(tables.jobs.insert())
 _INSERT_COMMANDS: Final = Prepared(tables.commands.insert())
@@ -502,4 +590,16 @@ _END_GENERATIONS: Final = Prepared(
         tables.generations.c.started < bindparam("at"),
     )
     .values(ended=bindparam("at"))
+)
+
+_OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
+    tables.generations.c.generation == bindparam("which")
+)
+
+_END_OF: Final = Prepared(select(tables.generations.c.ended).where(_OF_GENERATION))
+
+_END_GENERATION: Final = Prepared(
+    tables.generations.update()
+    .where(_OF_GENERATION)
+    .values(ended=bindparam("at"), exit=bindparam("code"), reason=bindparam("why"))
 )

@@ -65,7 +65,7 @@ class Submit:
             raise ProblemError("too-many", f"{len(truth.backlog)} jobs wait to be decided on")
         answers, fresh = self._take_in(batch, batch.stored([one.name for one in self.submissions]))
         if self.at_once:
-            _arrive_or_forget(batch, fresh)
+            _arrive_fresh(batch, fresh)
         else:
             truth.backlog.extend(one.name for one in fresh)
         return answers
@@ -114,7 +114,7 @@ def submit_together(batch: Batch, submits: Sequence[Submit]) -> list[Any]:
     Raises
     ------
     ShadowpriceError
-        If they cannot be decided on together; nothing was then taken in.
+        If they cannot be decided on together.
     """
     answers, fresh = [], []
     known = batch.stored([one.name for submit in submits for one in submit.submissions])
@@ -122,17 +122,13 @@ def submit_together(batch: Batch, submits: Sequence[Submit]) -> list[Any]:
         answer, new = one._take_in(batch, known)
         answers.append(answer)
         fresh += new
-    _arrive_or_forget(batch, fresh)
+    _arrive_fresh(batch, fresh)
     return answers
 
 
-def _arrive_or_forget(batch: Batch, fresh: Sequence[Submission]) -> None:
-    try:
-        _arrive(batch, [one.name for one in fresh], {one.name: one.spec for one in fresh})
-    except ShadowpriceError:
-        for one in fresh:
-            batch.forget(one.name)
-        raise
+def _arrive_fresh(batch: Batch, fresh: Sequence[Submission]) -> None:
+    """Let jobs arrive that were just submitted."""
+    _arrive(batch, [one.name for one in fresh], {one.name: one.spec for one in fresh})
 
 
 def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
@@ -202,7 +198,8 @@ def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | N
 def _arrive_alone(batch: Batch, name: str) -> None:
     """Let a job arrive by itself; one that cannot be decided on is refused."""
     try:
-        _arrive(batch, [name])
+        with batch.whole():
+            _arrive(batch, [name])
     except ShadowpriceError as error:
         reason = {"code": error.code, "message": f"it could not be decided on: {error}"}
         batch.tell("refused", name, decision=True, reason=reason)
@@ -225,7 +222,8 @@ class DecideBacklog:
             if view is not None and view.state is State.PENDING:
                 names.append(name)
         try:
-            _arrive(batch, names)
+            with batch.whole():
+                _arrive(batch, names)
         except ShadowpriceError as error:
             log.error("%d jobs cannot be decided on together: %s", len(names), error)
             for name in names:

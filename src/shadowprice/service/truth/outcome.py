@@ -17,15 +17,22 @@ if TYPE_CHECKING:
 
 
 class Operation(Protocol):
-    """Something to be done, as a whole or not at all."""
+    """Something to be done, as a whole or not at all.
+
+    What consists of several things that are whole by themselves does each within `Batch.whole`,
+    raises nothing, and tells in its answer how far it came.
+    """
 
     def perform(self, batch: Batch) -> Any:
         """Do it, and return what its caller is told.
 
+        Nothing is written here: it is noted (`Batch.also`, `Batch.put`), and written with the
+        batch. What is written at once, for its number, is the last that is done.
+
         Raises
         ------
         ShadowpriceError
-            If it cannot be done; nothing of it was then taken in.
+            If it cannot be done; whoever called it takes back what was noted and taken in.
         """
         ...
 
@@ -98,6 +105,8 @@ class Outcome:
         By operation: what `Operation.perform` returned, or the error.
     views : dict of str to JobView
         Jobs that changed.
+    specs : dict of str to mapping
+        What was submitted of jobs, where that is new or was revised.
     told : list of Told
         What is new in the event stream.
     running : dict of str to Start or Resize
@@ -114,6 +123,7 @@ class Outcome:
 
     answers: list[Any] = field(default_factory=list)
     views: dict[str, JobView] = field(default_factory=dict)
+    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     told: list[Told] = field(default_factory=list)
     running: Mapping[str, Start | Resize] = field(default_factory=dict)
     unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)

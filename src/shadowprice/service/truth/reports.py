@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy import bindparam, select
 
-from shadowprice.core.errors import EventError
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import (
     Acknowledged,
     JobEnded,
@@ -50,53 +50,68 @@ MOST_FAULTS: Final = 5
 """Different faults in what a generation reports that its job's story tells."""
 
 
+Lasting = Started | Refused | Ended | Misreported
+"""A report that is written down."""
+
+
 @dataclass(frozen=True, slots=True)
 class TakeReports:
-    """What the executor says happened.
+    """What the executor says happened; each report is taken in as a whole or not at all.
 
     Parameters
     ----------
     reports : sequence of Started, Refused, Ended or Misreported
         In its order.
-    retries : mapping of str to int
-        Failures that each job is allowed.
     """
 
-    reports: Sequence[Started | Refused | Ended | Misreported]
+    reports: Sequence[Lasting]
 
-    def perform(self, batch: Batch) -> None:
-        """Take them in; what was taken in before changes nothing."""
+    def perform(self, batch: Batch) -> tuple[Lasting, ...]:
+        """Take them in; what was taken in before changes nothing.
+
+        Returns
+        -------
+        tuple of Started, Refused, Ended or Misreported
+            Those that could not be taken in, and later ones on the same jobs: nobody knows of them,
+            and they have to be told again.
+        """
+        left: list[Lasting] = []
+        waiting: set[str] = set()
         for report in self.reports:
-            try:
-                if isinstance(report, Started):
-                    self._started(batch, report)
-                elif isinstance(report, Misreported):
-                    self._misreported(batch, report)
-                elif self._first(batch, report):
-                    self._over(batch, report)
-            except EventError as error:
-                log.warning("a report on job %r was left out: %s", report.job, error)
+            if report.job not in waiting:
+                try:
+                    with batch.whole():
+                        self._take(batch, report)
+                    continue
+                except ShadowpriceError as error:
+                    if error.code == "storage":
+                        raise
+                    log.error("a report on job %r could not be taken in: %s", report.job, error)
+                waiting.add(report.job)
+            left.append(report)
+        return tuple(left)
+
+    def _take(self, batch: Batch, report: Lasting) -> None:
+        if isinstance(report, Started):
+            self._started(batch, report)
+        elif isinstance(report, Misreported):
+            self._misreported(batch, report)
+        elif self._first(batch, report):
+            self._over(batch, report)
 
     @staticmethod
     def _first(batch: Batch, report: Refused | Ended) -> bool:
         """Whether the end of a generation was not recorded yet; it is now."""
-        table = tables.generations
-        key = (table.c.job == report.job) & (table.c.generation == report.generation)
-        row = batch.connection.execute(select(table.c.ended).where(key)).first()
-        if row is None or row.ended is not None:
-            return row is None and report.job in batch.engine.open_jobs
-        ended = isinstance(report, Ended)
-        batch.truth.store.write(
-            batch.connection,
-            table.update()
-            .where(key)
-            .values(
-                ended=int(report.at * SECOND),
-                exit=report.code if isinstance(report, Ended) else None,
-                reason=(f"{report.ending}: {report.reason}" if ended else report.reason)[:2_000],  # type: ignore[union-attr]  # told apart beside
-            ),
-        )
-        return True
+        name, generation = report.job, report.generation
+        known = batch.knows_end(name, generation)
+        if known is None:
+            return name in batch.engine.open_jobs
+        if not known:
+            code, reason = None, report.reason
+            if isinstance(report, Ended):
+                code, reason = report.code, f"{report.ending}: {report.reason}"
+            batch.end(name, generation, int(report.at * SECOND), code, reason)
+        return not known
 
     @staticmethod
     def _started(batch: Batch, report: Started) -> None:
@@ -273,7 +288,9 @@ class TakeProgress:
     def perform(self, batch: Batch) -> None:
         """Take it in; what is not of the newest generation changes nothing."""
         progress: dict[str, tuple[int, int]] = {}
-        restarts, moved = batch.truth.restarts, False
+        restarts, speeds = batch.truth.restarts, batch.truth.speeds
+        running: list[tuple[Progressed, float | None]] = []
+        behind: list[str] = []
         for name, report in self.newest.items():
             record = batch.engine.open_jobs.get(name)
             if (
@@ -282,21 +299,10 @@ class TakeProgress:
                 or name not in batch.engine.running
             ):
                 continue
-            order = batch.truth.orders.get(name)
-            moved |= restarts.note(
-                name,
-                report.generation,
-                report.metrics,
-                resized=isinstance(order, Resize),
-                stated=partial(_stated, batch, name),
-            )
+            running.append((report, _lost_at_start(batch, record, report)))
             # Only a process that exits 0 is done: what is counted stops one short.
             most = record.job.work * MICRO - 1
             micro = min(report.progress, most)
-            lost = _lost_at_start(batch, record, report)
-            if lost is not None:
-                restarts.started(lost, _stated(batch, name))
-                moved = True
             # That nothing was done is measured, too: from then on nothing is counted by time.
             first = not batch.truth.views[name].reports
             if first:
@@ -304,11 +310,15 @@ class TakeProgress:
             if micro > record.measured or first:
                 progress[name] = (report.generation, micro)
             elif micro < record.measured:
-                batch.truth.speeds.unknown(name)
+                behind.append(name)
         if progress:
             batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
-        if moved:
-            batch.truth.store.put(batch.connection, "restarts", json.dumps(restarts.record()))
+        # Last: what was measured is remembered beside the batch, which could not take it back.
+        for name in behind:
+            speeds.unknown(name)
+        noted = [_note_change(batch, report, lost) for report, lost in running]
+        if any(noted):
+            batch.put("restarts", json.dumps(restarts.record()))
         if self.points:
             batch.also(
                 tables.progress.insert(),
@@ -330,6 +340,21 @@ def _stated(batch: Batch, name: str) -> float:
     cluster = batch.engine.cluster
     said = JobSpec.model_validate(batch.truth.specs[name]).restart
     return float(cluster.restart_seconds if said is None else said.in_seconds(cluster.slot_seconds))
+
+
+def _note_change(batch: Batch, report: Progressed, lost: float | None) -> bool:
+    """Note what a change, or a first start, cost a job; return whether that told anything new."""
+    name, restarts = report.job, batch.truth.restarts
+    told = restarts.note(
+        name,
+        report.generation,
+        report.metrics,
+        resized=isinstance(batch.truth.orders.get(name), Resize),
+        stated=partial(_stated, batch, name),
+    )
+    if lost is not None:
+        restarts.started(lost, _stated(batch, name))
+    return told or lost is not None
 
 
 def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float | None:

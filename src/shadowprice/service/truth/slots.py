@@ -13,7 +13,6 @@ from shadowprice.core.events import (
     JobRevised,
     SlotBegan,
     SlotEnded,
-    Start,
 )
 from shadowprice.engine.state import JobRecord
 from shadowprice.service.clock import SECOND
@@ -47,8 +46,19 @@ class Edge:
     virtual: bool = False
     unheard: frozenset[str] = frozenset()
 
-    def perform(self, batch: Batch) -> bool:
-        """Return whether all slots were caught up."""
+    def perform(self, batch: Batch) -> bool | ShadowpriceError:
+        """Return whether all slots were caught up, or what went wrong.
+
+        Each slot's end and beginning is whole by itself: those before what went wrong stand.
+        """
+        try:
+            return self._catch_up(batch)
+        except ShadowpriceError as error:
+            if error.code == "storage":
+                raise
+            return error
+
+    def _catch_up(self, batch: Batch) -> bool:
         engine = batch.engine
         began = time.monotonic()
         target = self._within_reach(batch)
@@ -66,6 +76,8 @@ class Edge:
             if not engine.open_jobs and engine.idle:
                 return True  # nobody asks for anything: no slot is begun
             self._begin(batch, following)
+            if not self.virtual:
+                self._finish(batch)
             if time.monotonic() - began > EDGE_SECONDS:
                 break
         return engine.slot_running is not None and engine.slot_running >= target
@@ -91,19 +103,23 @@ class Edge:
 
     def _begin(self, batch: Batch, slot: int) -> None:
         try:
-            commands = batch.take(SlotBegan(slot))
+            batch.take(SlotBegan(slot))
         except PolicyError as error:
             # The state is as before. A policy that stumbles over what it remembers begins anew on
             # what it sees; if it fails again, the slot waits, and the service says so.
             log.error("slot %d could not begin (%s); the policy begins anew", slot, error)
-            batch.engine.begin_policy_anew()
-            commands = batch.take(SlotBegan(slot))
-        for command in commands:
-            if isinstance(command, Start):
-                view = batch.truth.views.get(command.job)
-                if view is not None and view.done:  # it exited 0 while it was being stopped
-                    ended = JobEnded(batch.truth.coming, command.job, command.generation)
-                    batch.take(ended)
+            batch.begin_policy_anew()
+            batch.take(SlotBegan(slot))
+
+    @staticmethod
+    def _finish(batch: Batch) -> None:
+        """Let jobs be over that exited 0 while they were being stopped."""
+        engine, views = batch.engine, batch.truth.views
+        for name in [name for name in engine.running if name in views and views[name].done]:
+            try:
+                batch.take(JobEnded(batch.truth.coming, name, engine.jobs[name].generation))
+            except ShadowpriceError as error:  # it starts, and is over with the next slot
+                log.error("job %r is done, and could not be closed: %s", name, error)
 
     def _end(self, batch: Batch, slot: int) -> None:
         engine = batch.engine
@@ -198,7 +214,7 @@ class MoveOrigin:
         """Move them, and tell whose promise is at another time now."""
         truth = batch.truth
         truth.calendar = truth.calendar.moved(self.by)
-        truth.store.put(batch.connection, "origin", str(truth.calendar.origin))
+        batch.put("origin", str(truth.calendar.origin))
         moved = []
         for name, view in list(truth.views.items()):
             record = batch.engine.open_jobs.get(name)

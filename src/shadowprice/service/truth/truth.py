@@ -140,7 +140,7 @@ class Truth:
 
     def outcome(self) -> Outcome:
         """Return all that is known now, as if all of it had just happened."""
-        return self._published(Outcome(views=dict(self.views)))
+        return self._published(Outcome(views=dict(self.views), specs=dict(self.specs)))
 
     def _published(self, outcome: Outcome) -> Outcome:
         """Let an outcome tell how things stand now."""
@@ -197,6 +197,7 @@ class Truth:
                 continue
             outcome.answers += alone.answers
             outcome.views |= alone.views
+            outcome.specs |= alone.specs
             outcome.told += alone.told
         return self._published(outcome)
 
@@ -214,7 +215,7 @@ class Truth:
                 if len(together) > 1:
                     answers = self._together(batch, together)
                 else:
-                    answers = [_attempt(batch, left[0])]
+                    answers = [self._attempt(batch, left[0])]
                 outcome.answers += answers
                 del left[: len(answers)]
             batch.write()
@@ -226,18 +227,31 @@ class Truth:
         self.engine.collect()
         for name in self.orders.keys() - self.engine.running.keys():
             del self.orders[name]  # its processes ended by themselves
-        outcome.views, outcome.told = batch.views, batch.told
+        outcome.views, outcome.specs, outcome.told = batch.views, batch.specs, batch.told
         return self._published(outcome)
 
-    @staticmethod
-    def _together(batch: Batch, submits: Sequence[Submit]) -> list[Any]:
+    def _together(self, batch: Batch, submits: Sequence[Submit]) -> list[Any]:
         """Let submissions that wait arrive in one event, or, where that fails, each in its own."""
         try:
-            return submit_together(batch, submits)
+            with batch.whole():
+                return submit_together(batch, submits)
         except ShadowpriceError as error:
             if error.code == "storage":
                 raise
-            return [_attempt(batch, one) for one in submits]
+            return [self._attempt(batch, one) for one in submits]
+
+    @staticmethod
+    def _attempt(batch: Batch, operation: Operation) -> Any:
+        """Let an operation happen; return its answer, or the error that is its answer."""
+        try:
+            with batch.whole():
+                return operation.perform(batch)
+        except ShadowpriceError as error:
+            if error.code == "storage":
+                raise
+            if isinstance(error, PolicyError):
+                log.error("the policy failed: %s", error)
+            return error
 
     # ---------------------------------------------------------------- keeping
 
@@ -336,15 +350,3 @@ class Truth:
             "policy": self.choice.label,
             "memory": zlib.compress(memory, 1),
         }
-
-
-def _attempt(batch: Batch, operation: Operation) -> Any:
-    """Let an operation happen; return its answer, or the error that is its answer."""
-    try:
-        return operation.perform(batch)
-    except ShadowpriceError as error:
-        if error.code == "storage":
-            raise
-        if isinstance(error, PolicyError):
-            log.error("the policy failed: %s", error)
-        return error
