@@ -46,6 +46,9 @@ TELLING: Final = 0.1
 """Share of a slot that a job may have worked by its first report for that to tell of its start."""
 
 
+Lasting = Started | Refused | Ended | Misreported
+"""Reports that are written down each; of progress the newest counts."""
+
 MOST_FAULTS: Final = 5
 """Different faults in what a generation reports that its job's story tells."""
 
@@ -58,11 +61,9 @@ class TakeReports:
     ----------
     reports : sequence of Started, Refused, Ended or Misreported
         In its order.
-    retries : mapping of str to int
-        Failures that each job is allowed.
     """
 
-    reports: Sequence[Started | Refused | Ended | Misreported]
+    reports: Sequence[Lasting]
 
     def perform(self, batch: Batch) -> None:
         """Take them in; what was taken in before changes nothing."""
