@@ -26,8 +26,8 @@ from shadowprice.service.truth.operations import DecideBacklog
 from shadowprice.service.truth.outcome import Operation, Outcome, Servers
 from shadowprice.service.truth.price_history import Sampler, sweep_prices
 from shadowprice.service.truth.reading import list_events
-from shadowprice.service.truth.reports import TakeProgress
-from shadowprice.service.truth.slots import Edge, MoveOrigin
+from shadowprice.service.truth.reports import TakeProgress, TakeReports
+from shadowprice.service.truth.slots import Edge, MoveOrigin, Passed
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import JobView
 
@@ -46,6 +46,9 @@ CHUNK_SECONDS: Final = 0.03
 
 FRESH_SECONDS: Final = 0.5
 """Time that a slot which is over waits for reports of this moment."""
+
+LISTEN_SECONDS: Final = 1.0
+"""Time for which word may come in, after an absence, before slots that passed are counted."""
 
 SNAPSHOT_SECONDS: Final = 0.003
 """Time that a piece of a snapshot may take between two batches."""
@@ -119,6 +122,8 @@ class Driver:
     ----------
     snapshot_seconds : float
         Time that a piece of a snapshot may take between two batches.
+    listen_seconds : float
+        Seconds for which word may come in, after an absence, before slots are counted.
     discard : callable or None
         Lets an executor remove what it keeps of jobs that are over, and returns those of which
         nothing is left; None where nothing runs.
@@ -129,6 +134,7 @@ class Driver:
     """
 
     snapshot_seconds = SNAPSHOT_SECONDS
+    listen_seconds = LISTEN_SECONDS
 
     def __init__(
         self, truth: Truth, clock: SteadyClock, *, virtual: bool, keep: int, metrics: Metrics
@@ -145,6 +151,8 @@ class Driver:
         self._reports: dict[str, Progressed] = {}
         self._points: list[Progressed] = []
         self._last_point: dict[str, float] = {}
+        self._heard: set[str] = set()
+        self._begin_listening()
         self._edge_failed = 0.0
         self._chunk = 16
         self._second = 0.0
@@ -202,6 +210,7 @@ class Driver:
 
     def report(self, report: Progressed) -> None:
         """Take in how far a job says it is; written with the next slot, or sooner."""
+        self._heard.add(report.job)
         known = self._reports.get(report.job)
         if known is None or (report.generation, report.progress) > (
             known.generation,
@@ -303,6 +312,7 @@ class Driver:
             self._last_point = {
                 job: at for job, at in self._last_point.items() if job in self.published.jobs
             }
+            self._heard &= self.published.jobs.keys()
             if self._sweeping is None or self._sweeping.done():
                 self._sweeping = asyncio.create_task(self.sweep())
         self._snapshot_due = self._truth.snapshot_due()
@@ -344,17 +354,20 @@ class Driver:
     async def _step(self) -> None:
         """Take in what waits, in one batch."""
         if self._until_edge() <= 0:
+            await self._listen()
             await self._freshen()
         batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
         batch = [waiting for waiting in batch if not waiting.answer.cancelled()]
         operations: list[Operation] = []
+        told: list[_Waiting] = []
         edge_at = backlog_at = None
         if self._until_edge() <= 0:  # what is due comes before what is asked
             if self._reports or self._points:
                 operations.append(self._progress())
             edge_at = len(operations)
-            unheard = self.unheard() if self.unheard is not None else frozenset()
-            operations.append(Edge(self.virtual, unheard))
+            told = [one for one in batch if isinstance(one.operation, TakeReports)]
+            batch = [one for one in batch if one not in told]
+            operations.append(self._edge(told))
         elif len(self._points) > MANY_POINTS:
             operations.append(self._progress())
         first = len(operations)
@@ -366,7 +379,8 @@ class Driver:
             return
         self.metrics.lag.set(time.monotonic() - batch[0].since if batch else 0.0)
         began = time.monotonic()
-        outcome = await self._commit(operations, [waiting.answer for waiting in batch], first)
+        asked = [waiting.answer for waiting in batch]
+        outcome = await self._commit(operations, asked, first, [one.answer for one in told])
         if outcome is None:
             return
         spent = time.monotonic() - began
@@ -375,7 +389,42 @@ class Driver:
             faster = spent < CHUNK_SECONDS
             self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
         if edge_at is not None:
-            self._edged(outcome.answers[edge_at])
+            answer = outcome.answers[edge_at]
+            self._edged(answer)
+            if isinstance(answer, Passed) and answer.caught_up:
+                for one in told:
+                    if not one.answer.done():
+                        one.answer.set_result(answer.left)
+            else:  # they belong to slots that have not ended yet; what was taken in is known
+                self._queue.extendleft(reversed(told))
+
+    def _edge(self, told: Sequence[_Waiting]) -> Edge:
+        """Return what time does to the truth now, and what happened meanwhile."""
+        unheard = self.unheard() if self.unheard is not None else frozenset()
+        known = (one.operation for one in told)
+        reports = [one for some in known if isinstance(some, TakeReports) for one in some.reports]
+        return Edge(self.virtual, unheard, reports, self._since, frozenset(self._heard))
+
+    async def _listen(self) -> None:
+        """Let word come in of what happened while nobody listened.
+
+        The service was not there, or stood still: how far jobs are, and which of them are over, is
+        told in a moment. Counted before, they would seem to have done nothing, and ends to come
+        late.
+        """
+        if self.virtual or not self.published.running:
+            return
+        servers, now = self.published.servers, self.clock.now()
+        running = servers.slot_running
+        if running is not None and now - servers.calendar.ends(running) > servers.calendar.slot:
+            self._begin_listening()
+        left = self._listening + self.listen_seconds - time.monotonic()
+        if left > 0.0 and self.fresh is not None:
+            await asyncio.sleep(left)
+
+    def _begin_listening(self) -> None:
+        self._since, self._listening = self.clock.now(), time.monotonic()
+        self._heard.clear()
 
     async def _freshen(self) -> None:
         """Let reports of this moment come in; the slot is counted whether they can or not.
@@ -425,10 +474,12 @@ class Driver:
         operations: Sequence[Operation],
         answers: Sequence[asyncio.Future[Any]] = (),
         first: int = 0,
+        others: Sequence[asyncio.Future[Any]] = (),
     ) -> Outcome | None:
         """Commit in the thread, publish, and answer those asked from the ``first`` operation on.
 
-        Returns None where the store failed.
+        Returns None where the store failed; others wait for no answer of their own, but are told
+        of that.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -438,7 +489,7 @@ class Driver:
                 log.exception("a batch failed")
             self._failed(error)
             problem = ProblemError("storage", "it may not have been written; ask again")
-            for answer in answers:
+            for answer in (*answers, *others):
                 if not answer.done():
                     answer.set_exception(problem)
             return None

@@ -8,7 +8,6 @@ import logging
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -183,8 +182,6 @@ class Service:
             await self.runner.open()
         self._tasks.append(asyncio.create_task(self._own(self.driver)))
         if self.runner is not None:
-            with suppress(ShadowpriceError):
-                await self.runner.settle()
             self.runner.begin()
         if self.follower is not None:
             self.follower.begin()

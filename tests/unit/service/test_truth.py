@@ -27,7 +27,7 @@ from shadowprice.service.truth.reading import list_events, list_jobs
 from shadowprice.service.truth.recovery import PolicyChoice, recover
 from shadowprice.service.truth.reports import TakeProgress, TakeReports
 from shadowprice.service.truth.restarts import Restarts
-from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.slots import Edge, Passed
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import State
@@ -226,6 +226,64 @@ def test_slots_that_nothing_was_heard_of_say_nothing_of_a_jobs_speed(bench: Benc
         bench.do(Edge(unheard=frozenset() if done is not None else frozenset({"far"})))
     assert bench.truth.views["far"].progress == 120.0
     assert "remeasured" not in bench.kinds("far")
+
+
+def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(bench: Bench) -> None:
+    whole = {"kind": "constant", "value": 20}
+    for name in ("done", "fails"):
+        bench.submit(name, minibatches=400, utility=whole, workers={"max": 1})
+    bench.slot()
+    for name in ("done", "fails"):
+        bench.started(name)
+    began = bench.truth.engine.slot_running
+    assert began is not None
+    bench.slot(2)
+    missed = bench.clock.wall() / SECOND
+    bench.clock.advance(10 * SLOT)  # nobody was there; reports come in no order
+    reports = [
+        Ended(0, "done", 1, missed + 3.5 * SLOT, Ending.DONE, 0, ""),
+        Ended(0, "fails", 1, missed + 1.5 * SLOT, Ending.FAILED, 1, "killed"),
+    ]
+    outcome = bench.do(Edge(reports=reports))
+    assert outcome.answers == [Passed(caught_up=True)]
+    assert outcome.views["done"].state is State.FINISHED
+    assert outcome.views["done"].completion == began + 2 + 3
+    assert "retrying" in bench.kinds("fails")
+    assert bench.truth.orders["fails"].generation > 1
+    assert bench.truth.engine.slot_running == began + 12
+
+
+def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_heard(
+    bench: Bench,
+) -> None:
+    for name in ("posts", "files", "silent"):
+        bench.submit(name, minibatches=400, utility={"kind": "constant", "value": 20})
+    bench.slot()
+    for name in ("posts", "files", "silent"):
+        bench.started(name)
+    for done in (10.0, 20.0):
+        bench.clock.advance(SLOT - 1)
+        for name in ("posts", "files"):
+            bench.report(name, done)
+        bench.clock.advance(1)
+        bench.do(Edge())
+    bench.read()  # the service was away for five slots
+    bench.clock.advance(5 * SLOT)
+    since = bench.truth.clock.now()
+    bench.report("files", 60.0)
+    bench.do(Edge(since=since, heard=frozenset({"files"})))
+    views = bench.truth.views
+    assert views["files"].progress == 60.0
+    assert views["posts"].progress == 20.0 + 5 * 10.0
+    assert views["silent"].progress == views["posts"].progress  # as it always was
+    # From then on what a job says counts again, and nothing of it is taken for its speed.
+    for _ in range(4):
+        bench.slot()
+        bench.report("posts", views["posts"].progress)
+    assert views["posts"].progress == 70.0
+    bench.report("posts", 90.0)
+    assert views["posts"].progress == 90.0
+    assert "remeasured" not in bench.kinds("files")
 
 
 def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(bench: Bench) -> None:

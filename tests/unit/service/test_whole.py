@@ -14,7 +14,7 @@ from shadowprice.core.budget import POINT, Budget
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import ServerState
 from shadowprice.core.job import MICRO
-from shadowprice.engine.memory import inner
+from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import Ended, Ending, Progressed, Refused, Started
 from shadowprice.service.budgets.budgeting import PutTenant
 from shadowprice.service.clock import SECOND, SteadyClock
@@ -59,7 +59,7 @@ class Stumble:
     ) -> None:
         self.at, self.times = at, times
         self.armed, self.asked = False, 0
-        kind: Any = type(inner(policy))
+        kind: Any = type(unwrapped(policy))
         decide, resume = kind.decide, getattr(kind, "resume", None)
 
         def falls() -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from shadowprice.executors.contract import Held, Report
+from shadowprice.executors.contract import Held, Misreported, Progressed, Report
 from shadowprice.executors.generations.entry import DrivenEntry, Entry
 
 Known = TypeVar("Known", bound=Entry)
@@ -72,7 +72,13 @@ class Roster(Generic[Known]):
         first : callable
             Returns what is told before any generation.
         """
-        reports = self._reports = asyncio.Queue()
+        # What stands is told again, what jobs said is seen once only.
+        before, reports = self._reports, asyncio.Queue[Report | None]()
+        self._reports = reports
+        while not before.empty():
+            report = before.get_nowait()
+            if isinstance(report, Progressed | Misreported):
+                self.tell((report,))
         self.tell(first())
         for entry in self.ordered:
             entry.told_start = entry.told_end = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +19,7 @@ from shadowprice.core.events import (
 from shadowprice.engine.state import JobRecord
 from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.reports import Lasting, TakeReports
 from shadowprice.service.truth.views import changes_of
 
 log = logging.getLogger("shadowprice.service")
@@ -32,6 +35,22 @@ EDGE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """How far the truth went along with time.
+
+    Parameters
+    ----------
+    caught_up : bool
+        Whether it came to the slot that it is; only then were all reports taken in.
+    left : tuple of Started, Refused, Ended or Misreported
+        Those that could not be; see `TakeReports.perform`.
+    """
+
+    caught_up: bool
+    left: tuple[Lasting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Edge:
     """Time went on: slots that are over end, and those that are due begin.
 
@@ -41,24 +60,41 @@ class Edge:
         Whether nothing really runs: jobs progress as declared, and are done when their work is.
     unheard : frozenset of str
         Jobs of which it is not known how far they are: they may have done more than is counted.
+    reports : sequence of Started, Refused, Ended or Misreported
+        What the executor told that was not taken in yet: each belongs to the slot in which it
+        happened, however many have passed since.
+    since : int
+        Since when somebody listens, in nanoseconds since 1970: of slots that began before, what
+        jobs said may be lost.
+    heard : collection of str
+        Jobs that said since then how far they are.
     """
 
     virtual: bool = False
     unheard: frozenset[str] = frozenset()
+    reports: Sequence[Lasting] = ()
+    since: int = 0
+    heard: Collection[str] = frozenset()
 
-    def perform(self, batch: Batch) -> bool | ShadowpriceError:
-        """Return whether all slots were caught up, or what went wrong.
+    def perform(self, batch: Batch) -> Passed | ShadowpriceError:
+        """Return how far it came, or what went wrong.
 
         Each slot's end and beginning is whole by itself: those before what went wrong stand.
         """
+        reports = deque(sorted(self.reports, key=lambda report: report.at))
+        left: list[Lasting] = []
         try:
-            return self._catch_up(batch)
+            caught_up = self._go_on(batch, reports, left)
+            if caught_up:
+                left += TakeReports(tuple(reports)).perform(batch)
         except ShadowpriceError as error:
             if error.code == "storage":
                 raise
             return error
+        return Passed(caught_up, tuple(left))
 
-    def _catch_up(self, batch: Batch) -> bool:
+    def _go_on(self, batch: Batch, reports: deque[Lasting], left: list[Lasting]) -> bool:
+        """Let slots end and begin; whether it came to the one that it is."""
         engine = batch.engine
         began = time.monotonic()
         target = self._within_reach(batch)
@@ -67,6 +103,7 @@ class Edge:
             if running is not None:
                 if running >= target:
                     return True
+                left += self._happened(batch, reports, batch.calendar.ends(running))
                 self._end(batch, running)
             following = engine.slot
             if following > target:
@@ -81,6 +118,14 @@ class Edge:
             if time.monotonic() - began > EDGE_SECONDS:
                 break
         return engine.slot_running is not None and engine.slot_running >= target
+
+    @staticmethod
+    def _happened(batch: Batch, reports: deque[Lasting], until: int) -> Sequence[Lasting]:
+        """Take in what happened by the end of a slot, before it is counted; return what is left."""
+        happened = []
+        while reports and int(reports[0].at * SECOND) <= until:
+            happened.append(reports.popleft())
+        return TakeReports(happened).perform(batch)
 
     def _within_reach(self, batch: Batch) -> int:
         """Return the slot that it is, after taking out of the count what cannot be caught up."""
@@ -124,14 +169,20 @@ class Edge:
     def _end(self, batch: Batch, slot: int) -> None:
         engine = batch.engine
         progress: dict[str, int] = {}
+        missed = not self.virtual and batch.calendar.begins(slot) < self.since
         for name in engine.running:
             record = engine.jobs[name]
-            if not self.virtual and (record.measured or batch.truth.views[name].reports):
+            says = not self.virtual and (record.measured or batch.truth.views[name].reports)
+            if says and not (missed and name not in self.heard):
                 continue  # as far as it says, be it nowhere
             progress[name] = self._gain(batch, record, slot)
         batch.take(SlotEnded(slot, progress), counted=list(engine.running))
         if not self.virtual:
-            self._remeasure(batch, slot)
+            if missed:  # what is said next is of several slots
+                for name in engine.running:
+                    batch.truth.speeds.unknown(name)
+            else:
+                self._remeasure(batch, slot)
             self._recharge(batch)
 
     @staticmethod

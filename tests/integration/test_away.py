@@ -1,0 +1,105 @@
+"""What happens while the service is away, or stands still, counts as of when it happened."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.test_serve_command import Process
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+
+AWAY = 12.0
+STEPS = 50
+SOURCE = str(Path(__file__).parents[2] / "src")
+TRAIN = (
+    "import time\nfrom shadowprice import jobs\n"
+    f"for step in range(1, {STEPS + 1}):\n time.sleep(0.5)\n jobs.report(step)\n"
+)
+CLUSTER = {"slot": "2s", "horizon": 200, "servers": [{"name": "box", "capacity": {"cpu": 4}}]}
+
+
+POST = "import os\ndel os.environ['SHADOWPRICE_PROGRESS_FILE']\n"
+
+
+def record(name: str, steps: int, by: str, command: list[str]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "chunks": 1,
+        "minibatches": steps,
+        "minibatch_time": "0.5s",
+        "worker": {"cpu": 1},
+        "utility": {"kind": "deadline", "value": 50, "by": by},
+        "run": {"command": command, "grace": "2s", "env": {"PYTHONPATH": SOURCE}},
+    }
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("way", ["killed", "ended", "suspended"])
+def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, way: str) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(yaml.safe_dump(CLUSTER))
+    port = free_port()
+
+    def begin() -> Process:
+        more = ("--listen", f"127.0.0.1:{port}", "-p", "rolling")
+        return Process(tmp_path / "data", cluster, *more)
+
+    # A report that nobody answers holds its job up for five seconds.
+    later = "48s" if way == "suspended" else "36s"
+    jobs = [
+        # Both have some slots to spare, and would have none had they done nothing meanwhile.
+        record("files", STEPS, "36s", [sys.executable, "-c", TRAIN]),
+        record("posts", STEPS, later, [sys.executable, "-c", POST + TRAIN]),
+        record("ends", 16, "16s", ["sleep", "8"]),
+    ]
+    service = begin()
+    try:
+        assert service.client.post("/v1/jobs", json={"jobs": jobs}).is_success
+        for one in jobs:
+            assert service.until(one["name"], {"running"})["promise"], one["name"]
+        until(lambda: reported(service, "files") and reported(service, "posts"))
+        if way == "suspended":
+            service.process.send_signal(signal.SIGSTOP)
+            time.sleep(AWAY)
+            service.process.send_signal(signal.SIGCONT)
+        else:
+            service.kill(signal.SIGKILL if way == "killed" else signal.SIGTERM)
+            time.sleep(AWAY)
+            service = begin()
+        ended = service.until("ends", {"finished", "failed"})
+        assert ended["state"] == "finished", ended
+        assert ended["utility"] == 50.0
+        story = service.client.get("/v1/jobs/ends/explain").json()["events"]
+        [finished] = [one for one in story if one["kind"] == "finished"]
+        assert finished["data"]["kept"] is True
+        for name in ("files", "posts"):
+            told = service.until(name, {"finished", "failed"})
+            assert told["state"] == "finished", told
+            assert told["generation"] == 1, "it was stopped though it was on time"
+            assert told["utility"] == 50.0
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def reported(service: Process, name: str) -> bool:
+    return bool(service.client.get(f"/v1/jobs/{name}/progress").json()["points"])
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
