@@ -100,8 +100,9 @@ test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compi
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 tests/unit/kernels
 
+# How kernels are kept and warmed that way is among what `make test` runs.
 test-plain: $(STAMP) ## Run tests of kernels without numba's private parts, as with a version that is not known
-	@SHADOWPRICE_PLAIN_NUMBA=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix tests/unit/kernels/test_,jit.py inlining.py warming.py rounding.py)
+	@SHADOWPRICE_PLAIN_NUMBA=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit/kernels/test_rounding.py tests/unit/kernels/test_revision.py
 
 smoke: ## Build the wheel, install it into a clean environment, and use it there
 	@PYTHON=$(PYTHON) tools/smoke.sh
