@@ -426,6 +426,25 @@ def test_who_waits_is_given_up_only_for_what_happens(
     till.store.close()
 
 
+def test_what_was_whole_by_itself_is_taken_back_with_what_it_is_part_of(tmp_path: Path) -> None:
+    bench = _bench(tmp_path, "rolling")
+    before = picture(bench)
+
+    class Both:
+        """Something that is done as a whole, and something that cannot be."""
+
+        def perform(self, batch: Batch) -> None:
+            with batch.whole():
+                Cancel("one").perform(batch)
+                batch.put("key", "value")
+            raise ShadowpriceError("no")
+
+    [answer] = bench.truth.commit([Both()]).answers
+    assert str(answer) == "no"
+    assert picture(bench) == before
+    bench.store.close()
+
+
 def test_what_was_paid_is_given_back_with_what_fails(
     tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
