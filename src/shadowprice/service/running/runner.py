@@ -18,6 +18,7 @@ from shadowprice.core.events import ServerState
 from shadowprice.core.program import Program
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.specs.fields import plain
+from shadowprice.executors.background import Background, all_of
 from shadowprice.executors.contract import (
     Ended,
     Executor,
@@ -28,13 +29,13 @@ from shadowprice.executors.contract import (
     Progressed,
     Receipt,
     Refused,
-    Remote,
     Report,
     ServerGone,
     ServerSeen,
     ServerSlice,
     Share,
     Started,
+    Troubled,
 )
 from shadowprice.service.auth import progress_token
 from shadowprice.service.clock import SECOND
@@ -103,7 +104,7 @@ class Runner:
         self._resync = False
         self._closed: set[str] = set()
         self._retry_at = 0.0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background(log, driver.metrics.failed)
         driver.listeners.append(self._published)
         driver.discard = self.discard
         driver.fresh = self.fresh
@@ -111,9 +112,9 @@ class Runner:
 
     @property
     def trouble(self) -> str | None:
-        """Why orders cannot be carried out just now; None where they can."""
-        cut_off = self.executor.trouble if isinstance(self.executor, Remote) else None
-        return self._trouble or cut_off
+        """Why not all orders and reports are carried just now; None where they are."""
+        executor = self.executor.trouble if isinstance(self.executor, Troubled) else None
+        return self._trouble or self._background.trouble or executor
 
     # ---------------------------------------------------------------- life
 
@@ -134,18 +135,14 @@ class Runner:
 
     def begin(self) -> None:
         """Start carrying orders out."""
-        work = (self._watch(), self._run(), self._order_forever())
-        self._tasks = [asyncio.create_task(one) for one in work]
+        self._background.again("watch", self._watch, "following what the executor tells")
+        self._background.again("runner", self._listen, "taking reports in")
+        self._background.again("runner", self._give, "giving orders")
         self._wake.set()
 
     async def close(self) -> None:
         """Let go; what runs goes on."""
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        await self.executor.close()
+        await all_of(self._background.end, self.executor.close)
 
     def _published(self, outcome: Outcome) -> None:
         for name, view in outcome.views.items():
@@ -155,16 +152,16 @@ class Runner:
 
     # ---------------------------------------------------------------- reports
 
-    async def _watch(self) -> None:
-        while True:
-            try:
-                async for report in self.executor.watch():
-                    self._inbox.append(report)
-                    self._wake.set()
-                return  # the executor was closed
-            except ExecutorError as error:
-                self._unreachable(error)
-                await asyncio.sleep(RETRY)
+    async def _watch(self) -> bool:
+        try:
+            async for report in self.executor.watch():
+                self._inbox.append(report)
+                self._wake.set()
+        except ExecutorError as error:
+            self._unreachable(error)
+            await asyncio.sleep(RETRY)
+            return False
+        return True  # the executor was closed
 
     async def fresh(self) -> None:
         """Take in what jobs report at this moment: a slot is about to be counted."""
@@ -256,20 +253,18 @@ class Runner:
 
     # ---------------------------------------------------------------- orders
 
-    async def _run(self) -> None:
+    async def _listen(self) -> None:
         """Take in what is told; orders that were given may wait for their answers meanwhile."""
-        while True:
-            await self._sleep()
-            if await self._tried(self.take_in):
-                self._due.set()
+        await self._sleep()
+        if await self._tried(self.take_in):
+            self._due.set()
 
-    async def _order_forever(self) -> None:
+    async def _give(self) -> None:
         """Give orders; what ends meanwhile is recorded beside."""
-        while True:
-            await self._due.wait()
-            self._due.clear()
-            if await self._tried(self.order):
-                self._trouble = None
+        await self._due.wait()
+        self._due.clear()
+        if await self._tried(self.order):
+            self._trouble = None
 
     async def _tried(self, step: Callable[[], Awaitable[None]]) -> bool:
         """Make a step; whether it could be made. Both are tried again in a moment if not."""
@@ -281,10 +276,9 @@ class Runner:
             log.info("orders wait: %s", error)
             self._again()
         except Exception:
-            log.exception("carrying orders out failed")
-            self._driver.metrics.failures.labels("runner").inc()
             self._resync = True
             self._again()
+            raise
         else:
             return True
         return False
