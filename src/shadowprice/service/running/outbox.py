@@ -62,6 +62,8 @@ class Outbox:
 
     held: dict[str, dict[int, Phase]] = field(default_factory=dict)
     _troubles: dict[str, int] = field(default_factory=dict)
+    _counted: dict[str, int] = field(default_factory=dict)
+    """The newest generation of each job whose failure was counted: reports come again."""
     _not_before: dict[str, int] = field(default_factory=dict)
     _stopping: set[tuple[str, int]] = field(default_factory=set)
 
@@ -92,7 +94,9 @@ class Outbox:
             self.held.setdefault(report.job, {})[report.generation] = Phase.ENDED
             self._stopping.discard((report.job, report.generation))
             if isinstance(report, Refused) or report.ending in {Ending.FAILED, Ending.LOST}:
-                self.delay(report.job, now)
+                if report.generation > self._counted.get(report.job, 0):
+                    self._counted[report.job] = report.generation
+                    self.delay(report.job, now)
             else:
                 self._troubles.pop(report.job, None)
 
@@ -113,6 +117,7 @@ class Outbox:
     def closed(self, job: str) -> None:
         """Forget the troubles of a job that is over."""
         self._troubles.pop(job, None)
+        self._counted.pop(job, None)
         self._not_before.pop(job, None)
 
     # ---------------------------------------------------------------- telling
