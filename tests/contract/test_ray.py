@@ -162,3 +162,54 @@ def test_a_stuck_connection_holds_no_slot(
         await _told_by_a_look(ray, told, "job")
 
     harness.run(scenario)
+
+
+@pytest.mark.parametrize("step", ["_order", "_prepare", "_attach"])
+def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """An unforeseen error before an actor is there, as it is found, or as it is told to end."""
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    made: Any = getattr(Drive, step)
+    met = 0
+
+    async def failing(self: Drive, *arguments: Any) -> Any:
+        nonlocal met
+        met += 1
+        if met < 3:
+            if step == "_attach":
+                arguments[0].asking = False
+            raise KeyError("a bug")
+        return await made(self, *arguments)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        assert isinstance(executor, RayExecutor)
+        monkeypatch.setattr(Drive, step, failing)
+        await executor.start(spec("job", 1, "true"))
+        said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
+        await eventually(lambda: executor.trouble == said)
+        ended = await told.one(Ended, "job")
+        # What was asked for and never told to go is not begun anew.
+        assert ended.ending is (Ending.LOST if step == "_prepare" else Ending.DONE), ended
+        await eventually(lambda: executor.trouble is None)
+
+    harness.run(scenario)
+
+
+def test_the_nodes_are_looked_at_again(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+
+    async def failing(self: RayExecutor) -> None:
+        raise KeyError("a bug")
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        assert isinstance(executor, RayExecutor)
+        with monkeypatch.context() as patch:
+            patch.setattr(RayExecutor, "_tidy", failing)
+            said = "looking at the nodes of Ray failed: KeyError: 'a bug'"
+            await eventually(lambda: executor.trouble == said)
+        await eventually(lambda: executor.trouble is None)
+
+    harness.run(scenario)

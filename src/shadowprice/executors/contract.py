@@ -23,7 +23,7 @@ without one that dies: only parameter servers, or the last worker, then end the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -484,6 +484,11 @@ class Election(Protocol):
         """Whether nobody else can lead at this moment."""
 
 
+def unheeded(what: str) -> None:
+    """Take in that something failed where nobody counts it."""
+    del what
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
     """What every executor is made with.
@@ -502,6 +507,8 @@ class ExecutorOptions:
         Whether it is only to look on: then it takes no lock that others see, and writes nothing.
     election : Election or None
         By which its service is one of several that gives orders; None where nobody is elected.
+    failed : callable
+        Told each time that something failed in it which nobody foresaw, in a word: who counts that.
     """
 
     directory: str
@@ -510,6 +517,7 @@ class ExecutorOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     observing: bool = False
     election: Election | None = None
+    failed: Callable[[str], None] = unheeded
 
 
 @runtime_checkable
@@ -652,12 +660,12 @@ class Reaching(Executor, Protocol):
 
 
 @runtime_checkable
-class Remote(Protocol):
-    """An executor that knows when it is cut off from where its jobs run."""
+class Troubled(Protocol):
+    """An executor that knows when it is cut off from where its jobs run, or fails itself."""
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing can be started, stopped or heard just now; None where it can."""
+        """Why not all can be started, stopped or heard just now; None where it can."""
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.executors.background import Background, all_of
 from shadowprice.executors.contract import Progressed
 from shadowprice.service.budgets.accounts import Account
 from shadowprice.service.budgets.budgeting import Renew
@@ -158,6 +159,7 @@ class Driver:
         self._second = 0.0
         self._snapshot_due = False
         self._swept = time.monotonic()
+        self._background = Background(log, metrics.failed)
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self.fresh: Callable[[], Awaitable[None]] | None = None
@@ -226,7 +228,7 @@ class Driver:
 
     async def run(self) -> None:
         """Own the truth until `stop`."""
-        deliver = asyncio.create_task(self.hub.run())
+        self._background.again("events", self.hub.step, "delivering events")
         try:
             while not (self._stopping and not self._queue):
                 await self._pause()
@@ -242,11 +244,7 @@ class Driver:
                 answer = self._queue.popleft().answer
                 if not answer.done():
                     answer.set_exception(ProblemError("stopping", "the service is ending"))
-            for task in (deliver, self._sweeping):
-                if task is not None:
-                    task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
+            await self._background.end()
 
     async def stop(self) -> None:
         """Finish what waits, and let `run` end."""
@@ -255,13 +253,15 @@ class Driver:
 
     async def finish(self) -> None:
         """Write the state down for a quick start, after `run` ended, and let the thread go."""
-        loop = asyncio.get_running_loop()
+        await all_of(self._last_snapshot, lambda: self._thread.shutdown(wait=True))
+
+    async def _last_snapshot(self) -> None:
         if self.trouble is None:
+            loop = asyncio.get_running_loop()
             try:
                 await loop.run_in_executor(self._thread, self._truth.write_snapshot)
             except ShadowpriceError as error:
                 log.warning("no snapshot at the end: %s", error)
-        self._thread.shutdown(wait=True)
 
     async def _pause(self) -> None:
         """Wait until there is something to do.
@@ -314,7 +314,8 @@ class Driver:
             }
             self._heard &= self.published.jobs.keys()
             if self._sweeping is None or self._sweeping.done():
-                self._sweeping = asyncio.create_task(self.sweep())
+                said = "letting go of what is old"
+                self._sweeping = self._background.spawn("sweep", self.sweep(), said, vital=False)
         self._snapshot_due = self._truth.snapshot_due()
         if self._sampler.due:
             await self._in_thread(self._sampler.take)
@@ -461,8 +462,10 @@ class Driver:
 
     @property
     def stuck(self) -> str | None:
-        """What is wrong where slots do not begin, None where all is well."""
-        return "a slot could not begin; the log tells why" if self._edge_failed else None
+        """What is wrong where slots do not begin, or a task fails; None where all is well."""
+        if self._edge_failed:
+            return "a slot could not begin; the log tells why"
+        return self._background.trouble
 
     def _progress(self) -> TakeProgress:
         newest, points = self._reports, self._points

@@ -132,13 +132,19 @@ class Hub:
             self._fleeting.append(message(kind, data))
             self._wake.set()
 
-    async def run(self) -> None:
-        """Deliver until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
+    async def step(self) -> None:
+        """Deliver once there is something new."""
+        await self._wake.wait()
+        self._wake.clear()
+        try:
             self.deliver()
-            await asyncio.sleep(min(1.0, max(INTERVAL, A_VIEWER * self.viewers)))
+        except BaseException:
+            # What was to be delivered is not in their streams: they read it when they resume.
+            for viewer in self._viewers:
+                viewer.behind = True
+            self._viewers.clear()
+            raise
+        await asyncio.sleep(min(1.0, max(INTERVAL, A_VIEWER * self.viewers)))
 
     def deliver(self) -> None:
         """Hand what is new to every viewer."""

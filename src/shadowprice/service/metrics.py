@@ -111,6 +111,10 @@ class Metrics:
             f"{name}_clock_steps", "Times that the wall clock was set.", registry=registry
         )
 
+    def failed(self, what: str) -> None:
+        """Count that something failed in the service itself."""
+        self.failures.labels(what).inc()
+
     def took(self, told: Iterable[Told], views: dict[str, JobView]) -> None:
         """Count what happened."""
         for one in told:

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import secrets
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.core.errors import ShadowpriceError
+from shadowprice.executors.background import Background, all_of
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.lease import Lease
@@ -41,8 +41,14 @@ class Resident:
         self._service = service
         self._lease: Lease | None = None
         self._connection: Connection | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background(log, service.metrics.failed)
         self.controller: Controller | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """Which of its tasks fails just now; None where none does."""
+        controller = None if self.controller is None else self.controller.failing
+        return self._background.trouble or controller
 
     async def check(self) -> None:
         """Make sure that what it was started with leads to a cluster; nothing is asked there.
@@ -83,7 +89,7 @@ class Resident:
             return None
         self._lease = lease
         self._connection.may_write = lease.holds
-        self._tasks.append(asyncio.create_task(self._until_lost(lease)))
+        self._background.spawn("election", self._until_lost(lease), "looking at the lease")
         log.info("this instance leads, as number %d", lease.epoch)
         return lease.epoch
 
@@ -103,7 +109,7 @@ class Resident:
         """
         settings, lease = self._service.settings, self._lease
         if lease is not None:
-            self._tasks.append(asyncio.create_task(self._marked()))
+            self._background.again("mark", self._marked, "marking the pod that writes")
         if settings.trainingjobs is None:
             return
         from shadowprice.service.trainingjobs.controller import (  # noqa: PLC0415  # it needs this service
@@ -127,14 +133,10 @@ class Resident:
 
     async def leave(self) -> None:
         """Let another be elected, once this one writes no more."""
-        if self._lease is not None:
-            await self._lease.release()
-        for task in self._tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        if self._connection is not None:
-            await self._connection.close()
+        steps = [] if self._lease is None else [self._lease.release]
+        steps += [self._background.end]
+        steps += [] if self._connection is None else [self._connection.close]
+        await all_of(*steps)
 
     # ---------------------------------------------------------------- for the executor
 
@@ -154,10 +156,12 @@ class Resident:
 
     # ---------------------------------------------------------------- the pod that writes
 
-    async def _marked(self) -> None:
-        """Mark this pod as the one that writes, whatever it takes."""
-        while not await self._mark(active=True):
-            await asyncio.sleep(MARKING)
+    async def _marked(self) -> bool:
+        """Mark this pod as the one that writes; whether it is."""
+        if await self._mark(active=True):
+            return True
+        await asyncio.sleep(MARKING)
+        return False
 
     async def _mark(self, *, active: bool) -> bool:
         """Say of this pod whether it writes, and of no other that it does; whether it was said."""

@@ -21,6 +21,7 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import escaped
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.records import cluster_of, cluster_record
+from shadowprice.executors.background import all_of
 from shadowprice.executors.contract import Executor, ExecutorOptions, Reaching
 from shadowprice.executors.registry import create
 from shadowprice.inputs.families import Families, read_families
@@ -121,6 +122,7 @@ class Service:
             settings=self.settings.executor_settings,
             observing=self.settings.observe,
             election=None if self.settings.lease is None else self._resident,
+            failed=self.metrics.failed,
         )
 
     # ---------------------------------------------------------------- starting
@@ -217,7 +219,7 @@ class Service:
                     return
             except (InputError, StoreError) as error:
                 log.warning("standing by: %s", error)
-            except ShadowpriceError:
+            except Exception:
                 log.exception("taking over failed")
                 self.fail()
                 return
@@ -230,16 +232,31 @@ class Service:
     async def stop(self) -> None:
         """End in order: nothing new, what waits is written, what runs goes on."""
         self.stopping = True
-        await self.whatifs.close()
-        if self._resident is not None:
-            await self._resident.close()
-        if self.runner is not None:
-            await self.runner.close()
-        if self.follower is not None:
-            await self.follower.close()
+        try:
+            await all_of(
+                self.whatifs.close,
+                self._close_parts,
+                self._stop_driver,
+                self._end_tasks,
+                self._finish,
+                lambda: self._readers.shutdown(wait=True),
+                self.store.close,
+                self._leave,
+            )
+        except Exception:
+            log.exception("the service did not end in order")
+            self.failed = True
+
+    async def _close_parts(self) -> None:
+        parts = (self._resident, self.runner, self.follower)
+        await all_of(*(part.close for part in parts if part is not None))
+
+    async def _stop_driver(self) -> None:
         if self.driver is not None:
             self.driver.hub.close()
             await self.driver.stop()
+
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             if self.driver is None:
                 task.cancel()
@@ -251,10 +268,12 @@ class Service:
                 Exception
             ):  # told to end while it took over, of whose connections some are closed
                 log.exception("taking over was cut off")
+
+    async def _finish(self) -> None:
         if self.driver is not None:
             await self.driver.finish()
-        self._readers.shutdown(wait=True)
-        self.store.close()
+
+    async def _leave(self) -> None:
         if self._resident is not None:
             await self._resident.leave()
 
@@ -354,9 +373,9 @@ class Service:
             return self.driver.trouble
         if self.driver.stuck is not None:
             return self.driver.stuck
-        if self.runner is not None and self.runner.trouble is not None:
-            return self.runner.trouble
-        return None if self.follower is None else self.follower.trouble
+        parts = (self.runner, self.follower, self._resident)
+        told = (part.trouble for part in parts if part is not None)
+        return next((trouble for trouble in told if trouble is not None), None)
 
 
 class _FollowFile:

@@ -250,6 +250,11 @@ class DrivenEntry(Entry):
         self.news_came = asyncio.Event()
         self.driving: asyncio.Task[None] | None = None
 
+    @property
+    def carrying(self) -> str:
+        """What `driving` does, for people."""
+        return f"carrying generation {self.number} of {self.job!r} on"
+
     def take_plan(self, plan: dict[str, Any]) -> None:
         """Keep what the executor has to know of a plan."""
         super().take_plan(plan)

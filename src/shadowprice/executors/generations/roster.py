@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from shadowprice.executors.contract import Held, Misreported, Progressed, Report
-from shadowprice.executors.generations.entry import DrivenEntry, Entry
+from shadowprice.executors.generations.entry import Entry
 
 Known = TypeVar("Known", bound=Entry)
 
@@ -88,12 +88,3 @@ class Roster(Generic[Known]):
             if told is None:
                 return
             yield told
-
-
-async def let_go(entries: Iterable[DrivenEntry], *others: asyncio.Task[Any] | None) -> None:
-    """End the tasks that carry generations on, and others beside them. What runs goes on."""
-    tasks = [one.driving for one in entries if one.driving is not None]
-    tasks += [task for task in others if task is not None]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -84,28 +84,33 @@ class Drive:
         self._objects = Objects(executor, entry)
         self._following: set[asyncio.Task[None]] = set()
         self._launched = False
+        self._pauses = Pauses(AGAIN, AGAIN_AT_LAST)
         self._unseen = Pauses(UNSEEN, UNANSWERED)
 
     async def run(self) -> None:
         """Carry it on from wherever it is."""
-        pauses = Pauses(AGAIN, AGAIN_AT_LAST)
-        entry = self._entry
         try:
-            while not entry.over:
-                came = self._came
-                try:
-                    await self._run()
-                except ApiError as error:
-                    log.warning("generation %d of %r: %s", entry.number, entry.job, error)
-                if not entry.over:  # or what seemed to be over was not
-                    if self._came > came:
-                        pauses.succeeded()
-                    await asyncio.sleep(pauses.failed())
+            await self._executor.background.repeat("drive", self._on, self._entry.carrying)
         finally:
             following = tuple(self._following)
             for task in following:
                 task.cancel()
             await asyncio.gather(*following, return_exceptions=True)
+
+    async def _on(self) -> bool:
+        """Carry it on as far as it goes; whether it is over."""
+        entry, came = self._entry, self._came
+        if entry.over:
+            return True
+        try:
+            await self._run()
+        except ApiError as error:
+            log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+        if not entry.over:  # or what seemed to be over was not
+            if self._came > came:
+                self._pauses.succeeded()
+            await asyncio.sleep(self._pauses.failed())
+        return entry.over
 
     async def _run(self) -> None:
         entry = self._entry
@@ -332,7 +337,8 @@ class Drive:
             async with asyncio.timeout(OPENING):
                 await follower.look()
         begun = asyncio.Event()
-        task = asyncio.create_task(follower.follow(begun))
+        following = follower.follow(begun)
+        task = self._executor.background.spawn("logs", following, "following a log", vital=False)
         self._following.add(task)
         task.add_done_callback(self._following.discard)
         with contextlib.suppress(TimeoutError):

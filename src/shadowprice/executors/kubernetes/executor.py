@@ -14,6 +14,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from shadowprice.core.owner import Owner
+from shadowprice.executors.background import Background, all_of
 from shadowprice.executors.contract import (
     Capabilities,
     ExecutorError,
@@ -32,7 +33,7 @@ from shadowprice.executors.generations.disk import Lock
 from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
 from shadowprice.executors.generations.pieces import piece
 from shadowprice.executors.generations.placing import NoPlaceError
-from shadowprice.executors.generations.roster import Roster, let_go
+from shadowprice.executors.generations.roster import Roster
 from shadowprice.executors.generations.store import key_of
 from shadowprice.executors.kubernetes.charge import Charge
 from shadowprice.executors.kubernetes.discovery import has_gates
@@ -104,7 +105,7 @@ class KubernetesExecutor:
         self._forgetting: set[tuple[str, int]] = set()
         self._lock: Lock | None = None
         self._charge = Charge(self.service, options.election)
-        self._patrolling: asyncio.Task[None] | None = None
+        self.background = Background(log, options.failed)
         self._sweeper = Sweeper(self.service)
         self._swept = 0.0
         self._asking = Pauses(PATROL, UNANSWERED)
@@ -116,6 +117,11 @@ class KubernetesExecutor:
     def capabilities(self) -> Capabilities:
         """What it can do."""
         return Capabilities(discovers_servers=True, several_machines=True, observes=True)
+
+    @property
+    def trouble(self) -> str | None:
+        """What fails in it just now; see `Troubled`."""
+        return self.background.trouble
 
     # ------------------------------------------------------------------ what it stands on
 
@@ -237,7 +243,7 @@ class KubernetesExecutor:
             for record in await self._records.load():
                 for number, state in record.generations.items():
                     self._hold(record.job, number, state)
-        self._patrolling = asyncio.create_task(self._patrol_forever())
+        self.background.again("patrol", self._patrol, "looking at the cluster", PATROL)
 
     async def _take_again(self) -> None:
         """Give orders again after nobody answered for long, and look what is other since."""
@@ -248,19 +254,29 @@ class KubernetesExecutor:
 
     async def close(self) -> None:
         """Let go. What runs goes on."""
-        await let_go(self._roster.entries.values(), self._patrolling)
-        self._patrolling = None
-        if self._cluster is not None:
-            await self._cluster.close()
-            self._cluster = None
-        await self._charge.release()
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-        self._roster.end()
+        await all_of(
+            self.background.end,
+            self._look_no_more,
+            self._charge.release,
+            self._disconnect,
+            self._unlock,
+            self._roster.end,
+        )
+
+    async def _look_no_more(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            await cluster.close()
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
         """Take in which servers the service reckons with; those not there are told gone."""
@@ -348,9 +364,9 @@ class KubernetesExecutor:
             entry.spec = spec if state["phase"] == ACCEPTED else None
         if not entry.over or entry.state is not state:
             entry.take(dict(state))
-        if not entry.over and entry.driving is None:
+        if not entry.over and (entry.driving is None or entry.driving.done()):
             entry.driver = Drive(self, entry)
-            entry.driving = asyncio.create_task(entry.driver.run())
+            entry.driving = self.background.spawn("drive", entry.driver.run(), entry.carrying)
         self.look(entry)
         entry.news_came.set()
 
@@ -374,27 +390,23 @@ class KubernetesExecutor:
             if any(part.server == name for part in entry.parts.values()):
                 entry.news_came.set()
 
-    async def _patrol_forever(self) -> None:
-        while True:
-            await asyncio.sleep(PATROL)
-            try:
-                self._look_at_nodes()
-                if not self._observing and self._asking.over:
-                    if self._charge.lost:
-                        await self._take_again()
-                    for key in tuple(self._forgetting):
-                        await self._forget(*key)
-                    if time.monotonic() - self._swept > SWEEP and self._charge.holds():
-                        live = {(one.key, one.number) for one in self._roster.live}
-                        pods = self.pods.items.items()
-                        await self._sweeper.sweep(self.connection, self.records, pods, live)
-                        self._swept = time.monotonic()
-                    self._asking.succeeded()
-            except ApiError as error:
-                pause = self._asking.failed()
-                log.warning("the API server is asked again in %.0f s: %s", pause, error)
-            except Exception:
-                log.exception("looking at the cluster failed")
+    async def _patrol(self) -> None:
+        try:
+            self._look_at_nodes()
+            if not self._observing and self._asking.over:
+                if self._charge.lost:
+                    await self._take_again()
+                for key in tuple(self._forgetting):
+                    await self._forget(*key)
+                if time.monotonic() - self._swept > SWEEP and self._charge.holds():
+                    live = {(one.key, one.number) for one in self._roster.live}
+                    pods = self.pods.items.items()
+                    await self._sweeper.sweep(self.connection, self.records, pods, live)
+                    self._swept = time.monotonic()
+                self._asking.succeeded()
+        except ApiError as error:
+            pause = self._asking.failed()
+            log.warning("the API server is asked again in %.0f s: %s", pause, error)
 
     def _look_at_nodes(self) -> None:
         seen, gone = self.cluster.look(self._expected)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import InputError
+from shadowprice.executors.background import Background, all_of
 from shadowprice.executors.contract import (
     Capabilities,
     ExecutorError,
@@ -88,7 +89,7 @@ class LocalExecutor:
         self._bell = -1
         self._cgroup: Path | None = None
         self._memory = "off"
-        self._patrolling: asyncio.Task[None] | None = None
+        self._background = Background(log, options.failed)
         self._looking: set[asyncio.Task[Any]] = set()
         self._launched: dict[int, tuple[str, int]] = {}
         self._rung = b""
@@ -97,6 +98,11 @@ class LocalExecutor:
     def capabilities(self) -> Capabilities:
         """What it can do."""
         return Capabilities(progress_files=True, observes=True, isolates_users=os.geteuid() == 0)
+
+    @property
+    def trouble(self) -> str | None:
+        """What fails in it just now; see `Troubled`."""
+        return self._background.trouble
 
     # ------------------------------------------------------------------ coming and going
 
@@ -111,10 +117,15 @@ class LocalExecutor:
         try:
             await asyncio.to_thread(self._open)
         except OSError as error:
+            await self.close()
             raise ExecutorError(f"{self._path}: {error.strerror}; give it a directory") from error
+        except BaseException:
+            await self.close()
+            raise
         asyncio.get_running_loop().add_reader(self._bell, self._ring)
-        await self._patrol()
-        self._patrolling = asyncio.create_task(self._patrol_forever())
+        patrol = ("patrol", self._patrol, "looking at what runs")
+        await self._background.attempt(*patrol)
+        self._background.again(*patrol, PATROL)
 
     def _open(self) -> None:
         self._desk.open()
@@ -144,25 +155,31 @@ class LocalExecutor:
 
     async def close(self) -> None:
         """Let go. What runs goes on."""
-        if self._patrolling is not None:
-            self._patrolling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._patrolling
-            self._patrolling = None
+        await all_of(
+            self._background.end, self._end_looks, self._silence, self._leave, self._desk.end
+        )
+
+    async def _end_looks(self) -> None:
         for task in tuple(self._looking):
             task.cancel()
         await asyncio.gather(*self._looking, return_exceptions=True)
-        if self._bell >= 0:
-            asyncio.get_running_loop().remove_reader(self._bell)
-            os.close(self._bell)
-            self._bell = -1
-        if self._cgroup is not None and self._lock is not None:
-            with contextlib.suppress(OSError):  # generations are in it
-                self._cgroup.rmdir()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-        self._desk.end()
+
+    def _silence(self) -> None:
+        bell, self._bell = self._bell, -1
+        if bell >= 0:
+            asyncio.get_running_loop().remove_reader(bell)
+            os.close(bell)
+
+    def _leave(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        try:
+            if self._cgroup is not None:
+                with contextlib.suppress(OSError):  # generations are in it
+                    self._cgroup.rmdir()
+        finally:
+            lock.release()
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
         """Tell which slices of this machine there are."""
@@ -278,9 +295,9 @@ class LocalExecutor:
         rung = {line.decode("ascii", "replace") for line in lines}
         for entry in tuple(self._desk.entries.values()):
             if f"{entry.key} {entry.number}" in rung:
-                task = asyncio.create_task(self._look(entry))
-                self._looking.add(task)
-                task.add_done_callback(self._looking.discard)
+                # The patrol looks again, and tells what is wrong for as long as it is.
+                said = "looking at what has something new"
+                self._background.spawn("look", self._look(entry), said, vital=False)
 
     async def _look(self, entry: Entry) -> None:
         """Read where a generation is, and report what is new."""
@@ -323,23 +340,24 @@ class LocalExecutor:
         if not looked.cancelled() and looked.exception() is None:
             self._desk.tell(looked.result())
 
-    async def _patrol_forever(self) -> None:
-        while True:
-            await asyncio.sleep(PATROL)
-            await self._patrol()
-
     async def _patrol(self) -> None:
         for process in tuple(self._launched):
             with contextlib.suppress(ChildProcessError):
                 if not os.waitpid(process, os.WNOHANG)[0]:
                     continue
             del self._launched[process]
+        unforeseen: list[Exception] = []
         for entry in self._desk.live:
             try:
                 await asyncio.to_thread(self._care, entry)
                 await self._look(entry)
             except (OSError, ValueError) as error:  # one that is broken stops no other
                 log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+            except Exception as error:
+                error.add_note(f"of generation {entry.number} of {entry.job!r}")
+                unforeseen.append(error)
+        if unforeseen:
+            raise unforeseen[0]
 
     def _care(self, entry: Entry) -> None:
         """See to a generation whose supervisor is not there: send one, or end what it left."""

@@ -59,22 +59,27 @@ class Drive:
         self._executor = executor
         self._entry = entry
         self._asking: set[asyncio.Task[None]] = set()
+        self._broken: BaseException | None = None
 
     async def run(self) -> None:
         """Carry it on from wherever it is."""
         try:
-            while True:
-                try:
-                    await self._run()
-                    return
-                except (BridgeError, OSError) as error:
-                    log.warning(
-                        "generation %d of %r: %s", self._entry.number, self._entry.job, error
-                    )
-                    await asyncio.sleep(1.0)
+            await self._executor.background.repeat("drive", self._on, self._entry.carrying)
         finally:
             for task in self._asking:
                 task.cancel()
+
+    async def _on(self) -> bool:
+        """Carry it on as far as it goes; whether it is over."""
+        entry = self._entry
+        try:
+            await asyncio.to_thread(entry.read)  # how far it came before it was broken off
+            await self._run()
+        except (BridgeError, OSError) as error:
+            log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+        if not entry.over:
+            await asyncio.sleep(1.0)
+        return entry.over
 
     async def _run(self) -> None:
         entry = self._entry
@@ -88,6 +93,9 @@ class Drive:
             return
         while any(part.end is None for part in entry.parts.values()):
             entry.news_came.clear()
+            if self._broken is not None:
+                broken, self._broken = self._broken, None
+                raise broken
             for part in entry.parts.values():
                 if part.end is None and not part.attached and not part.asking:
                     part.asking = True
@@ -102,7 +110,13 @@ class Drive:
     def _begin(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(self._asked)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._broken = task.exception()
+            self._entry.news_came.set()
 
     async def _ask(self, what: str, **more: Any) -> Any:
         link = self._executor.link
@@ -123,9 +137,10 @@ class Drive:
     async def _launch(self) -> bool:
         """Begin it; whether it began."""
         entry, executor = self._entry, self._executor
-        entry.lock = await asyncio.to_thread(entry.generation.claim, me())
-        if entry.lock is None:
+        lock = await asyncio.to_thread(entry.generation.claim, me())
+        if lock is None:
             return False
+        entry.lock = lock
         spec = GenerationSpec.from_record(entry.generation.plan()["spec"])
         folder = executor.folder(spec.job)
         checkpoints = spec.checkpoint_dir or str(folder / "checkpoints")
@@ -133,12 +148,15 @@ class Drive:
         folders = [checkpoints, *([] if spec.program.directory else [work])]
         processes = {one.name: one for one in processes_of(spec)}
         parts = list(entry.parts.values())
-        try:
-            places = await asyncio.gather(
-                *(self._prepare(part, spec, processes[part.process], folders) for part in parts)
-            )
-        except BridgeError as error:
-            places = [{"error": str(error)}]
+        told = await asyncio.gather(
+            *(self._prepare(part, spec, processes[part.process], folders) for part in parts),
+            return_exceptions=True,  # no actor is asked for any more once this goes on
+        )
+        places: list[dict[str, Any]] = []
+        for one in told:
+            if isinstance(one, BaseException) and not isinstance(one, BridgeError):
+                raise one
+            places.append({"error": str(one)} if isinstance(one, BridgeError) else one)
         faults = [one["error"] for one in places if "error" in one]
         await asyncio.to_thread(entry.read)
         if entry.stop_ordered:
@@ -146,8 +164,7 @@ class Drive:
         if faults:
             await self._end_actors()
             await asyncio.to_thread(self._write, phase=REFUSED, reason=faults[0])
-            entry.lock.release()
-            entry.lock = None
+            entry.unlock()
             return False
         master = (places[0]["address"], places[0]["port"])
 
@@ -326,6 +343,4 @@ class Drive:
                 with contextlib.suppress(BridgeError):
                     await self._ask("kill", name=part.actor)
         await asyncio.to_thread(self._write, phase=ENDED)
-        if entry.lock is not None:
-            entry.lock.release()
-            entry.lock = None
+        entry.unlock()

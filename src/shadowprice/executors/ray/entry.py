@@ -84,6 +84,12 @@ class RayEntry(DrivenEntry):
             parts = (Part(**one) for one in plan["parts"])
             self.parts = {one.actor: one for one in parts}
 
+    def unlock(self) -> None:
+        """Let its lock go, where it is held."""
+        lock, self.lock = self.lock, None
+        if lock is not None:
+            lock.release()
+
     def new_progress(self) -> Progressed | None:
         """Return what was reported by file since the last look."""
         latest, self.latest = self.latest, None

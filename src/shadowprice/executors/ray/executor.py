@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
+from shadowprice.executors.background import Background, all_of
 from shadowprice.executors.contract import (
     Capabilities,
     ExecutorError,
@@ -35,7 +36,6 @@ from shadowprice.executors.generations.desk import Desk
 from shadowprice.executors.generations.disk import Lock, write_new
 from shadowprice.executors.generations.generation import RUNNING
 from shadowprice.executors.generations.pieces import MOST
-from shadowprice.executors.generations.roster import let_go
 from shadowprice.executors.ray.bundle import bundle, digest
 from shadowprice.executors.ray.driving import Drive
 from shadowprice.executors.ray.entry import RayEntry
@@ -99,7 +99,7 @@ class RayExecutor:
         self.link: Link | None = None
         self._by_client = False
         self._trouble = ""
-        self._patrolling: asyncio.Task[None] | None = None
+        self.background = Background(log, options.failed)
         self._looking: asyncio.Task[Any] | None = None
         self.token = ""
         self.litter: dict[str, str] = {}
@@ -112,8 +112,9 @@ class RayExecutor:
 
     @property
     def trouble(self) -> str | None:
-        """Why Ray cannot be reached; see `Remote`."""
-        return f"Ray cannot be reached: {self._trouble}" if self._trouble else None
+        """Why Ray cannot be reached, or what fails here; see `Troubled`."""
+        away = f"Ray cannot be reached: {self._trouble}" if self._trouble else None
+        return away or self.background.trouble
 
     # ------------------------------------------------------------------ coming and going
 
@@ -142,13 +143,13 @@ class RayExecutor:
         try:
             await self._connect()
             await self._look_at_nodes()
+            await asyncio.to_thread(self._desk.find)
         except BaseException:
             await self.close()
             raise
-        await asyncio.to_thread(self._desk.find)
         for entry in self._desk.live:
             self._drive(entry)
-        self._patrolling = asyncio.create_task(self._patrol_forever())
+        self.background.again("patrol", self._patrol, "looking at the nodes of Ray", PATROL)
 
     def _open(self) -> None:
         self._desk.open()
@@ -205,20 +206,29 @@ class RayExecutor:
 
     async def close(self) -> None:
         """Let go. What runs goes on."""
-        entries = tuple(self._desk.entries.values())
-        await let_go(entries, self._patrolling, self._looking)
-        self._patrolling = None
-        if self.link is not None:
-            await self.link.close()
-            self.link = None
-        for entry in entries:
-            if entry.lock is not None:
-                entry.lock.release()
-                entry.lock = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-        self._desk.end()
+        await all_of(
+            self.background.end,
+            self._end_look,
+            self._disconnect,
+            *(entry.unlock for entry in self._desk.entries.values()),
+            self._unlock,
+            self._desk.end,
+        )
+
+    async def _end_look(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _disconnect(self) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            await link.close()
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
         """Take in which servers the service reckons with; those not there are told gone."""
@@ -246,7 +256,7 @@ class RayExecutor:
             return receipt
 
     def _drive(self, entry: RayEntry) -> None:
-        entry.driving = asyncio.create_task(Drive(self, entry).run())
+        entry.driving = self.background.spawn("drive", Drive(self, entry).run(), entry.carrying)
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
@@ -334,28 +344,27 @@ class RayExecutor:
         if not looked.cancelled() and looked.exception() is None:
             self._desk.tell(looked.result())
 
-    async def _patrol_forever(self) -> None:
-        while True:
-            await asyncio.sleep(PATROL)
-            try:
-                if self.link is None or not self.link.up:
-                    for entry in self._desk.entries.values():
-                        for part in entry.parts.values():
-                            part.attached = part.asking = False
-                    await self._connect()
-                await self._look_at_nodes()
-                if self._trouble:
-                    log.warning("Ray can be reached again")
-                self._trouble = ""
-                await self._tidy()
-            except ExecutorError as error:
-                if str(error) != self._trouble:  # said once, and not every second
-                    log.warning("Ray cannot be reached, and is asked again: %s", error)
-                self._trouble = str(error)
-                if self._by_client and self.link is not None:
-                    await self.link.close()  # a driver ends with its connection, a client may not
-            except (OSError, ValueError) as error:
-                log.warning("looking at the nodes of Ray failed: %s", error)
+    async def _patrol(self) -> None:
+        try:
+            if self.link is None or not self.link.up:
+                for entry in self._desk.entries.values():
+                    for part in entry.parts.values():
+                        part.attached = part.asking = False
+                await self._connect()
+            await self._look_at_nodes()
+            if self._trouble:
+                log.warning("Ray can be reached again")
+            self._trouble = ""
+            await self._tidy()
+        except ExecutorError as error:
+            if str(error) != self._trouble:  # said once, and not every second
+                log.warning("Ray cannot be reached, and is asked again: %s", error)
+            self._trouble = str(error)
+            if self._by_client and self.link is not None:
+                await self.link.close()  # a driver ends with its connection, a client may not
+        except (OSError, ValueError) as error:
+            log.warning("looking at the nodes of Ray failed: %s", error)
+        finally:
             for entry in self._desk.entries.values():
                 entry.news_came.set()
 

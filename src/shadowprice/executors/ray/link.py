@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.contract import ExecutorError
+
+log = logging.getLogger("shadowprice.executors")
 
 LINE: Final = 32 << 20
 """Bytes of an answer, at most."""
@@ -80,6 +83,8 @@ class Link:
                     future.set_exception(BridgeError(told["error"], told["kind"]))
                 else:
                     future.set_result(told["is"])
+        except Exception:  # who sees to it that there is a link begins another
+            log.exception("what the bridge told could not be taken in")
         finally:
             for future in self._asked.values():
                 if not future.done():

@@ -320,8 +320,9 @@ class WhatIfs:
                         run.results[key] = await _simulate(folder, path, choice)
                         run.done += 1
                 run.state = "done"
-            except (OSError, ValueError, KeyError, ProblemError) as error:
-                log.warning("what-if %d failed: %s", run.id, error)
+            except Exception as error:  # whatever it is, who asked is told
+                known = isinstance(error, OSError | ValueError | KeyError | ProblemError)
+                log.warning("what-if %d failed: %s", run.id, error, exc_info=not known)
                 run.state, run.reason = "failed", str(error)
 
 

@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -21,6 +20,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
+from shadowprice.executors.background import Background, all_of
 from shadowprice.executors.contract import ExecutorError, Observed, ServerSlice, Share
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
@@ -310,13 +310,18 @@ class Follower:
     """
 
     def __init__(self, driver: Driver, executor: Observing) -> None:
-        self.trouble: str | None = None
+        self._trouble: str | None = None
         self._executor = executor
         self._driver = driver
         self._cluster: Cluster | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background(log, driver.metrics.failed)
         seconds = float(driver.published.servers.cluster.slot_seconds)
         self._pause = max(LEAST, min(LOOK, seconds / 2))
+
+    @property
+    def trouble(self) -> str | None:
+        """Why what runs is not seen, or not written down, just now; None where it is."""
+        return self._trouble or self._background.trouble
 
     async def open(self) -> None:
         """Begin.
@@ -330,15 +335,11 @@ class Follower:
 
     def begin(self) -> None:
         """Start looking."""
-        self._task = asyncio.create_task(self._run())
+        self._background.again("observer", self._step, "looking at what runs")
 
     async def close(self) -> None:
         """Let go."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-        await self._executor.close()
+        await all_of(self._background.end, self._executor.close)
 
     async def look(self) -> None:
         """Look once, and write down what is new.
@@ -357,24 +358,20 @@ class Follower:
         seen = await self._executor.observe()
         await self._driver.do(TakeLook(seen))
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.look()
-                self.trouble = None
-            except ExecutorError as error:
-                self._driver.metrics.executor_errors.inc()
-                self.trouble = f"what runs cannot be seen: {error}"
-                log.warning("%s", self.trouble)
-            except ProblemError as error:
-                log.info("what runs is looked at later: %s", error)
-            except ShadowpriceError as error:
-                self.trouble = f"what runs cannot be written down: {error}"
-                log.error("%s", self.trouble)
-            except Exception:
-                log.exception("looking at what runs failed")
-                self._driver.metrics.failures.labels("observer").inc()
-            await asyncio.sleep(self._pause)
+    async def _step(self) -> None:
+        try:
+            await self.look()
+            self._trouble = None
+        except ExecutorError as error:
+            self._driver.metrics.executor_errors.inc()
+            self._trouble = f"what runs cannot be seen: {error}"
+            log.warning("%s", self._trouble)
+        except ProblemError as error:
+            log.info("what runs is looked at later: %s", error)
+        except ShadowpriceError as error:
+            self._trouble = f"what runs cannot be written down: {error}"
+            log.error("%s", self._trouble)
+        await asyncio.sleep(self._pause)
 
 
 __all__ = ["Follower", "Observing", "TakeLook", "last_look"]

@@ -62,7 +62,8 @@ class Outbox:
 
     held: dict[str, dict[int, Phase]] = field(default_factory=dict)
     _troubles: dict[str, int] = field(default_factory=dict)
-    _troubled: dict[str, int] = field(default_factory=dict)
+    _counted: dict[str, int] = field(default_factory=dict)
+    """The newest generation of each job whose failure was counted: reports come again."""
     _not_before: dict[str, int] = field(default_factory=dict)
     _stopping: set[tuple[str, int]] = field(default_factory=set)
 
@@ -92,11 +93,12 @@ class Outbox:
         elif isinstance(report, Ended | Refused):
             self.held.setdefault(report.job, {})[report.generation] = Phase.ENDED
             self._stopping.discard((report.job, report.generation))
-            if not (isinstance(report, Refused) or report.ending in {Ending.FAILED, Ending.LOST}):
+            if isinstance(report, Refused) or report.ending in {Ending.FAILED, Ending.LOST}:
+                if report.generation > self._counted.get(report.job, 0):
+                    self._counted[report.job] = report.generation
+                    self.delay(report.job, now)
+            else:
                 self._troubles.pop(report.job, None)
-            elif self._troubled.get(report.job) != report.generation:  # else it is told again
-                self._troubled[report.job] = report.generation
-                self.delay(report.job, now)
 
     def delay(self, job: str, now: int) -> None:
         """Let a job wait before it starts again, longer each time."""
@@ -114,8 +116,9 @@ class Outbox:
 
     def closed(self, job: str) -> None:
         """Forget the troubles of a job that is over."""
-        for known in (self._troubles, self._troubled, self._not_before):
-            known.pop(job, None)
+        self._troubles.pop(job, None)
+        self._counted.pop(job, None)
+        self._not_before.pop(job, None)
 
     # ---------------------------------------------------------------- telling
 

@@ -5,36 +5,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster, Role
-from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.core.program import Program
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.specs.fields import plain
+from shadowprice.executors.background import Background, all_of
 from shadowprice.executors.contract import (
     Ended,
     Executor,
     ExecutorError,
     Fresh,
     GenerationSpec,
+    Held,
     Misreported,
     Progressed,
     Receipt,
     Refused,
-    Remote,
     Report,
     ServerGone,
     ServerSeen,
     ServerSlice,
     Share,
     Started,
+    Troubled,
 )
 from shadowprice.service.auth import progress_token
 from shadowprice.service.clock import SECOND
@@ -45,7 +47,7 @@ from shadowprice.service.running.outbox import Begin, End, Outbox, Run
 from shadowprice.service.settings import Settings
 from shadowprice.service.truth.operations import ChangeServers, LoseServer
 from shadowprice.service.truth.outcome import Outcome, Servers
-from shadowprice.service.truth.reports import Acknowledge, TakeReports
+from shadowprice.service.truth.reports import Acknowledge, Lasting, TakeReports
 
 log = logging.getLogger("shadowprice.service")
 
@@ -61,7 +63,33 @@ ROLE_LABEL: Final = "shadowprice.io/role"
 """Label of a server that says what may run there: worker, ps or any."""
 
 RETRY: Final = 1.0
-"""Seconds before an executor that could not be reached is tried again."""
+"""Seconds before an executor that could not be reached, or a report that could not be recorded, is
+tried again."""
+
+RETRY_AT_LAST: Final = 60.0
+"""The longest of the growing pauses between tries to record a report."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A report that is not recorded yet.
+
+    Parameters
+    ----------
+    report : Report
+        What was told last.
+    fault : str
+        Why it could not be recorded; empty where that was not tried.
+    due : float
+        When that is tried, on the monotonic clock.
+    pause : float
+        Seconds from then to the next try.
+    """
+
+    report: Lasting | ServerSeen | ServerGone
+    fault: str = ""
+    due: float = 0.0
+    pause: float = RETRY
 
 
 class Runner:
@@ -96,6 +124,7 @@ class Runner:
         self._stated = frozenset(stated)
         self._outbox = Outbox()
         self._inbox: list[Report] = []
+        self._kept: dict[Hashable, _Kept] = {}
         self._wake = asyncio.Event()
         self._due = asyncio.Event()
         self._ordering = asyncio.Lock()
@@ -103,7 +132,7 @@ class Runner:
         self._resync = False
         self._closed: set[str] = set()
         self._retry_at = 0.0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background(log, driver.metrics.failed)
         driver.listeners.append(self._published)
         driver.discard = self.discard
         driver.fresh = self.fresh
@@ -111,9 +140,10 @@ class Runner:
 
     @property
     def trouble(self) -> str | None:
-        """Why orders cannot be carried out just now; None where they can."""
-        cut_off = self.executor.trouble if isinstance(self.executor, Remote) else None
-        return self._trouble or cut_off
+        """Why not all orders and reports are carried just now; None where they are."""
+        executor = self.executor.trouble if isinstance(self.executor, Troubled) else None
+        left = next((one.fault for one in self._kept.values() if one.fault), None)
+        return self._trouble or self._background.trouble or left or executor
 
     # ---------------------------------------------------------------- life
 
@@ -127,25 +157,23 @@ class Runner:
         """
         await self.executor.open()
         await self._configure()
-        held = await self.executor.list()
+        self._found(await self.executor.list())
+
+    def _found(self, held: tuple[Held, ...]) -> None:
+        """Take in what the executor holds; of what is over, that it is, whoever was told before."""
         self._outbox.found(held)
-        ends = [one.end for one in held if one.end is not None]
-        self._inbox += ends
+        self._inbox += [one.end for one in held if one.end is not None]
 
     def begin(self) -> None:
         """Start carrying orders out."""
-        work = (self._watch(), self._run(), self._order_forever())
-        self._tasks = [asyncio.create_task(one) for one in work]
+        self._background.again("watch", self._watch, "following what the executor tells")
+        self._background.again("runner", self._listen, "taking reports in")
+        self._background.again("runner", self._give, "giving orders")
         self._wake.set()
 
     async def close(self) -> None:
         """Let go; what runs goes on."""
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        await self.executor.close()
+        await all_of(self._background.end, self.executor.close)
 
     def _published(self, outcome: Outcome) -> None:
         for name, view in outcome.views.items():
@@ -155,16 +183,16 @@ class Runner:
 
     # ---------------------------------------------------------------- reports
 
-    async def _watch(self) -> None:
-        while True:
-            try:
-                async for report in self.executor.watch():
-                    self._inbox.append(report)
-                    self._wake.set()
-                return  # the executor was closed
-            except ExecutorError as error:
-                self._unreachable(error)
-                await asyncio.sleep(RETRY)
+    async def _watch(self) -> bool:
+        try:
+            async for report in self.executor.watch():
+                self._inbox.append(report)
+                self._wake.set()
+        except ExecutorError as error:
+            self._unreachable(error)
+            await asyncio.sleep(RETRY)
+            return False
+        return True  # the executor was closed
 
     async def fresh(self) -> None:
         """Take in what jobs report at this moment: a slot is about to be counted."""
@@ -179,30 +207,104 @@ class Runner:
         return self.executor.unheard() if isinstance(self.executor, Fresh) else frozenset()
 
     async def settle(self) -> None:
-        """Take in what was reported so far."""
-        reports, self._inbox = self._inbox, []
+        """Take in what was reported so far.
+
+        Executors tell nothing twice to who goes on listening, so a report stays until it is
+        recorded. What cannot be is tried again, after longer and longer pauses, and holds up
+        nothing else.
+
+        Raises
+        ------
+        ProblemError
+            If the store cannot be written.
+        ExecutorError
+            If the executor cannot be told what was recorded; it is once it is reached again.
+        """
+        self._hear()
+        now = time.monotonic()
+        due = [one for one in self._kept.values() if one.due <= now]
+        for one in due:
+            if isinstance(one.report, ServerSeen | ServerGone):
+                await self._recorded_server(one, one.report)
+        lasting = [one for one in due if not isinstance(one.report, ServerSeen | ServerGone)]
+        if lasting:
+            await _each(self._forget, await self._recorded(lasting))
+
+    def _hear(self) -> None:
+        """Keep what was told until it is recorded; how far jobs are is told again by them."""
         now = self._driver.clock.now()
-        lasting: list[Started | Refused | Ended | Misreported] = []
-        for report in reports:
+        for report in self._inbox:
             self._outbox.heard(report, now)
-            if isinstance(report, Started | Refused | Ended | Misreported):
-                lasting.append(report)
-            elif isinstance(report, Progressed):
+            if isinstance(report, Progressed):
                 self._driver.report(report)
-            else:
-                await self._server(report)
-        if not lasting:
-            return
+                continue
+            before = self._kept.pop(_subject(report), None)
+            if isinstance(report, ServerSeen | ServerGone):
+                before = None
+                self._overtake(_server_of(report))
+            kept = _Kept(report) if before is None else replace(before, report=report)
+            self._kept[_subject(report)] = kept
+        self._inbox.clear()
+
+    def _overtake(self, server: str) -> None:
+        """Let go of what could not be recorded of a server, since something newer was told."""
+        for kind in (ServerSeen, ServerGone):
+            one = self._kept.get((kind, server))
+            if one is not None and one.fault:
+                del self._kept[kind, server]
+
+    async def _recorded_server(self, one: _Kept, report: ServerSeen | ServerGone) -> None:
         try:
-            left = await self._driver.do(TakeReports(lasting))
+            await self._server(report)
         except ProblemError:
-            self._inbox = [*lasting, *self._inbox]  # the store is out; they wait
             raise
-        if left:  # what they say is nowhere but here and where they came from
-            self._inbox = [*left, *self._inbox]
-            self._again()
-        over = [one for one in lasting if isinstance(one, Ended | Refused) and one not in left]
-        await _each(self._forget, over)
+        except Exception as error:
+            self._put_off(one, error)
+        else:
+            self._drop(one)
+
+    async def _recorded(self, kept: Sequence[_Kept]) -> list[Ended | Refused]:
+        """Have reports recorded; return the ends among those that were."""
+        try:
+            left = await self._take(kept)
+        except ProblemError:
+            raise  # the store is out; they wait
+        except Exception as error:
+            if len(kept) == 1:
+                self._put_off(kept[0], error)
+                return []
+            half = len(kept) // 2  # one of them is at fault; the others are recorded without it
+            return [*await self._recorded(kept[:half]), *await self._recorded(kept[half:])]
+        over: list[Ended | Refused] = []
+        for one in kept:
+            if one.report in left:
+                self._put_off(one, None)
+                continue
+            self._drop(one)
+            if isinstance(one.report, Ended | Refused):
+                over.append(one.report)
+        return over
+
+    async def _take(self, kept: Sequence[_Kept]) -> Collection[Report]:
+        """Have reports recorded, all or none; return those that the truth left out."""
+        reports = [one.report for one in kept if isinstance(one.report, Lasting)]
+        return await self._driver.do(TakeReports(reports)) or ()
+
+    def _drop(self, one: _Kept) -> None:
+        """Let go of what was recorded; a start is of no use after the end."""
+        if self._kept.get(_subject(one.report)) is one:  # else it was told again meanwhile
+            del self._kept[_subject(one.report)]
+        if isinstance(one.report, Ended | Refused):
+            self._kept.pop((Started, one.report.job, one.report.generation, ""), None)
+
+    def _put_off(self, one: _Kept, error: Exception | None) -> None:
+        """Try to record a report again in a while."""
+        of = _about(one.report)
+        why = "the log tells why" if error is None else f"{type(error).__name__}: {error}"
+        one.fault = f"what was reported of {of} cannot be recorded: {why}"
+        one.due, one.pause = time.monotonic() + one.pause, min(2.0 * one.pause, RETRY_AT_LAST)
+        self._driver.metrics.failed("report")
+        log.error("%s; it is tried again", one.fault, exc_info=error)
 
     async def _forget(self, report: Ended | Refused) -> None:
         await self.executor.forget(report.job, report.generation)
@@ -254,25 +356,23 @@ class Runner:
     async def _try(self, operation: LoseServer | ChangeServers) -> None:
         try:
             await self._driver.do(operation)
-        except ShadowpriceError as error:
+        except (InputError, EventError) as error:  # it never will be; all else is tried again
             log.warning("%s was left out: %s", operation, error)
 
     # ---------------------------------------------------------------- orders
 
-    async def _run(self) -> None:
+    async def _listen(self) -> None:
         """Take in what is told; orders that were given may wait for their answers meanwhile."""
-        while True:
-            await self._sleep()
-            if await self._tried(self.take_in):
-                self._due.set()
+        await self._sleep()
+        if await self._tried(self.take_in):
+            self._due.set()
 
-    async def _order_forever(self) -> None:
+    async def _give(self) -> None:
         """Give orders; what ends meanwhile is recorded beside."""
-        while True:
-            await self._due.wait()
-            self._due.clear()
-            if await self._tried(self.order):
-                self._trouble = None
+        await self._due.wait()
+        self._due.clear()
+        if await self._tried(self.order):
+            self._trouble = None
 
     async def _tried(self, step: Callable[[], Awaitable[None]]) -> bool:
         """Make a step; whether it could be made. Both are tried again in a moment if not."""
@@ -284,10 +384,9 @@ class Runner:
             log.info("orders wait: %s", error)
             self._again()
         except Exception:
-            log.exception("carrying orders out failed")
-            self._driver.metrics.failures.labels("runner").inc()
             self._resync = True
             self._again()
+            raise
         else:
             return True
         return False
@@ -308,6 +407,8 @@ class Runner:
         moment = self._outbox.next_moment(self._driver.published.running)
         if moment is not None:
             wait = min(wait, max(0.05, (moment - self._driver.clock.now()) / SECOND))
+        tries = (one.due - time.monotonic() for one in self._kept.values() if one.fault)
+        wait = min(wait, max(0.05, min(tries, default=wait)))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._wake.wait()
@@ -318,7 +419,7 @@ class Runner:
         """Take in what was reported, and acknowledge what was done."""
         if self._resync:
             async with self._ordering:  # an order that is on its way is in no list
-                self._outbox.found(await self.executor.list())
+                self._found(await self.executor.list())
                 self._resync = False
         await self._configure()
         await self.settle()
@@ -453,6 +554,26 @@ async def _each(ask: Callable[[Asked], Awaitable[None]], items: Iterable[Asked])
     for error in told:
         if isinstance(error, BaseException):
             raise error
+
+
+def _subject(report: Lasting | ServerSeen | ServerGone) -> Hashable:
+    """Return what a report is of; a later one of the same takes its place."""
+    if isinstance(report, ServerSeen | ServerGone):
+        return type(report), _server_of(report)
+    reason = report.reason if isinstance(report, Misreported) else ""
+    kind = Ended if isinstance(report, Refused) else type(report)
+    return kind, report.job, report.generation, reason
+
+
+def _server_of(report: ServerSeen | ServerGone) -> str:
+    return report.server if isinstance(report, ServerGone) else report.server.name
+
+
+def _about(report: Lasting | ServerSeen | ServerGone) -> str:
+    """Return what a report is of, for people."""
+    if isinstance(report, ServerSeen | ServerGone):
+        return f"server {_server_of(report)!r}"
+    return f"generation {report.generation} of {report.job!r}"
 
 
 def found_state(server: ServerSlice, cluster: Cluster) -> ServerState:

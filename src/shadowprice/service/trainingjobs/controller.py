@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.owner import Owner
+from shadowprice.executors.background import Background, all_of
 from shadowprice.inputs.families import with_family
 from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.connection import IN_FLIGHT, Connection
@@ -128,47 +129,59 @@ class Controller:
             with_jobs=lambda: {key.partition("/")[0] for key in self._resources.items},
             changed=self._namespace_changed,
         )
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background(log, service.metrics.failed)
 
     # ---------------------------------------------------------------- life
 
+    @property
+    def failing(self) -> str | None:
+        """Which of its tasks fails just now; None where none does."""
+        return self._background.trouble
+
     def begin(self) -> None:
         """Follow resources until `close`."""
-        self._tasks = [asyncio.create_task(self._begun())]
+        self._background.again("trainingjobs", self._begun, "following TrainingJobs")
 
-    async def _begun(self) -> None:
-        while True:
-            try:
-                await self._tenancy.start()
-                await self._resources.start()
-                break
-            except ApiError as error:
-                missing = f"there is no {DEFINITION}; apply deploy/kubernetes/crd.yaml"
-                self.trouble = missing if error.not_found else str(error)
-                log.warning("TrainingJobs are not followed: %s", self.trouble)
-                await self._tenancy.close()
-                await asyncio.sleep(RETRY)
-        self.trouble = None
-        await self._tenancy.follow()  # before the first job: tenants that are known are let in
+    async def _begun(self) -> bool:
+        """Begin; whether that could be."""
+        try:
+            await self._tenancy.start()
+            await self._resources.start()
+            self.trouble = None
+            await self._tenancy.follow()  # before the first job: tenants that are known are let in
+        except ApiError as error:
+            missing = f"there is no {DEFINITION}; apply deploy/kubernetes/crd.yaml"
+            self.trouble = missing if error.not_found else str(error)
+            log.warning("TrainingJobs are not followed: %s", self.trouble)
+            await self._tenancy.close()
+            await asyncio.sleep(RETRY)
+            return False
+        except Exception:
+            await all_of(self._resources.close, self._tenancy.close)
+            raise
         for name in list(self._driver.published.jobs):
             self._know(name)
         self._driver.listeners.append(self._published)
         for key in {*self._resources.items, *self._jobs}:
             self._queue.add(key, 0.0)
-        self._tasks += [asyncio.create_task(self._queue.work(self._look)) for _ in range(WORKERS)]
-        self._tasks.append(asyncio.create_task(self._teller.run()))
-        self._tasks.append(asyncio.create_task(self._tenancy.run()))
+        again = self._background.again
+        for number in range(WORKERS):
+            said = f"looking at TrainingJobs ({number + 1})"
+            again("trainingjobs", lambda: self._queue.work(self._look), said)
+        again("trainingjobs", self._teller.run, "telling of TrainingJobs")
+        again("trainingjobs", self._tenancy.run, "following shares")
+        return True
 
     async def close(self) -> None:
         """Follow them no longer."""
         if self._published in self._driver.listeners:
             self._driver.listeners.remove(self._published)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._resources.close()
-        await self._tenancy.close()
-        await self._connection.close()
+        await all_of(
+            self._background.end,
+            self._resources.close,
+            self._tenancy.close,
+            self._connection.close,
+        )
 
     # ---------------------------------------------------------------- what is named
 

@@ -124,8 +124,12 @@ class Tenancy:
             await self._wake.wait()
             await asyncio.sleep(GATHER)
             self._wake.clear()
-            if not await self.follow():
-                asyncio.get_running_loop().call_later(AGAIN, self._wake.set)
+            followed = False
+            try:
+                followed = await self.follow()
+            finally:
+                if not followed:
+                    asyncio.get_running_loop().call_later(AGAIN, self._wake.set)
 
     async def follow(self) -> bool:
         """Let tenants be what namespaces say now; return whether all that is said could be."""

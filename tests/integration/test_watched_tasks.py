@@ -1,0 +1,266 @@
+"""An unforeseen error in a task that nobody waits for: the task goes on, and is told of."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.executors.contract import ExecutorOptions, Report
+from shadowprice.executors.local.executor import LocalExecutor
+from shadowprice.service import events
+from shadowprice.service.running.observing import Follower
+from shadowprice.service.running.runner import Runner
+from shadowprice.service.service import Service
+from shadowprice.service.store import Store
+from tests.services import Running, job, running
+
+pytestmark = pytest.mark.processes
+
+CLUSTER = {"slot": "1s", "horizon": 600, "servers": [{"name": "machine", "capacity": {"cpu": 4}}]}
+PATIENCE = 60.0
+
+
+class Switch:
+    """Whether the fault is there, and how often it was met."""
+
+    on = False
+    met = 0
+
+    def __call__(self) -> None:
+        if self.on:
+            self.met += 1
+            raise KeyError("a bug")
+
+
+Patch = Callable[[pytest.MonkeyPatch, Switch], None]
+
+
+def _watching(patch: pytest.MonkeyPatch, fault: Switch) -> None:
+    watch = LocalExecutor.watch
+
+    async def failing(self: LocalExecutor) -> AsyncIterator[Report]:
+        async for report in watch(self):
+            fault()  # what was taken off the executor's queue is told by nobody now
+            yield report
+
+    patch.setattr(LocalExecutor, "watch", failing)
+
+
+def _before(patch: pytest.MonkeyPatch, fault: Switch, owner: Any, name: str) -> None:
+    """Let a method raise before it does anything."""
+    original = getattr(owner, name)
+    if asyncio.iscoroutinefunction(original):
+
+        async def later(*arguments: Any) -> Any:
+            fault()
+            return await original(*arguments)
+
+        patch.setattr(owner, name, later)
+    else:
+
+        def now(*arguments: Any) -> Any:
+            fault()
+            return original(*arguments)
+
+        patch.setattr(owner, name, now)
+
+
+def _encoding(patch: pytest.MonkeyPatch, fault: Switch) -> None:
+    _before(patch, fault, events, "encoded")
+
+
+def _method(owner: Any, name: str) -> Patch:
+    return lambda patch, fault: _before(patch, fault, owner, name)
+
+
+FAULTS: dict[str, tuple[Patch, str, str]] = {
+    "watch": (_watching, "following what the executor tells", "watch"),
+    "reports": (_method(Runner, "take_in"), "taking reports in", "runner"),
+    "orders": (_method(Runner, "order"), "giving orders", "runner"),
+    "patrol": (_method(LocalExecutor, "_care"), "looking at what runs", "patrol"),
+    "events": (_encoding, "delivering events", "events"),
+}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def executor_in(folder: Path, live: list[Running]) -> LocalExecutor:
+    (folder / "local").mkdir(exist_ok=True)
+
+    def failed(what: str) -> None:
+        for one in live:
+            one.service.metrics.failed(what)
+
+    options = ExecutorOptions(
+        str(folder / "local" / "executor"), settings={"cgroup": "off"}, failed=failed
+    )
+    return LocalExecutor(options)
+
+
+@contextmanager
+def viewing(live: Running) -> Iterator[list[str]]:
+    """Follow the event stream, again whenever it ends."""
+    seen: list[str] = []
+    over = threading.Event()
+
+    def follow() -> None:
+        last = 0
+        with live.as_(live.service.token_file.read_text().strip()) as client:
+            while not over.is_set():
+                head = {"Last-Event-ID": str(last)}
+                with client.stream("GET", "/v1/events", headers=head) as lines:
+                    for line in lines.iter_lines():
+                        if line.startswith("id: "):
+                            last = int(line[4:])
+                            seen.append(line)
+                        if over.is_set():
+                            return
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        if live.service.driver is not None:
+            live.service.driver.hub.close()
+        thread.join(30)
+
+
+def free(folder: Path) -> None:
+    """See that who begins now finds every lock free."""
+
+    async def begun() -> None:
+        executor = executor_in(folder, [])
+        await executor.open()
+        await executor.close()
+
+    asyncio.run(begun())
+    store = Store(str(folder / "data"))
+    assert store.open()
+    store.close()
+
+
+@pytest.mark.parametrize("where", FAULTS)
+@pytest.mark.parametrize("mended", [True, False], ids=["mended", "for-good"])
+def test_a_part_that_fails_goes_on_and_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, *, mended: bool
+) -> None:
+    """For good: it still fails when the service is told to stop."""
+    patch, said, counted = FAULTS[where]
+    fault = Switch()
+    patch(monkeypatch, fault)
+    live: list[Running] = []
+    executor = executor_in(tmp_path, live)
+    with running(tmp_path, cluster=CLUSTER, executor=executor) as one:
+        live.append(one)
+        client = one.client
+        command = f"while [ ! -e {tmp_path}/end ]; do sleep 0.1; done"
+        run = {"command": ["/bin/sh", "-c", command]}
+        with viewing(one) as seen:
+            fault.on = True
+            record = job("job", worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
+            assert client.post("/v1/jobs", json=record).is_success
+            until(lambda: client.get("/readyz").status_code == 503)
+            until(lambda: fault.met > 2 or where == "events")
+            trouble = client.get("/v1/service").json()["trouble"]
+            assert trouble == f"{said} failed: KeyError: 'a bug'"
+            registry = one.service.metrics.registry
+            count = registry.get_sample_value("shadowprice_failures_total", {"what": counted})
+            assert count is not None
+            assert count >= (1 if where == "events" else 3)
+            if mended:
+                fault.on = False
+                until(lambda: client.get("/readyz").status_code == 200)
+                (tmp_path / "end").touch()
+                until(lambda: client.get("/v1/jobs/job").json()["state"] == "finished")
+                assert client.get("/v1/service").json()["trouble"] is None
+                last = client.get("/v1/service").json()["last_event"]
+                until(lambda: f"id: {last}" in seen)
+                assert len(seen) == len(set(seen))
+            else:
+                (tmp_path / "end").touch()
+    free(tmp_path)
+
+
+def test_a_service_that_only_looks_on_says_when_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = Switch()
+    _before(monkeypatch, fault, Follower, "look")
+    executor = executor_in(tmp_path, [])
+    with running(tmp_path, cluster=CLUSTER, executor=executor, observe=True) as live:
+        fault.on = True
+        until(lambda: live.client.get("/readyz").status_code == 503)
+        trouble = live.client.get("/v1/service").json()["trouble"]
+        assert trouble == "looking at what runs failed: KeyError: 'a bug'"
+        fault.on = False
+        until(lambda: live.client.get("/readyz").status_code == 200)
+    free(tmp_path)
+
+
+@pytest.mark.parametrize("owner", [LocalExecutor, Runner])
+def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type
+) -> None:
+    fault = Switch()
+    _before(monkeypatch, fault, owner, "_silence" if owner is LocalExecutor else "close")
+    executor = executor_in(tmp_path, [])
+    ended: list[Service] = []
+
+    def serve() -> None:
+        with running(tmp_path, cluster=CLUSTER, executor=executor) as live:
+            ended.append(live.service)
+            fault.on = True
+
+    with pytest.raises(ShadowpriceError, match="its log tells why"):
+        serve()
+    fault.on = False
+    assert fault.met == 1
+    store = Store(str(tmp_path / "data"))
+    assert store.open()
+    store.close()
+    [service] = ended
+    assert service.driver is not None
+    assert service.driver._thread._shutdown
+    if owner is LocalExecutor:
+        free(tmp_path)
+
+
+def test_one_generation_that_cannot_be_looked_at_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    care = LocalExecutor._care
+    looked: list[str] = []
+
+    def failing(self: LocalExecutor, entry: Any) -> None:
+        if entry.job == "bad":
+            raise KeyError("a bug")
+        looked.append(entry.job)
+        care(self, entry)
+
+    monkeypatch.setattr(LocalExecutor, "_care", failing)
+    executor = executor_in(tmp_path, [])
+    with running(tmp_path, cluster=CLUSTER, executor=executor) as live:
+        run = {"command": ["sleep", "600"], "grace": "1s"}
+        for name in ("bad", "good"):
+            record = job(name, worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
+            assert live.client.post("/v1/jobs", json=record).is_success
+        until(lambda: looked.count("good") > 2)
+        until(lambda: live.client.get("/readyz").status_code == 503)
+        for name in ("bad", "good"):
+            assert live.client.delete(f"/v1/jobs/{name}").is_success
+        until(lambda: live.client.get("/readyz").status_code == 200)

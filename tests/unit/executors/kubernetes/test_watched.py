@@ -1,0 +1,93 @@
+"""An unforeseen error while a generation on Kubernetes, or its cluster, is followed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kubernetes_asyncio")
+
+from shadowprice.executors import background
+from shadowprice.executors.contract import Receipt, Share, Started
+from shadowprice.executors.generations.disk import Lock
+from shadowprice.executors.kubernetes import executor as module
+from shadowprice.executors.kubernetes.driving import Drive
+from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from shadowprice.executors.kubernetes.looking import Cluster
+from tests.unit.executors.kubernetes.newer import Newer
+from tests.unit.executors.kubernetes.test_gates import order
+from tests.unit.executors.kubernetes.test_unready import opened, run, until
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATROL", 0.02)
+    monkeypatch.setattr(background, "RETRY", 0.02)
+
+
+@pytest.mark.parametrize("step", ["_judge", "_order"])
+def test_a_generation_is_carried_on_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    met = 0
+
+    async def failing(self: Drive) -> None:
+        nonlocal met
+        met += 1
+        raise KeyError("a bug")
+
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            with monkeypatch.context() as patch:
+                patch.setattr(Drive, step, failing)
+                assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
+                await until(lambda: met > 2)
+                said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
+                assert executor.trouble == said
+            await until(lambda: executor.trouble is None)
+            await until(lambda: any(isinstance(one, Started) for one in reports))
+
+    run(tmp_path, scenario)
+
+
+def test_the_cluster_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+
+    def failing(self: KubernetesExecutor) -> None:
+        raise KeyError("a bug")
+
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, _):
+            executor.background._failed = counted.append
+            with monkeypatch.context() as patch:
+                patch.setattr(KubernetesExecutor, "_look_at_nodes", failing)
+                await until(lambda: len(counted) > 2)
+                assert executor.trouble == "looking at the cluster failed: KeyError: 'a bug'"
+            await until(lambda: executor.trouble is None)
+
+    run(tmp_path, scenario)
+    assert set(counted) == {"patrol"}
+
+
+def test_whatever_fails_when_it_ends_its_lock_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = Cluster.close
+
+    async def failing(self: Cluster) -> Any:
+        await close(self)
+        raise KeyError("a bug")
+
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Cluster, "close", failing)
+            with pytest.raises(KeyError):
+                async with opened(kubeconfig, tmp_path):
+                    pass
+        lock = Lock.take(tmp_path / "executor" / "lock")
+        assert lock is not None
+        lock.release()
+
+    run(tmp_path, scenario)

@@ -1,0 +1,145 @@
+"""Tasks that nobody waits for: they go on, and what fails is told for as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from shadowprice.executors import background as module
+from shadowprice.executors.background import Background, all_of
+
+log = logging.getLogger("shadowprice.test")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY", 0.01)
+    monkeypatch.setattr(module, "LASTING", 0.1)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30.0):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_a_step_that_fails_is_made_again_and_told_until_one_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counted: list[str] = []
+    made = 0
+    broken = True
+
+    async def step() -> None:
+        nonlocal made
+        made += 1
+        await asyncio.sleep(0.001)
+        if broken:
+            raise KeyError("a bug")
+
+    async def play() -> None:
+        nonlocal broken
+        background = Background(log, counted.append)
+        task = background.again("patrol", step, "looking")
+        await until(lambda: made > 5)
+        assert background.trouble == "looking failed: KeyError: 'a bug'"
+        assert not task.done()
+        broken = False
+        await until(lambda: background.trouble is None)
+        await background.end()
+        assert task.cancelled()
+
+    asyncio.run(play())
+    assert set(counted) == {"patrol"}
+    assert len(counted) >= 5
+    [said] = [one for one in caplog.records if one.levelno == logging.ERROR]  # once, not each time
+    assert said.exc_info is not None
+    assert isinstance(said.exc_info[1], KeyError)
+
+
+def test_a_step_that_lasts_goes_well(caplog: pytest.LogCaptureFixture) -> None:
+    made = 0
+
+    async def step() -> None:
+        nonlocal made
+        made += 1
+        if made == 1:
+            raise KeyError("once")
+        await asyncio.sleep(3600.0)
+
+    async def play() -> None:
+        background = Background(log)
+        background.again("watch", step, "following")
+        await until(lambda: made == 2)
+        assert background.trouble is not None
+        await until(lambda: background.trouble is None)
+        assert made == 2
+        await background.end()
+
+    asyncio.run(play())
+
+
+def test_what_a_step_waits_for_may_be_ended_and_it_goes_on() -> None:
+    made = 0
+
+    async def step() -> bool:
+        nonlocal made
+        made += 1
+        if made == 1:
+            other = asyncio.ensure_future(asyncio.sleep(3600.0))
+            asyncio.get_running_loop().call_soon(other.cancel)
+            await other
+        return True
+
+    async def play() -> None:
+        background = Background(log)
+        await background.again("drive", step, "driving")
+        assert background.trouble is None
+
+    asyncio.run(play())
+    assert made == 2
+
+
+def test_the_death_of_one_that_is_not_made_again_is_told_from_then_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def dies() -> None:
+        raise KeyError("a bug")
+
+    async def play() -> None:
+        background = Background(log)
+        await background.spawn("sweep", dies(), "sweeping", vital=False)
+        assert background.trouble is None
+        await background.spawn("mark", dies(), "marking the pod")
+        assert background.trouble == "marking the pod ended: KeyError: 'a bug'"
+
+    asyncio.run(play())
+    assert [one.getMessage() for one in caplog.records] == [
+        "sweeping ended: KeyError: 'a bug'",
+        "marking the pod ended: KeyError: 'a bug'",
+    ]
+
+
+def test_all_end_whatever_one_raises() -> None:
+    made: list[str] = []
+
+    async def one() -> None:
+        made.append("one")
+        raise KeyError("one")
+
+    def two() -> None:
+        made.append("two")
+        raise OSError("two")
+
+    async def three() -> None:
+        made.append("three")
+
+    with pytest.raises(KeyError):
+        asyncio.run(all_of(one, three))
+    with pytest.raises(ExceptionGroup) as raised:
+        asyncio.run(all_of(one, two, three))
+    assert [type(error) for error in raised.value.exceptions] == [KeyError, OSError]
+    assert made == ["one", "three", "one", "two", "three"]
