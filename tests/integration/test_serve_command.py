@@ -44,6 +44,29 @@ def _refused(
     return line
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), {"steady": True}),
+        (("-s", "steady=false"), {"steady": "false"}),
+        (("-p", "fifo"), {}),
+    ],
+)
+def test_a_policy_is_set_as_where_jobs_really_run(
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: Path,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    expected: dict[str, object],
+) -> None:
+    begun = []
+    monkeypatch.setattr(
+        "shadowprice.service.server.serve", lambda settings, told: begun.append(settings)
+    )
+    assert main(["serve", "-c", str(cluster), "--data", str(tmp_path / "data"), *words]) == 0
+    assert [settings.parameters for settings in begun] == [expected]
+
+
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

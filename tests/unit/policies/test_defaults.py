@@ -18,7 +18,7 @@ from shadowprice.core.policy import (
 )
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
-from shadowprice.policies.registry import make_policy, policies
+from shadowprice.policies.registry import make_policy, policies, policy_parameters
 from tests.astraea_cases import shared_cluster, shared_job
 from tests.policy_worlds import SHARED, every_policy, fresh, world_of
 from tests.workloads import cluster, job
@@ -38,6 +38,13 @@ def test_every_policy_runs_live_as_it_stands(name: str) -> None:
     assert {state.status for state in engine.jobs.values()} <= {
         Status.ADMITTED, Status.QUEUED,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", policies())
+def test_every_policy_takes_what_is_set_where_jobs_really_run(name: str) -> None:
+    wanted = policies()[name].live_settings
+    told = policy_parameters(name, wanted).model_dump()
+    assert {key: told[key] for key in wanted} == wanted
 
 
 class Wrapped:

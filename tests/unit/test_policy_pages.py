@@ -8,7 +8,7 @@ import pytest
 
 from shadowprice.policies.registry import policies
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", policies())
