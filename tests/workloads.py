@@ -50,6 +50,19 @@ def cluster(
     )
 
 
+def mixed(on: Cluster, rng: np.random.Generator) -> Cluster:
+    """Return a cluster of small servers, all alike, that carry what is drawn at random.
+
+    Some workers and some parameter servers find a server. `cluster` lists servers by role, each
+    with room of its own: here those of one role have the room of those of another, in any order.
+    """
+    drawn = [Role.WORKER, Role.ANY, Role.WORKER, Role.ANY, Role.PS]
+    roles = [drawn[int(rng.integers(len(drawn)))] for _ in range(on.servers)]
+    roles[int(rng.integers(on.servers))] = Role.ANY
+    each = on.capacity.max(axis=0) // 2
+    return replace(on, roles=tuple(roles), capacity=np.tile(each, (on.servers, 1)))
+
+
 def job(on: Cluster, name: str = "job", **changes: Any) -> Job:
     """Return a job of 8 worker-slots by default, with whatever is to differ."""
     worker = {"gpu": 1000, "cpu": 2000, "memory": 8 * GIB, "bandwidth": GBPS}

@@ -9,10 +9,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from shadowprice import simulate as simulated
 from shadowprice.cli.main import main
 from shadowprice.core import bounds
 from shadowprice.simulator.scenario import build_policy, record_run
 from shadowprice.simulator.source import Source
+from tests.policy_worlds import SHARED, every_policy
 
 CLUSTER = """\
 slot: 10min
@@ -79,6 +81,29 @@ def test_a_job_that_can_never_be_placed_does_not_hold_the_run_up(folder: Path) -
     info = json.loads(Path("run/run.json").read_text())
     assert info["summary"]["unfinished"] + info["summary"]["finished"] == 2
     assert len(pl.read_parquet("run/slots.parquet")) < 100
+
+
+@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("later", [None, 100])
+def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) -> None:
+    # One at a time, each for a slot, and all of them over when the slot is: more such slots than
+    # the horizon has are no standstill, neither at the end of a run nor before one comes late.
+    cluster = {"slot": "10min", "horizon": 8, "servers": [{"name": "s", "capacity": {"gpu": 1}}]}
+    asked: dict[str, object] = {"worker": {"gpu": 1}}
+    if policy in SHARED:
+        cluster["servers"] = [{"name": "s", "capacity": {"worker": 1, "ps": 0}}]
+        cluster["tenants"] = [{"name": "a", "share": {"worker": 1}}]
+        asked = {"worker": {"worker": 1}, "tenant": "a"}
+    jobs = [
+        {"name": f"j{at}", "arrival": f"{slot} slots", "chunks": 1, "minibatches": 1}
+        | {"minibatch_time": "10min", "utility": {"kind": "constant", "value": 1}}
+        | asked
+        for at, slot in enumerate([0] * 20 + ([] if later is None else [later]))
+    ]
+    ran = simulated(cluster, jobs, policy=policy).jobs
+    assert "waiting" not in ran["outcome"].to_list()
+    # Planners may refuse; what is taken does not wait for the one that comes late.
+    assert all(slot < 100 for slot in ran.head(20)["completion"].drop_nulls())
 
 
 def test_a_run_of_too_many_slots_says_what_bounds_it(

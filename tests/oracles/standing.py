@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.revision.timeline import FOR_EVER
+from shadowprice.kernels.revision.timeline import FOR_EVER, SERVERS, WORKERS
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -28,24 +28,23 @@ def stand(
 ) -> bool:
     """Put what was packed on servers: what each row keeps, or is given, over all servers."""
     entries = log.used[0]
+    carries = hosts_workers * WORKERS + hosts_ps * SERVERS
     if stay:
-        return _stay(
-            free, hosts_workers, hosts_ps, jobs, log, kept_workers, kept_ps, new_workers, new_ps
-        )
+        return _stay(free, carries, jobs, log, kept_workers, kept_ps, new_workers, new_ps)
     complete = True
     for at in range(entries):
         row = log.row[at]
         if log.level[row] < 0:
             continue
         if log.level[row] >= jobs.spread[row]:
-            if not _put_whole(
-                free, hosts_workers, hosts_ps, jobs, row, log.level[row], new_workers, new_ps
-            ):
+            if not _put_whole(free, carries, jobs, row, log.level[row], new_workers, new_ps):
                 complete = False
                 log.level[row] = -1
             continue
-        fits = put_on(free, hosts_workers, jobs.worker[row], log.workers[at], new_workers[row])
-        if not fits or not put_on(free, hosts_ps, jobs.ps[row], log.servers[at], new_ps[row]):
+        fits = put_on(free, carries, WORKERS, jobs.worker[row], log.workers[at], new_workers[row])
+        if not fits or not put_on(
+            free, carries, SERVERS, jobs.ps[row], log.servers[at], new_ps[row]
+        ):
             complete = False
             _take_back(free, jobs.worker[row], new_workers[row])
             _take_back(free, jobs.ps[row], new_ps[row])
@@ -55,8 +54,7 @@ def stand(
 
 def _stay(
     free: Ints,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
+    carries: Ints,
     jobs: Jobs,
     log: Log,
     kept_workers: Ints,
@@ -73,7 +71,8 @@ def _stay(
             continue
         seen[row] = True
         if log.level[row] >= jobs.spread[row]:
-            hosts = _hosts_of_whole(hosts_workers, hosts_ps, jobs, row, log.level[row])
+            role = _role_of_whole(jobs, row, log.level[row])
+            hosts = carries & role == role
             demand, count, count_ps = _whole(jobs, row, log.level[row])
             options = [
                 (-int(kept_workers[row, s]), s)
@@ -96,7 +95,7 @@ def _stay(
             continue
         if log.level[row] >= jobs.spread[row]:
             if not new_workers[row].any() and not _put_whole(
-                free, hosts_workers, hosts_ps, jobs, row, log.level[row], new_workers, new_ps
+                free, carries, jobs, row, log.level[row], new_workers, new_ps
             ):
                 return False
             continue
@@ -105,9 +104,11 @@ def _stay(
         for s in range(servers):
             lack -= new_workers[row, s]
             lack_ps -= new_ps[row, s]
-        if lack > 0 and not put_on(free, hosts_workers, jobs.worker[row], lack, new_workers[row]):
+        if lack > 0 and not put_on(
+            free, carries, WORKERS, jobs.worker[row], lack, new_workers[row]
+        ):
             return False
-        if lack_ps > 0 and not put_on(free, hosts_ps, jobs.ps[row], lack_ps, new_ps[row]):
+        if lack_ps > 0 and not put_on(free, carries, SERVERS, jobs.ps[row], lack_ps, new_ps[row]):
             return False
     return True
 
@@ -130,16 +131,13 @@ def _whole(jobs: Jobs, row: int, level: int) -> tuple[Ints, int, int]:
     return count * jobs.worker[row] + count_ps * jobs.ps[row], count, count_ps
 
 
-def _hosts_of_whole(
-    hosts_workers: Flags, hosts_ps: Flags, jobs: Jobs, row: int, level: int
-) -> Flags:
-    return hosts_workers & hosts_ps if jobs.servers[row, level] else hosts_workers
+def _role_of_whole(jobs: Jobs, row: int, level: int) -> int:
+    return WORKERS | SERVERS if jobs.servers[row, level] else WORKERS
 
 
 def _put_whole(
     free: Ints,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
+    carries: Ints,
     jobs: Jobs,
     row: int,
     level: int,
@@ -149,7 +147,7 @@ def _put_whole(
     """Place all of a level on the one server that it fills best."""
     demand, count, count_ps = _whole(jobs, row, level)
     new = np.zeros(len(free), np.int64)
-    if not put_on(free, _hosts_of_whole(hosts_workers, hosts_ps, jobs, row, level), demand, 1, new):
+    if not put_on(free, carries, _role_of_whole(jobs, row, level), demand, 1, new):
         return False
     new_workers[row] += new * count
     new_ps[row] += new * count_ps
@@ -185,20 +183,21 @@ def _keep(free: Ints, kept: Ints, demand: Ints, wanted: int, new: Ints) -> None:
                 free[s, r] -= new[s] * demand[r]
 
 
-def put_on(free: Ints, hosts: Flags, demand: Ints, number: int, new: Ints) -> bool:
-    """Place so many of a demand on servers, by the rule of `timeline.put`."""
+def put_on(free: Ints, carries: Ints, role: int, demand: Ints, number: int, new: Ints) -> bool:
+    """Place so many of a demand on servers that carry a role, by the rule of `timeline.put`."""
     rest = number
     asked = demand > 0
+    hosts = carries & role == role
     while rest > 0:
         options = []
         for server in np.flatnonzero(hosts).tolist():
             room = int((free[server, asked] // demand[asked]).min()) if asked.any() else FOR_EVER
             if room:
-                options.append((room, free[server].tolist(), server))
+                options.append((room, free[server].tolist(), int(carries[server]), server))
         if not options:
             return False
         enough = [option for option in options if option[0] >= rest]
-        room, _, best = min(enough or [(-room, *others) for room, *others in options])
+        room, *_, best = min(enough or [(-room, *others) for room, *others in options])
         each = min(abs(room), rest)
         new[best] += each
         free[best] -= each * demand

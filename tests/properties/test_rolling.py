@@ -45,7 +45,7 @@ from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from tests.draws import draws
 from tests.oracles.promises import completions
 from tests.replays import Watcher, world
-from tests.workloads import cluster, faster_together, job, random_job
+from tests.workloads import cluster, faster_together, job, mixed, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -136,6 +136,23 @@ def test_without_faults_every_promise_is_kept(
         assert done[promise.job] <= promise.completion
     # A promise is given once, and never has to be changed.
     assert len({promise.job for _, promise in told}) == len(told)
+
+
+@settings(deadline=None, derandomize=True, max_examples=draws(160))
+@given(SEEDS, st.booleans())
+def test_promises_are_kept_where_servers_of_several_roles_are_alike(
+    seed: int, together: bool
+) -> None:
+    on, jobs, _ = world(seed, incidents=False)
+    on = mixed(on, np.random.default_rng(seed))
+    if together:
+        jobs = faster_together(jobs, np.random.default_rng(seed))
+    _, recorder, told = run(on, jobs)
+    assert len({promise.job for _, promise in told}) == len(told)
+    assert recorder.completions == completions(jobs, recorder.segments())
+    for _, promise in told:
+        assert promise.completion is not None
+        assert recorder.completions[promise.job] <= promise.completion
 
 
 def test_sums_leave_out_only_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,7 @@ class Course:
             machines.obey(_send(engine, SlotBegan(slot), observers))
             for observer in observers:
                 observer.slot_running(engine, slot)
+            idle = machines.idle
             if self._at_once:
                 self._answer_at_once(slot)
             machines.obey(_send(engine, machines.run(slot), observers))
@@ -215,8 +216,9 @@ class Course:
                 self._tell(self._arrived, self._jobs, self.slot)
             bounds.SIMULATED.check(self._simulated, "the run", "give --until, or make slots longer")
             # A policy may leave jobs queued for ever; a whole horizon of standstill, or as long as
-            # the policy says, is the end, or skipped where something is left to come.
-            self._still = self._still + 1 if machines.idle else 0
+            # the policy says, is the end, or skipped where something is left to come. A slot in
+            # which all that ran came to its end is none.
+            self._still = self._still + 1 if idle and machines.idle else 0
             if self._still > self._patience:
                 self._resting, self._still = True, 0
         if to is None:

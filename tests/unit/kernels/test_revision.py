@@ -62,7 +62,7 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
         if number > everything:
             continue
         assert put(line, 0, bit, demand, number)
-        assert put_on(free, hosts, demand, number, np.zeros(len(free), np.int64))
+        assert put_on(free, roles, bit, demand, number, np.zeros(len(free), np.int64))
         expected = sorted((int(r), *row) for r, row in zip(roles, free.tolist(), strict=True))
         assert contents(line, 0) == expected
 
@@ -72,13 +72,13 @@ def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:
     line = new_timeline(4, 3, *unshared(1))
     clear(line, 0, np.array([40]), np.array([WORKERS]), np.array([[60]]))
     real = np.full((40, 1), 60)
-    hosts = np.ones(40, np.bool_)
+    carries = np.full(40, WORKERS)
     for _ in range(60):
         demand = np.array([int(rng.integers(1, 30))])
         if total_fit(line, 0, WORKERS, demand, 1) < 1:
             continue
         assert put(line, 0, WORKERS, demand, 1)
-        assert put_on(real, hosts, demand, 1, np.zeros(40, np.int64))
+        assert put_on(real, carries, WORKERS, demand, 1, np.zeros(40, np.int64))
     state = int(line.state[0])
     held = line.servers[state, : line.groups[state]].sum()
     assert held == 40

@@ -83,11 +83,11 @@ def best_crowd(crowds: Crowds, role: int, demand: Ints, rest: int) -> tuple[int,
 
 @kernel
 def _before(crowds: Crowds, g: int, other: int) -> bool:
-    """Whether a crowd has less room, by the first resource that differs, or else lower servers."""
+    """Whether a crowd comes before another where both hold as many, as groups of a timeline do."""
     for r in range(crowds.free.shape[1]):
         if crowds.free[g, r] != crowds.free[other, r]:
             return bool(crowds.free[g, r] < crowds.free[other, r])
-    return lowest_of(crowds, g) < lowest_of(crowds, other)
+    return bool(crowds.role[g] < crowds.role[other])
 
 
 @kernel
