@@ -362,3 +362,54 @@ def test_a_backup_replaces_backups_alone(
         assert main(["backup", str(data), str(tmp_path / "kept.db")]) == 0
     assert (tmp_path / "kept.db").stat().st_mode & 0o777 == 0o600
     assert sorted(one.name for one in tmp_path.iterdir()) == ["data", "kept.db", "link", "mine"]
+
+
+@pytest.mark.parametrize("open_now", [True, False])
+def test_a_backup_never_replaces_a_database_that_a_service_works_with(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, open_now: bool
+) -> None:
+    folders = tmp_path / "data", tmp_path / "other"
+    stores = [Store(str(folder)) for folder in folders]
+    for store in stores:
+        store.open()
+        if not open_now:
+            store.close()
+    data, other = folders
+    (tmp_path / "link").symlink_to(data)
+    (tmp_path / "hard.db").hardlink_to(data / "shadowprice.db")
+    targets = {
+        data / "shadowprice.db": "works with",
+        tmp_path / "link" / "shadowprice.db": "works with",
+        data / ".." / "data" / "shadowprice.db": "works with",
+        tmp_path / "hard.db": "written by this" if open_now else "works with",
+        other / "shadowprice.db": "works with",
+        data / "shadowprice.db-journal": "a part of the database",
+        tmp_path / "link" / "shadowprice.db-journal": "a part of the database",
+        data / "shadowprice.db-wal": "",
+        data / "shadowprice.db-shm": "",
+    }
+    kept = [folder / "shadowprice.db" for folder in folders]
+    before = [(file.stat().st_ino, file.read_bytes()) for file in kept]
+    for target, why in targets.items():
+        assert main(["backup", str(data), str(target)]) == 2, target
+        assert why in capsys.readouterr().err
+    assert [(file.stat().st_ino, file.read_bytes()) for file in kept] == before
+    assert not list(data.glob("*.part"))
+    if open_now:
+        for store in stores:
+            with store.transaction() as connection:
+                store.put(connection, "after", "all")
+            assert store.get("after") == "all"
+            store.close()
+
+
+def test_a_backup_takes_no_place_beside_a_log_that_is_left(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    store.close()
+    (tmp_path / "kept.db-wal").write_bytes(b"of a database that is gone")
+    assert main(["backup", str(tmp_path / "data"), str(tmp_path / "kept.db")]) == 2
+    assert "kept.db-wal, beside it" in capsys.readouterr().err
+    assert not (tmp_path / "kept.db").exists()

@@ -240,6 +240,8 @@ def backup(
 ) -> None:
     """Copy all that a service keeps into one file, while it runs.
 
+    It takes the place of an earlier copy, never of a database that a service works with.
+
     To restore, put the file into an empty directory as shadowprice.db and serve from there. What
     runs jobs may by then know newer generations of them; the service counts on until its own are.
 

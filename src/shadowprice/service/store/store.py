@@ -386,9 +386,13 @@ def backup_file(source: Path, target: Path) -> None:
 
     Raises
     ------
+    InputError
+        If the copy would take the place of a database that a service works with, or of a part of
+        one; nothing was written then.
     StoreError
         If it cannot be read or written.
     """
+    _check_no_working(target)
     partial: Path | None = None
     try:
         reader = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
@@ -417,17 +421,48 @@ def backup_file(source: Path, target: Path) -> None:
             partial.unlink(missing_ok=True)
 
 
+def _check_no_working(target: Path) -> None:
+    """Refuse to replace a database that a service works with, whether or not it runs now.
+
+    It has a write-ahead log, whatever name it is reached by; copies have none. A service whose
+    database is replaced goes on writing to the one that has no name any more.
+    """
+    new = "give a new name"
+    for part in _PARTS:
+        whole = target.with_name(target.name.removesuffix(part))
+        if whole != target and whole.exists():
+            message = f"would be read as a part of the database {whole}"
+            raise InputError(Fault(str(target), message, new))
+    if target.exists() and _ask(target, "PRAGMA journal_mode") == [("wal",)]:
+        message = "is the database that a service works with, not a copy of one"
+        raise InputError(Fault(str(target), message, new))
+    for part in _PARTS:
+        left = target.with_name(target.name + part)
+        if left.exists():
+            message = f"{left.name}, beside it, would be read as a part of the copy"
+            raise InputError(Fault(str(target), message, new))
+
+
+_PARTS: Final = ("-wal", "-shm", "-journal")
+"""What SQLite adds to a database's name to call the files that it keeps beside it."""
+
+
 def is_store(path: Path) -> bool:
     """Whether a file is the SQLite file of a service, or a copy of one."""
+    found = {name for (name,) in _ask(path, "SELECT name FROM sqlite_master")}
+    return {tables.meta.name, tables.journal.name} <= found
+
+
+def _ask(path: Path, question: str) -> list[tuple[Any, ...]]:
+    """Return the rows that a SQLite file answers with; none where it is no such file."""
     try:
         reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
-            found = {name for (name,) in reader.execute("SELECT name FROM sqlite_master")}
+            return reader.execute(question).fetchall()
         finally:
             reader.close()
     except sqlite3.Error:
-        return False
-    return {tables.meta.name, tables.journal.name} <= found
+        return []
 
 
 def _no_fault(point: str) -> None:
