@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
 from shadowprice.results.advice import Advice, Counsel, Hopeless
-from shadowprice.results.files import outcome_word
+from shadowprice.results.files import outcome_word, server_names
 from shadowprice.results.places import folded_names, together
 from shadowprice.results.story import Stay, Story
 
@@ -275,7 +275,7 @@ def _stays(
 ) -> Iterator[tuple[str, str]]:
     if most == 0:
         return
-    names = [server for server, _ in story.info["cluster"]["servers"]]
+    names = server_names(story.info)
     for stay in stays[:most]:
         yield name, f"{_slots(stay)}: {_where(stay, names)}"
         name = ""
