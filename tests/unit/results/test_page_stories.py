@@ -107,6 +107,23 @@ def test_a_run_of_format_3_whose_plans_have_servers_by_number_tells_the_same(
     assert moments[0] == moments[1] == moment_of(run, 5).record()
 
 
+def test_a_promise_that_is_lost_and_given_again_is_told_as_that(tmp_path: Path) -> None:
+    on = cluster(2, 1, horizon=40)
+    work = [job(on, "long", chunks=4, epochs=3, utility=Sigmoid(50.0, 0.2, 30.0))]
+    policy = make_policy("rolling", PolicyContext(on, None, 60), {})
+    incidents: list[Incident] = [ServerLost(1, name) for name in on.names]
+    incidents += [ServerBack(4, name) for name in on.names]
+    run = record_run(Scenario(on, work, until=60, incidents=incidents), "rolling", policy)
+    promises = [(line["outcome"], line["promise"] is not None) for line in run.decisions(True)]
+    assert promises == [("admitted", True), ("moved", False), ("moved", True)]
+    write_run(run, tmp_path)
+    told = [label for label, _ in story_lines(read_story(tmp_path, "long"), None)]
+    assert [told.count(label) for label in ("admitted", "promise lost", "promised again")] == [
+        1
+    ] * 3
+    assert "moved" not in told
+
+
 def rows_of(places: dict[str, list[int]]) -> list[tuple[int, ...]]:
     names = ("job", "server", "workers", "ps", "slot", "slots")
     return list(zip(*(places[name] for name in names), strict=True))
