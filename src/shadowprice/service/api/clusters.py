@@ -33,6 +33,7 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.store import tables
 from shadowprice.service.truth.operations import ChangeServers
+from shadowprice.service.truth.submission import not_addressed
 
 router = APIRouter(prefix="/v1")
 
@@ -229,7 +230,9 @@ async def create_token(request: Request, service: Asked, caller: Operator) -> JS
     faults = []
     if role not in ("operator", "tenant"):  # a tuple: what was sent need not be hashable
         faults.append(Fault("body.role", "is neither operator nor tenant"))
-    if role == "tenant" and (not isinstance(tenant, str) or not 0 < len(tenant) <= 200):
+    if isinstance(tenant, str) and 0 < len(tenant) <= 200:
+        faults += not_addressed(tenant, "body.tenant")
+    elif role == "tenant":
         faults.append(Fault("body.tenant", "is missing", "name the tenant"))
     if role == "operator" and tenant is not None:
         faults.append(Fault("body.tenant", "an operator's token is no tenant's", "leave it out"))
