@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from sqlalchemy import text
 
 from shadowprice.cli.main import main
 from shadowprice.service.store import Store
-from tests.services import CLUSTER
+from tests.services import CLUSTER, job
 
 pytestmark = pytest.mark.processes
 
@@ -413,3 +414,73 @@ def test_a_backup_takes_no_place_beside_a_log_that_is_left(
     assert main(["backup", str(tmp_path / "data"), str(tmp_path / "kept.db")]) == 2
     assert "kept.db-wal, beside it" in capsys.readouterr().err
     assert not (tmp_path / "kept.db").exists()
+
+
+OBSERVING = ("--observe", "--executor", "none")
+
+
+def _damage(file: Path, kept: int = 60) -> None:
+    """Overwrite the pages of a database behind the first ones, which say what its tables are."""
+    page = 4096
+    content = bytearray(file.read_bytes())
+    assert len(content) > 2 * kept * page
+    content[kept * page :] = b"\xa5" * (len(content) - kept * page)
+    with file.open("r+b") as opened:
+        opened.write(content)
+
+
+def _filled(folder: Path, cluster: Path) -> Path:
+    """Data of a service with a long journal and many events."""
+    service = Process(folder, cluster, *OBSERVING)
+    try:
+        assert service.client.post("/v1/jobs", json=job("a")).status_code == 200
+    finally:
+        assert service.kill(signal.SIGTERM) == 143
+    file = folder / "shadowprice.db"
+    with sqlite3.connect(file) as connection:
+        connection.executemany(
+            "INSERT INTO events (id, at, kind, decision, job, tenant, data) "
+            "VALUES (?, 0, 'revised', 0, 'a', NULL, ?)",
+            [
+                (1_000_000 + at, '{"changes": {"labels": "' + 500 * "x" + '"}}')
+                for at in range(2_000)
+            ],
+        )
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return file
+
+
+def test_a_damaged_database_is_named_with_what_restores_it(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    file = _filled(tmp_path / "data", cluster)
+    service = Process(tmp_path / "data", cluster, *OBSERVING)
+    try:
+        _damage(file)
+        answers = [service.client.get("/v1/jobs/a/events") for _ in range(2)]
+    finally:
+        service.kill(signal.SIGKILL)
+    mend = "put a copy that `shadowprice backup` wrote into an empty directory"
+    for answer in answers:
+        assert (answer.status_code, answer.json()["code"]) == (503, "storage")
+        assert f"{file}: is damaged: database disk image is malformed" in answer.json()["detail"]
+        assert mend in answer.json()["detail"]
+    for left in tmp_path.glob("data/*-*"):
+        left.unlink()
+
+    # A reader that goes over all of it, and the first page of all.
+    assert main(["backup", str(tmp_path / "data"), str(tmp_path / "copy.db")]) == 1
+    told = capsys.readouterr().err
+    assert f"{file}: is damaged" in told
+    assert mend in told
+    assert not (tmp_path / "copy.db").exists()
+    for kept in (3, 0):
+        with file.open("r+b") as opened:
+            opened.seek(kept * 4096)
+            opened.write(b"\xa5" * (file.stat().st_size - kept * 4096))
+        arguments = ["serve", "-c", str(cluster), "--data", str(tmp_path / "data"), "-q"]
+        assert main([*arguments, "-p", "fifo", "--listen", "127.0.0.1:0"]) in {1, 2}
+        told = capsys.readouterr().err
+        assert f"error: {file}: is damaged: " in told
+        assert mend in told

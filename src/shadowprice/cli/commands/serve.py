@@ -251,7 +251,7 @@ def backup(
     """
     check_extra()
     from shadowprice.results.target import check_file
-    from shadowprice.service.store.store import FILE, backup_file, is_store
+    from shadowprice.service.store.store import FILE, RESTORE, backup_file, is_store
 
     if "://" in data:
         mend = "use pg_dump, which copies a database while it is written"
@@ -260,7 +260,8 @@ def backup(
     if not source.is_file():
         raise InputError(Fault(data, "is no data directory of a service", f"there is no {FILE}"))
     if not is_store(source):
-        raise InputError(Fault(str(source), "is no database of a service, or damaged"))
+        message = "is no database of a service, or damaged"
+        raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE}"))
     check_file(target, lambda _: is_store(target))
     backup_file(source, target)
     told: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}

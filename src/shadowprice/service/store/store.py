@@ -55,6 +55,14 @@ _END_HOLDER: Final = text(
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
+RESTORE: Final = (
+    f"stop the service, put a copy that `shadowprice backup` wrote into an empty directory as "
+    f"{FILE}, and serve from there"
+)
+"""What helps where the SQLite file is damaged."""
+
+_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 Rows = Sequence[Mapping[str, Any]]
@@ -99,7 +107,7 @@ class Store:
             self.shown = self._url.render_as_string(hide_password=True)
         else:
             self.folder = Path(where)
-            self._url = URL.create("sqlite", database=str(self.folder / FILE))
+            self._url = URL.create("sqlite", database=str(self.file))
             self.shown = str(self.folder)
         self._engine = self._make_engine()
 
@@ -107,6 +115,12 @@ class Store:
     def embedded(self) -> bool:
         """Whether it is a SQLite file of its own."""
         return self.folder is not None
+
+    @property
+    def file(self) -> Path:
+        """The SQLite file; only of an embedded one."""
+        assert self.folder is not None
+        return self.folder / FILE
 
     # ---------------------------------------------------------------- opening
 
@@ -146,6 +160,8 @@ class Store:
             ) from error
         except SQLAlchemyError as error:
             self._drop_writer()
+            if self._damaged(error):
+                raise InputError(Fault(str(self.file), _damage(error), RESTORE)) from error
             raise InputError(
                 Fault(
                     f"--data {self.shown}",
@@ -182,7 +198,7 @@ class Store:
                 self.put(connection, "probe", secrets.token_hex(512))
         except SQLAlchemyError as error:
             self._drop_writer()
-            raise StoreError(_reason(error)) from error
+            raise self._failure(error) from error
         return True
 
     def close(self) -> None:
@@ -192,6 +208,17 @@ class Store:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _damaged(self, error: SQLAlchemyError) -> bool:
+        """Whether it is a file, and the file that SQLite cannot make sense of."""
+        code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
+        return self.embedded and code & 0xFF in _DAMAGE
+
+    def _failure(self, error: SQLAlchemyError) -> StoreError:
+        """Return what is told of an error of the database: the file and the mend, if it is that."""
+        if self._damaged(error):
+            return StoreError(str(Fault(str(self.file), _damage(error), RESTORE)))
+        return StoreError(_reason(error))
 
     def _drop_writer(self) -> None:
         if self._writer is not None:
@@ -320,7 +347,7 @@ class Store:
                 self.fault("commit")
             self.fault("committed")
         except (OperationalError, DBAPIError) as error:
-            raise StoreError(_reason(error)) from error
+            raise self._failure(error) from error
 
     def write(
         self, connection: Connection, statement: Executable | Prepared, rows: Rows | None = None
@@ -359,7 +386,7 @@ class Store:
             with self._engine.connect() as connection:
                 yield connection
         except (OperationalError, DBAPIError) as error:
-            raise StoreError(_reason(error)) from error
+            raise self._failure(error) from error
 
     def get(self, key: str) -> str | None:
         """Return the value kept under a key."""
@@ -377,8 +404,7 @@ class Store:
         StoreError
             If it cannot be read or written.
         """
-        assert self.folder is not None
-        backup_file(self.folder / FILE, target)
+        backup_file(self.file, target)
 
 
 def backup_file(source: Path, target: Path) -> None:
@@ -408,7 +434,8 @@ def backup_file(source: Path, target: Path) -> None:
                 copy.execute("PRAGMA journal_mode=DELETE")
                 broken = copy.execute("PRAGMA quick_check").fetchone()[0]
                 if broken != "ok":
-                    raise StoreError(f"the copy is damaged: {broken}")
+                    message = f"is damaged: {' '.join(broken.split())[:200]}"
+                    raise StoreError(str(Fault(str(source), message, RESTORE)))
             finally:
                 copy.close()
         finally:
@@ -498,9 +525,13 @@ def _postgres_url(where: str) -> URL:
     return url
 
 
+def _damage(error: BaseException) -> str:
+    return f"is damaged: {_reason(error)}"
+
+
 def _reason(error: BaseException) -> str:
     original = getattr(error, "orig", None) or error
     return " ".join(str(original).split())[:300]
 
 
-__all__ = ["Rows", "Store", "StoreError", "backup_file", "is_store"]
+__all__ = ["RESTORE", "Rows", "Store", "StoreError", "backup_file", "is_store"]
