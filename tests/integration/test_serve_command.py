@@ -187,7 +187,9 @@ def test_an_unknown_executor(
     [
         ("--policy", "rollin", "did you mean 'rolling'?"),
         ("--listen", "here:now", "is no address and port"),
-        ("--keep", "10 slots", "is no span of time"),
+        ("--keep", "10 slots", "--keep: '10 slots' is no length of time; write 365d"),
+        ("--keep", "3", "--keep: '3' is a duration without a unit"),
+        ("--keep", "-1d", "--keep: '-1d' is negative"),
         ("--cluster", "/nowhere.yaml", "/nowhere.yaml"),
     ],
 )

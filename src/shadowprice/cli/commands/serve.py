@@ -159,14 +159,12 @@ def serve(
     shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
     """
     check_extra(data)
-    from shadowprice.core.amounts import parse_duration
+    from shadowprice.core.amounts import parse_span
     from shadowprice.service.server import serve as run
     from shadowprice.service.settings import LIVE, Settings, parse_lease, parse_listen, parse_users
 
     host, port = parse_listen(listen)
-    kept = parse_duration(keep)
-    if kept.slots or kept.seconds <= 0:
-        raise InputError(Fault("--keep", f"{keep!r} is no span of time", "write 365d"))
+    kept = parse_span(keep, "--keep", "365d")
     given = o.policy_settings(params, settings, [policy])[policy]
     parameters = {**LIVE.get(policy, {}), **given}
     chosen = Settings(
@@ -180,7 +178,7 @@ def serve(
         executor_settings=_pairs(executor_set or []),
         address=address,
         observe=observe,
-        keep_days=float(kept.seconds) / 86_400,
+        keep_days=float(kept) / 86_400,
         token_file=token_file,
         families=families,
         users=parse_users(allow_user or []),

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from sqlalchemy import select
 from starlette.responses import JSONResponse, Response
 
-from shadowprice.core.amounts import UNLIMITED, Dimension, format_amount, parse_duration
+from shadowprice.core.amounts import UNLIMITED, Dimension, format_amount, parse_span
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import ServerState
@@ -247,10 +247,10 @@ async def create_token(request: Request, service: Asked, caller: Operator) -> JS
         raise InputError(faults)
     expires = None
     if body.get("expires") is not None:
-        span = parse_duration(body["expires"])
-        if span.slots or not 0 < span.seconds <= LONGEST:
-            raise InputError(Fault("body.expires", "is no time ahead", "write 90d"))
-        expires = service.writing.clock.now() + int(span.seconds * SECOND)
+        span = parse_span(body["expires"], "body.expires", "90d")
+        if span > LONGEST:
+            raise InputError(Fault("body.expires", "is longer than ten years", "write 90d"))
+        expires = service.writing.clock.now() + int(span * SECOND)
     token = new_token()
     operation = CreateToken(token, TokenRole(role), tenant, note, expires)
     number = await service.writing.do(operation)
