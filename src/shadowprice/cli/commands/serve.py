@@ -249,7 +249,7 @@ def backup(
     """
     check_extra()
     from shadowprice.results.target import check_file
-    from shadowprice.service.store.store import FILE, RESTORE, backup_file, is_store
+    from shadowprice.service.store.store import FILE, RESTORE, backup_file, check_copy, is_store
 
     if "://" in data:
         mend = "use pg_dump, which copies a database while it is written"
@@ -260,6 +260,7 @@ def backup(
     if not is_store(source):
         message = "is no database of a service, or damaged"
         raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE}"))
+    check_copy(target)  # first: what is in the way of a file may be removed, a log must not be
     check_file(target, lambda _: is_store(target))
     backup_file(source, target)
     told: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}

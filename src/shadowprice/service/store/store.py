@@ -418,7 +418,7 @@ def backup_file(source: Path, target: Path) -> None:
     StoreError
         If it cannot be read or written.
     """
-    _check_no_working(target)
+    check_copy(target)
     partial: Path | None = None
     try:
         reader = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
@@ -448,26 +448,42 @@ def backup_file(source: Path, target: Path) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _check_no_working(target: Path) -> None:
+def check_copy(target: Path) -> None:
     """Refuse to replace a database that a service works with, whether or not it runs now.
 
     It has a write-ahead log, whatever name it is reached by; copies have none. A service whose
     database is replaced goes on writing to the one that has no name any more.
+
+    Raises
+    ------
+    InputError
+        If a copy at ``target`` would take the place of such a database, or of a part of one.
     """
-    new = "give a new name"
-    for part in _PARTS:
-        whole = target.with_name(target.name.removesuffix(part))
-        if whole != target and whole.exists():
-            message = f"would be read as a part of the database {whole}"
-            raise InputError(Fault(str(target), message, new))
-    if target.exists() and _ask(target, "PRAGMA journal_mode") == [("wal",)]:
-        message = "is the database that a service works with, not a copy of one"
-        raise InputError(Fault(str(target), message, new))
-    for part in _PARTS:
-        left = target.with_name(target.name + part)
-        if left.exists():
-            message = f"{left.name}, beside it, would be read as a part of the copy"
-            raise InputError(Fault(str(target), message, new))
+    mend = "give a new name"
+    try:
+        if target.is_file() and _has_log(target):
+            message = "is the database that a service works with, not a copy of one"
+            raise InputError(Fault(str(target), message, mend))
+        for part in _PARTS:
+            whole, left = Path(str(target).removesuffix(part)), Path(f"{target}{part}")
+            if whole != target and whole.is_file():
+                message = f"would be read as a part of the database {whole}"
+                raise InputError(Fault(str(target), message, mend))
+            if left.exists():
+                message = f"{left.name}, beside it, would be read as a part of the copy"
+                raise InputError(Fault(str(target), message, mend))
+    except OSError:
+        return  # what cannot be looked at cannot be written either
+
+
+def _has_log(path: Path) -> bool:
+    """Whether a file is a SQLite file with a write-ahead log, by what its header says.
+
+    It is not opened as a database: by another name than its own, that would begin a second log.
+    """
+    with path.open("rb") as file:
+        head = file.read(19)
+    return head.startswith(b"SQLite format 3\0") and head[18:] == b"\2"
 
 
 _PARTS: Final = ("-wal", "-shm", "-journal")
@@ -476,20 +492,15 @@ _PARTS: Final = ("-wal", "-shm", "-journal")
 
 def is_store(path: Path) -> bool:
     """Whether a file is the SQLite file of a service, or a copy of one."""
-    found = {name for (name,) in _ask(path, "SELECT name FROM sqlite_master")}
-    return {tables.meta.name, tables.journal.name} <= found
-
-
-def _ask(path: Path, question: str) -> list[tuple[Any, ...]]:
-    """Return the rows that a SQLite file answers with; none where it is no such file."""
     try:
         reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
-            return reader.execute(question).fetchall()
+            found = {name for (name,) in reader.execute("SELECT name FROM sqlite_master")}
         finally:
             reader.close()
     except sqlite3.Error:
-        return []
+        return False
+    return {tables.meta.name, tables.journal.name} <= found
 
 
 def _no_fault(point: str) -> None:
@@ -534,4 +545,4 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(original).split())[:300]
 
 
-__all__ = ["RESTORE", "Rows", "Store", "StoreError", "backup_file", "is_store"]
+__all__ = ["RESTORE", "Rows", "Store", "StoreError", "backup_file", "check_copy", "is_store"]
