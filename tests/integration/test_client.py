@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import threading
 from itertools import repeat
 from pathlib import Path
@@ -294,3 +295,57 @@ def test_login_keeps_only_what_works(
 def test_nobody_there_is_no_bug() -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(UnreachableError):
         client.jobs().__next__()
+
+
+def test_a_long_story_has_its_beginning_and_its_end_and_all_of_it_page_by_page(
+    live: Running, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.submit(job("long-story"))
+    began = [event.kind for event in client.explain("long-story").events]
+    assert began[:2] == ["submitted", "admitted"]
+    assert client.explain("long-story").left_out is None
+    database = sqlite3.connect(Path(live.service.settings.data) / "shadowprice.db")
+    columns = "at, kind, job, tenant, decision, data"
+    with database:
+        for at in range(2_500):
+            database.execute(
+                f"INSERT INTO events (id, {columns}) SELECT ?, at, 'revised', job, tenant, 0, ? "
+                "FROM events WHERE job = 'long-story' AND kind = 'submitted'",
+                (10_000_000 + at, json.dumps({"changes": {"priority": at}})),
+            )
+    database.close()
+    count = len(began) + 2_500
+
+    story = client.explain("long-story")
+    assert len(story.events) == len(story.lines) == 1_000
+    assert [event.kind for event in story.events][: len(began)] == began
+    assert story.events[-1].data == {"changes": {"priority": 2_499}}
+    assert story.left_out is not None
+    at = [event.id for event in story.events].index(story.left_out["after"])
+    assert at == 9
+    assert story.left_out["events"] == count - 1_000
+    skipped = 10_000_000 + 2_499 - 990  # the last that is left out
+    assert story.events[at + 1].id == skipped + 1
+
+    every = list(client.job_events("long-story"))
+    ids = [event.id for event in every]
+    assert len(ids) == count
+    assert ids == sorted(ids, reverse=True)
+    assert story.lines[-1] == every[0].line
+
+    async def asked() -> list[int | None]:
+        async with AsyncClient(client.address) as other:
+            return [event.id async for event in other.job_events("long-story")]
+
+    assert asyncio.run(asked()) == ids
+
+    assert main(["explain", "long-story"]) == 0
+    told = capsys.readouterr().out
+    assert f"... {count - 1_000:,} more (--full shows them)" in told
+    assert told.index("admitted, promised") < told.index(" more (--full") < len(told) - 900
+    assert main(["explain", "long-story", "--full"]) == 0
+    told = capsys.readouterr().out
+    assert "--full" not in told
+    assert told.count("revised: priority") == 2_500
+    assert main(["explain", "long-story", "--full", "-o", "json"]) == 0
+    assert len(_json(capsys)["events"]) == count

@@ -123,9 +123,9 @@ def test_a_run_worked_out_by_hand(call: Call) -> None:
         "cost": 4.0,
         "completion": 0,
         "promise": 0,
-        "plan": [[0, 0, 2, 0], [0, 1, 2, 0]],
+        "plan": [[0, "gpu-0", 2, 0], [0, "gpu-1", 2, 0]],
     }
-    assert lines[1]["plan"] == [[1, 0, 2, 0], [1, 1, 2, 0]]
+    assert lines[1]["plan"] == [[1, "gpu-0", 2, 0], [1, "gpu-1", 2, 0]]
     assert lines[1]["payoff"] == 2.0
     assert lines[2]["outcome"] == "rejected"
     assert lines[2]["slot"] == 1
@@ -223,7 +223,7 @@ def test_incidents_replan_and_drop(call: Call) -> None:
     # The second job loses half of its slot 1 and is planned again on the server that is left.
     second = [line for line in lines if line["job"] == "second"]
     assert [line["outcome"] for line in second] == ["admitted", "admitted"]
-    assert second[1]["plan"] == [[1, 0, 2, 0], [2, 0, 2, 0]]
+    assert second[1]["plan"] == [[1, "gpu-0", 2, 0], [2, "gpu-0", 2, 0]]
     total = pl.read_parquet("run/slots.parquet")["total_gpu"].to_list()
     assert total[:3] == [4.0, 2.0, 2.0]
     told = call("explain", "run", "second").out

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from sqlalchemy import text
 
 from shadowprice.cli.main import main
 from shadowprice.service.store import Store
-from tests.services import CLUSTER
+from tests.services import CLUSTER, job
 
 pytestmark = pytest.mark.processes
 
@@ -209,7 +210,9 @@ def test_an_unknown_executor(
     [
         ("--policy", "rollin", "did you mean 'rolling'?"),
         ("--listen", "here:now", "is no address and port"),
-        ("--keep", "10 slots", "is no span of time"),
+        ("--keep", "10 slots", "--keep: '10 slots' is no length of time; write 365d"),
+        ("--keep", "3", "--keep: '3' is a duration without a unit"),
+        ("--keep", "-1d", "--keep: '-1d' is negative"),
         ("--cluster", "/nowhere.yaml", "/nowhere.yaml"),
     ],
 )
@@ -385,3 +388,126 @@ def test_a_backup_replaces_backups_alone(
         assert main(["backup", str(data), str(tmp_path / "kept.db")]) == 0
     assert (tmp_path / "kept.db").stat().st_mode & 0o777 == 0o600
     assert sorted(one.name for one in tmp_path.iterdir()) == ["data", "kept.db", "link", "mine"]
+
+
+@pytest.mark.parametrize("open_now", [True, False])
+def test_a_backup_never_replaces_a_database_that_a_service_works_with(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, open_now: bool
+) -> None:
+    folders = tmp_path / "data", tmp_path / "other"
+    stores = [Store(str(folder)) for folder in folders]
+    for store in stores:
+        store.open()
+        if not open_now:
+            store.close()
+    data, other = folders
+    (tmp_path / "link").symlink_to(data)
+    (tmp_path / "hard.db").hardlink_to(data / "shadowprice.db")
+    targets = {
+        data / "shadowprice.db": "works with",
+        tmp_path / "link" / "shadowprice.db": "works with",
+        data / ".." / "data" / "shadowprice.db": "works with",
+        tmp_path / "hard.db": "works with",
+        other / "shadowprice.db": "works with",
+        data / "shadowprice.db-journal": "a part of the database",
+        tmp_path / "link" / "shadowprice.db-journal": "a part of the database",
+        data / "shadowprice.db-wal": "a part of the database",
+        data / "shadowprice.db-shm": "a part of the database",
+    }
+    kept = [folder / "shadowprice.db" for folder in folders]
+    before = [(file.stat().st_ino, file.read_bytes()) for file in kept]
+    for target, why in targets.items():
+        assert main(["backup", str(data), str(target)]) == 2, target
+        told = capsys.readouterr().err
+        assert why in told
+        assert "remove" not in told
+    assert [(file.stat().st_ino, file.read_bytes()) for file in kept] == before
+    assert not list(data.glob("*.part"))
+    if open_now:
+        for store in stores:
+            with store.transaction() as connection:
+                store.put(connection, "after", "all")
+            assert store.get("after") == "all"
+            store.close()
+
+
+def test_a_backup_takes_no_place_beside_a_log_that_is_left(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    store.close()
+    (tmp_path / "kept.db-wal").write_bytes(b"of a database that is gone")
+    assert main(["backup", str(tmp_path / "data"), str(tmp_path / "kept.db")]) == 2
+    assert "kept.db-wal, beside it" in capsys.readouterr().err
+    assert not (tmp_path / "kept.db").exists()
+
+
+OBSERVING = ("--observe", "--executor", "none")
+
+
+def _damage(file: Path, kept: int = 60) -> None:
+    """Overwrite the pages of a database behind the first ones, which say what its tables are."""
+    page = 4096
+    content = bytearray(file.read_bytes())
+    assert len(content) > 2 * kept * page
+    content[kept * page :] = b"\xa5" * (len(content) - kept * page)
+    with file.open("r+b") as opened:
+        opened.write(content)
+
+
+def _filled(folder: Path, cluster: Path) -> Path:
+    """Data of a service with a long journal and many events."""
+    service = Process(folder, cluster, *OBSERVING)
+    try:
+        assert service.client.post("/v1/jobs", json=job("a")).status_code == 200
+    finally:
+        assert service.kill(signal.SIGTERM) == 143
+    file = folder / "shadowprice.db"
+    with sqlite3.connect(file) as connection:
+        connection.executemany(
+            "INSERT INTO events (id, at, kind, decision, job, tenant, data) "
+            "VALUES (?, 0, 'revised', 0, 'a', NULL, ?)",
+            [
+                (1_000_000 + at, '{"changes": {"labels": "' + 500 * "x" + '"}}')
+                for at in range(2_000)
+            ],
+        )
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return file
+
+
+def test_a_damaged_database_is_named_with_what_restores_it(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    file = _filled(tmp_path / "data", cluster)
+    service = Process(tmp_path / "data", cluster, *OBSERVING)
+    try:
+        _damage(file)
+        answers = [service.client.get("/v1/jobs/a/events") for _ in range(2)]
+    finally:
+        service.kill(signal.SIGKILL)
+    mend = "put a copy that `shadowprice backup` wrote into an empty directory"
+    for answer in answers:
+        assert (answer.status_code, answer.json()["code"]) == (503, "storage")
+        assert f"{file}: is damaged: database disk image is malformed" in answer.json()["detail"]
+        assert mend in answer.json()["detail"]
+    for left in tmp_path.glob("data/*-*"):
+        left.unlink()
+
+    # A reader that goes over all of it, and the first page of all.
+    assert main(["backup", str(tmp_path / "data"), str(tmp_path / "copy.db")]) == 1
+    told = capsys.readouterr().err
+    assert f"{file}: is damaged" in told
+    assert mend in told
+    assert not (tmp_path / "copy.db").exists()
+    for kept in (3, 0):
+        with file.open("r+b") as opened:
+            opened.seek(kept * 4096)
+            opened.write(b"\xa5" * (file.stat().st_size - kept * 4096))
+        arguments = ["serve", "-c", str(cluster), "--data", str(tmp_path / "data"), "-q"]
+        assert main([*arguments, "-p", "fifo", "--listen", "127.0.0.1:0"]) in {1, 2}
+        told = capsys.readouterr().err
+        assert f"error: {file}: is damaged: " in told
+        assert mend in told

@@ -1,8 +1,10 @@
 """The live service over HTTP: submit, look, revise, cancel, ask, operate, follow."""
 
 import gc
+import http.client
 import json
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -509,9 +511,32 @@ def test_any_name_can_be_asked_for(live: Running, name: str) -> None:
     assert live.client.delete(at).status_code in {200, 409}  # 409: it was refused at once
 
 
-def test_a_name_that_no_address_can_hold_is_refused(live: Running) -> None:
-    for name in (".", ".."):
-        assert "is a step in an address" in live.client.post("/v1/jobs", json=job(name)).text
+@pytest.mark.parametrize("name", [".", "..", "a\nb"])
+def test_a_name_that_no_address_can_hold_is_refused(live: Running, name: str) -> None:
+    why = "is a step in an address" if name in {".", ".."} else "holds control characters"
+    server = {"name": name, "capacity": {"gpu": 1}}
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        ("/v1/jobs", job(name), "job.name"),
+        ("/v1/jobs", job("in-no-address", tenant=name), "job.tenant"),
+        ("/v1/servers", server, "server: name"),
+        ("/v1/tokens", {"tenant": name}, "body.tenant"),
+    ]
+    for path, body, place in asked:
+        answer = live.client.post(path, json=body)
+        assert answer.status_code == 422, path
+        [fault] = answer.json()["errors"]
+        assert fault["place"] == place
+        assert why in fault["message"]
+    # As no client asks, which resolves the steps.
+    connection = http.client.HTTPConnection(live.address.removeprefix("http://"))
+    body = json.dumps({"share": {"gpu": 1}})
+    headers = {"Content-Type": "application/json", **dict(live.client.headers)}
+    connection.request("PUT", f"/v1/tenants/{quote(name, safe='')}", body, headers)
+    answered = connection.getresponse()
+    told = answered.read().decode()
+    connection.close()
+    assert answered.status == 422
+    assert why in told
 
 
 def test_tenants_with_shares_come_and_go_under_rolling(tmp_path: Path) -> None:

@@ -167,3 +167,12 @@ def test_another_tenants_job_is_not_there(live: Running, routes: list[tuple[str,
             assert "theirs" not in client.get(path).text
             assert "vision" not in client.get(path).text
     assert live.client.get("/v1/jobs/theirs").json() == before
+
+
+@pytest.mark.parametrize("expires", ["-1d", "3", 3, "0s", "3 slots", "11000d", [], True])
+def test_how_long_a_token_is_valid_is_refused_with_its_place(live: Running, expires: Any) -> None:
+    answer = live.client.post("/v1/tokens", json={"tenant": "vision", "expires": expires})
+    assert answer.status_code == 422
+    [fault] = answer.json()["errors"]
+    assert fault["place"] == "body.expires"
+    assert fault["message"]

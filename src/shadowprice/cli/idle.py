@@ -75,7 +75,7 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
     "trace convert": (Rule(("load", "horizon"), *_without("cluster", "--cluster")),),
     "explain": (
         Rule(
-            ("full", "advice"),
+            ("advice",),
             lambda given: given["job"] is None,
             "is of a run, and the live service is asked",
             "leave it out, or name a run and a job",

@@ -161,6 +161,16 @@ class AsyncClient:
         """Return a job's story."""
         return await self.send(calls.explain(name))
 
+    async def job_events(self, name: str) -> AsyncIterator[Event]:
+        """Yield what happened to a job, the newest first, page by page."""
+        cursor: int | None = None
+        while True:
+            page = await self.send(calls.job_events(name, cursor, calls.PAGE))
+            for entry in page.entries:
+                yield entry
+            if (cursor := page.next) is None:
+                return
+
     async def generations(self, name: str, limit: int | None = None) -> tuple[Generation, ...]:
         """Return what ran of a job and where, the newest first."""
         return await self.send(calls.generations(name, limit))

@@ -32,6 +32,9 @@ R = TypeVar("R")
 BATCH: Final = 1_000
 """Jobs of one submission, at most."""
 
+PAGE: Final = 1_000
+"""Entries of one page, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
@@ -157,6 +160,12 @@ def revise(name: str, changes: Json) -> Call[Job]:
 def explain(name: str) -> Call[Story]:
     """Ask for a job's story."""
     return Call("GET", _at("jobs", name, "explain"), Story.read)
+
+
+def job_events(name: str, cursor: int | None = None, limit: int | None = None) -> Call[Page[Event]]:
+    """List what happened to a job, the newest first."""
+    read = _paged("events", Event.read)
+    return Call("GET", _at("jobs", name, "events"), read, {"cursor": cursor, "limit": limit})
 
 
 def generations(name: str, limit: int | None = None) -> Call[tuple[Generation, ...]]:

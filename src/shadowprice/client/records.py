@@ -166,14 +166,20 @@ class Event(Told):
     job: str | None = None
     tenant: str | None = None
     data: Json = field(default_factory=dict)
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story(Told):
-    """A job's story: ``lines`` are for people, ``events`` and ``generations`` for programs."""
+    """A job's story: ``lines`` are for people, ``events`` and ``generations`` for programs.
+
+    A long one has its beginning and its newest entries: ``left_out`` says how many ``events`` lie
+    between, ``after`` the one of which ``id``; `Client.job_events` yields all.
+    """
 
     job: Job
     events: Sequence[Event] = ()
+    left_out: Json | None = None
     generations: Sequence[Generation] = ()
     lines: Sequence[str] = ()
 

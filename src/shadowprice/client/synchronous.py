@@ -159,6 +159,15 @@ class Client:
         """Return a job's story."""
         return self.send(calls.explain(name))
 
+    def job_events(self, name: str) -> Iterator[Event]:
+        """Yield what happened to a job, the newest first, page by page."""
+        cursor: int | None = None
+        while True:
+            page = self.send(calls.job_events(name, cursor, calls.PAGE))
+            yield from page.entries
+            if (cursor := page.next) is None:
+                return
+
     def generations(self, name: str, limit: int | None = None) -> tuple[Generation, ...]:
         """Return what ran of a job and where, the newest first."""
         return self.send(calls.generations(name, limit))

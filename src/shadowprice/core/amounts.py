@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Final
 
 from shadowprice.core import bounds
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 
 MILLI: Final = 1000
@@ -176,6 +176,37 @@ def parse_duration(value: object) -> Duration:
     if seconds > bounds.SECONDS.most:
         raise InputError(f"{value!r}: {bounds.SECONDS.message(int(seconds))}")
     return Duration(seconds=seconds, on_clock=True)
+
+
+def parse_span(value: object, place: str, example: str) -> Fraction:
+    """Read a length of time on the clock, longer than nothing, that stands by itself.
+
+    Parameters
+    ----------
+    value : object
+        What an option or a body holds.
+    place : str
+        Where, such as ``--keep``.
+    example : str
+        What could be written instead.
+
+    Returns
+    -------
+    Fraction
+        Seconds.
+
+    Raises
+    ------
+    InputError
+        With the place: if it is no duration, is one in slots, or nothing.
+    """
+    try:
+        duration = parse_duration(value)
+    except InputError as error:
+        raise InputError(Fault(place, str(error))) from error
+    if duration.slots or not duration.seconds:
+        raise InputError(Fault(place, f"{value!r} is no length of time", f"write {example}"))
+    return duration.seconds
 
 
 def parse_amount(value: object) -> Amount:

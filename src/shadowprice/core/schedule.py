@@ -187,7 +187,7 @@ class Schedule:
         )
 
     def rows(self) -> list[list[int]]:
-        """Return ``[slot, server, workers, ps]`` rows, as the decision log writes them."""
+        """Return ``[slot, server, workers, ps]`` rows, servers by their positions."""
         columns = (self.slots, self.servers, self.workers, self.ps)
         return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 

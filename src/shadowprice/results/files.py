@@ -17,6 +17,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 from shadowprice.results.advice import Counsel
 from shadowprice.results.metrics import summarise
+from shadowprice.results.places import named_plan
 
 RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL = (
     "run.json",
@@ -30,8 +31,15 @@ TABLES: Final = ("jobs", "slots", "allocations", "heat")
 FILES: Final = frozenset(
     {RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL, *(f"{table}.parquet" for table in TABLES)}
 )
-FORMAT: Final = 3
-"""Version of the run directory's format; 1 is read as well (see `_upgraded`)."""
+FORMAT: Final = 4
+"""Version of the run directory's format; those before it are read as well.
+
+Format 1 has other job tables (see `_upgraded`), those before 3 do not say what each file holds (see
+`SEALED`), and those before 4 have plans with servers by their positions (see `read_decisions`).
+"""
+
+_NAMED: Final = 4
+"""Format since which plans have servers by name."""
 
 _ESCAPES: Final = "backslashreplace"
 """Bytes of a path that are no text are written as the escapes that JSON has for them."""
@@ -51,7 +59,8 @@ class Run:
     jobs, slots, allocations, heat : polars.DataFrame
         The tables; see `tables` and `slot_tables` for their columns.
     decisions : callable
-        Called with whether committed plans are wanted; yields the decision records in order.
+        Called with whether committed plans are wanted; yields the decision records in order, as
+        `tables.decision_records` does.
     payments : callable or None
         Yields the payment records; None where the policy does not charge.
     advice : mapping of str to Counsel
@@ -80,8 +89,8 @@ class Run:
 
     @property
     def server_names(self) -> list[str]:
-        """Names of the servers, in the order that tables and plans count them."""
-        return [name for name, _ in self.info["cluster"]["servers"]]
+        """Names of the servers, in the order that tables count them."""
+        return server_names(self.info)
 
 
 def folder_name(policy: str) -> str:
@@ -163,7 +172,7 @@ def read_run(folder: Path) -> Run:
     payments = folder / PAYMENTS
 
     def decisions(plans: bool) -> Iterator[Fields]:
-        for record in read_lines(folder / DECISIONS):
+        for record in read_decisions(folder, info):
             if not plans:
                 record.pop("plan", None)
             yield record
@@ -342,6 +351,43 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
         raise InputError(
             Fault(str(path), "is missing or damaged", "run the simulation again")
         ) from error
+
+
+def read_decisions(folder: Path, info: Fields, containing: str = "") -> Iterator[Fields]:
+    """Yield the records of a run's ``decisions.jsonl``, whatever format it was written in.
+
+    Parameters
+    ----------
+    folder : Path
+        The run directory.
+    info : dict
+        Its ``run.json``.
+    containing : str
+        Only lines with this text in them.
+
+    Raises
+    ------
+    InputError
+        If the file is absent or a line is damaged.
+    """
+    path = folder / DECISIONS
+    records = read_lines(path, containing)
+    if info["format"] >= _NAMED:
+        yield from records
+        return
+    names = server_names(info)
+    for record in records:
+        if "plan" in record:
+            try:
+                record["plan"] = named_plan(record["plan"], names)
+            except (TypeError, ValueError, IndexError) as error:
+                raise InputError(Fault(str(path), "is damaged", _AGAIN)) from error
+        yield record
+
+
+def server_names(info: Fields) -> list[str]:
+    """Return the names of a run's servers, in the order that its tables count them."""
+    return [name for name, _ in info["cluster"]["servers"]]
 
 
 def outcome_word(outcome: str) -> str:

@@ -12,7 +12,14 @@ import polars as pl
 
 from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.results.files import DECISIONS, Fields, Run, read_info, read_lines, read_table
+from shadowprice.results.files import (
+    Fields,
+    Run,
+    read_decisions,
+    read_info,
+    read_table,
+    server_names,
+)
 from shadowprice.results.places import folded_names, group_of, together
 
 JOBS: Final[dict[str, Any]] = {
@@ -101,7 +108,7 @@ def read_moment(folder: Path, slot: int) -> Moment:
         read_table(folder, "jobs"),
         read_table(folder, "slots"),
         read_table(folder, "allocations"),
-        read_lines(folder / DECISIONS),
+        read_decisions(folder, info),
         str(folder),
     )
 
@@ -131,7 +138,7 @@ def _moment(
     if not len(slots) or slot < slots["slot"][0] or slot > slots["slot"][-1]:
         span = f"slots {slots['slot'][0]} to {slots['slot'][-1]}" if len(slots) else "no slot"
         raise InputError(Fault(place, f"slot {slot} is not in this run", f"it has {span}"))
-    names = [name for name, _ in info["cluster"]["servers"]]
+    names = server_names(info)
     here = allocations.filter(pl.col("slot") == slot)
     asked = dict(zip(jobs["job"], zip(jobs["demand"], jobs["ps_demand"], strict=True), strict=True))
     closed = _closed_before(info, slot, decisions := list(_relevant(decisions, slot)))

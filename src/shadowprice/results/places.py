@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
 What = TypeVar("What", bound=Hashable)
@@ -12,6 +12,19 @@ What = TypeVar("What", bound=Hashable)
 def group_of(server: str) -> str:
     """Return a server's name without its number: ``gpu`` of ``gpu-3``."""
     return re.sub(r"-\d+$", "", server)
+
+
+def named_plan(rows: Iterable[Sequence[int]], names: Sequence[str]) -> list[list[object]]:
+    """Return the rows of a schedule with servers by name.
+
+    Parameters
+    ----------
+    rows : iterable of (slot, server, workers, ps)
+        Servers by their positions in the cluster.
+    names : sequence of str
+        Their names, in that order.
+    """
+    return [[slot, names[server], workers, ps] for slot, server, workers, ps in rows]
 
 
 def folded(names: Iterable[str]) -> str:

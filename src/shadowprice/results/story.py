@@ -14,7 +14,13 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
-from shadowprice.results.files import DECISIONS, Fields, read_info, read_lines, read_table
+from shadowprice.results.files import (
+    Fields,
+    read_decisions,
+    read_info,
+    read_table,
+    server_names,
+)
 
 Entry = tuple[int, int, int]
 
@@ -69,11 +75,13 @@ class Story:
 
     def planned(self, decision: Fields) -> list[Stay]:
         """Return the committed plan of a decision."""
-        return stays([tuple(row) for row in decision.get("plan", ())])
+        position = {name: at for at, name in enumerate(server_names(self.info))}
+        rows = decision.get("plan", ())
+        return stays([(slot, position[name], workers, ps) for slot, name, workers, ps in rows])
 
     def record(self) -> Fields:
         """Return the story as plain values."""
-        names = [name for name, _ in self.info["cluster"]["servers"]]
+        names = server_names(self.info)
         return {
             "policy": self.info["policy"],
             "job": self.job,
@@ -108,7 +116,7 @@ def read_story(folder: Path, name: str) -> Story:
     for part in ("worth", "shape"):
         job[part] = json.loads(job[part])
     quoted = json.dumps(name, ensure_ascii=False)
-    lines = read_lines(folder / DECISIONS, containing=f'"job": {quoted}')
+    lines = read_decisions(folder, info, containing=f'"job": {quoted}')
     ran = read_table(folder, "allocations").filter(pl.col("job") == name)
     rows = ran.select("slot", "server", "workers", "ps").rows()
     return Story(info, job, [line for line in lines if line["job"] == name], stays(rows))

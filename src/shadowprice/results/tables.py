@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -22,6 +22,7 @@ from shadowprice.core.utility import (
     utility_record,
     utility_value,
 )
+from shadowprice.results.places import named_plan
 from shadowprice.results.recorder import Integers, Recorder, Segments
 
 # ---------------------------------------------------------------- jobs
@@ -274,11 +275,13 @@ def decision_records(recorder: Recorder, *, plans: bool = True) -> Iterator[dict
     recorder : Recorder
         What happened.
     plans : bool
-        Whether to add the committed schedules.
+        Whether to add the committed schedules: ``[slot, server, workers, ps]`` rows, servers by
+        name.
     """
     promised: set[str] = set()
+    names = recorder.cluster.names if plans else None
     for slot, decision in recorder.decisions:
-        record = _decision(slot, decision, plans)
+        record = _decision(slot, decision, names)
         if isinstance(decision, Promise):
             if decision.job in promised:
                 record["outcome"] = "moved"
@@ -287,7 +290,9 @@ def decision_records(recorder: Recorder, *, plans: bool = True) -> Iterator[dict
 
 
 def _decision(
-    slot: int, decision: Commit | Promise | Reject | Queue | Drop, plans: bool
+    slot: int,
+    decision: Commit | Promise | Reject | Queue | Drop,
+    names: Sequence[str] | None,
 ) -> dict[str, object]:
     record: dict[str, object] = {
         "job": decision.job,
@@ -311,8 +316,8 @@ def _decision(
                 record["payoff_bound"] = plain(decision.payoff_bound)
             if decision.copies:
                 record["copies"] = [list(entry) for entry in decision.copies]
-            if plans:
-                record["plan"] = decision.schedule.rows()
+            if names is not None:
+                record["plan"] = named_plan(decision.schedule.rows(), names)
         case Promise():
             record["outcome"] = "admitted"
             record["reason"] = decision.message or None

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
 from shadowprice.results.advice import Advice, Counsel, Hopeless
-from shadowprice.results.files import outcome_word
+from shadowprice.results.files import outcome_word, server_names
 from shadowprice.results.places import folded_names, together
 from shadowprice.results.story import Stay, Story
 
@@ -33,9 +33,11 @@ def story_lines(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
         Label and text. An empty label goes on with the one before; both empty part two chapters.
     """
     yield from _asked(story)
+    promise = None
     for number, decision in enumerate(story.decisions):
         yield "", ""
-        yield from _decided(story, decision, number, most)
+        yield from _decided(story, decision, number, promise, most)
+        promise = decision.get("promise", promise)
     yield "", ""
     yield from _happened(story, most)
 
@@ -181,11 +183,18 @@ def _worth(job: dict[str, Any]) -> str:
 
 
 def _decided(
-    story: Story, decision: dict[str, Any], number: int, most: int | None
+    story: Story, decision: dict[str, Any], number: int, before: int | None, most: int | None
 ) -> Iterator[tuple[str, str]]:
+    """Yield what was decided; ``before`` is the promise until then."""
     outcome = decision["outcome"]
-    again = " again" if number and outcome == "admitted" else ""
-    yield f"{outcome_word(outcome)}{again}", f"in slot {decision['slot']}"
+    if outcome == "moved":
+        promise = decision["promise"]
+        label = "promised again" if before is None else "moved"
+        label = "promise lost" if promise is None else label
+    else:
+        again = " again" if number and outcome == "admitted" else ""
+        label = f"{outcome_word(outcome)}{again}"
+    yield label, f"in slot {decision['slot']}"
     why = decision.get("refusal")
     if why is not None:
         yield "reason", f"{why['message']} ({why['code']})"
@@ -275,7 +284,7 @@ def _stays(
 ) -> Iterator[tuple[str, str]]:
     if most == 0:
         return
-    names = [server for server, _ in story.info["cluster"]["servers"]]
+    names = server_names(story.info)
     for stay in stays[:most]:
         yield name, f"{_slots(stay)}: {_where(stay, names)}"
         name = ""

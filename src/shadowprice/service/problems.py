@@ -90,6 +90,6 @@ def problem_of(error: BaseException) -> ProblemError:
     if isinstance(error, InputError):
         return ProblemError("input", str(error), faults=error.faults)
     if isinstance(error, ShadowpriceError):
-        code = {"event": "conflict", "policy": "policy"}.get(error.code, "conflict")
+        code = error.code if error.code in {"policy", "storage"} else "conflict"
         return ProblemError(code, str(error))
     return ProblemError("internal", "an unforeseen error; the service's log tells more")

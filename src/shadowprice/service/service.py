@@ -360,8 +360,12 @@ class Service:
         """Return what the store answers, on a connection and a thread of its own."""
 
         def ask() -> Result:
-            with self.store.reading() as connection:
-                return question(connection)
+            try:
+                with self.store.reading() as connection:
+                    return question(connection)
+            except StoreError as error:
+                log.error("the store cannot be read: %s", error)
+                raise
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
 

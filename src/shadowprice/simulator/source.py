@@ -7,13 +7,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowprice.core import bounds
-from shadowprice.core.amounts import parse_duration
+from shadowprice.core.amounts import parse_duration, parse_span
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
@@ -167,14 +166,15 @@ class Source:
 
     def _sized(self, seed: int) -> Document:
         traced = self._traced()
-        return traced.sized(traced.workload(_slot_length(self.slot), seed), self.load)
+        length = parse_span(self.slot, "--slot", "20min")
+        return traced.sized(traced.workload(length, seed), self.load)
 
     def _read_trace(
         self, document: Document | None, seed: int, added: Mapping[str, int] | None
     ) -> tuple[Cluster, list[Job], list[str], Callable[[int], Document]]:
         traced = self._traced()
         place = SIZED if self.cluster is None else self._document()[1]
-        length = _slot_length(self.slot)
+        length = parse_span(self.slot, "--slot", "20min")
         if document is not None:
             length = resolve_cluster(document, place).slot_seconds
         workload = traced.workload(length, seed)
@@ -249,16 +249,6 @@ def _input(kind: str, given: Path | object) -> Input:
         return Input.of(kind, given)
     text = json.dumps(given, sort_keys=True, default=str)
     return Input(kind, f"given as {kind}", hashlib.sha256(text.encode()).hexdigest())
-
-
-def _slot_length(text: str) -> Fraction:
-    try:
-        duration = parse_duration(text)
-    except InputError as error:
-        raise InputError(Fault("--slot", str(error))) from error
-    if duration.slots or not duration.seconds:
-        raise InputError(Fault("--slot", f"{text!r} is no length of time", "write 20min"))
-    return duration.seconds
 
 
 def _timespan(text: str | None, cluster: Cluster) -> int | None:

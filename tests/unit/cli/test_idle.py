@@ -24,7 +24,6 @@ WORKLOAD = "-c c.yaml -j j.yaml"
         ("generate --out x --preset pdors --parameter-servers 3", "whose servers carry both"),
         ("generate --out x --preset testbed --workers 3", "has the servers of its paper"),
         ("trace convert philly:x x.jsonl --horizon 9", "without --cluster; add --cluster"),
-        ("explain job --full", "--full: is of a run"),
         ("explain job --no-advice", "--advice: is of a run"),
         ("explain run job --server lab", "--server: is of the live service"),
         ("statement ./run --limit 3", "--limit: is of the live service"),

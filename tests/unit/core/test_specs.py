@@ -260,3 +260,22 @@ def test_a_cluster_without_servers_is_told_so(tmp_path: Path) -> None:
     empty = write(tmp_path, "c.yaml", "slot: 20min\nhorizon: 30\nservers: []\n")
     with pytest.raises(InputError, match=r"c\.yaml: servers: is empty; name 1 at least$"):
         read_cluster(empty)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("name: net", "name: ..", "servers[1].name"),
+        ("name: gpu, count: 2", "name: .", "servers[0].name"),
+        ("name: vision", "name: ..", "tenants[0].name"),
+        ("name: net", 'name: "a\\nb"', "servers[1].name"),
+    ],
+)
+def test_names_that_no_address_can_hold_are_refused(
+    tmp_path: Path, old: str, new: str, place: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read_cluster(write(tmp_path, "c.yaml", CLUSTER.replace(old, new)))
+    [fault] = caught.value.faults
+    assert place in fault.place
+    assert ("is a step in an address" in fault.message) == ('"' not in new)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from shadowprice.core.events import ServerBack, ServerLost
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Sigmoid
 from shadowprice.policies.registry import make_policy
-from shadowprice.results.files import Run, write_run
+from shadowprice.results.files import Run, read_run, write_run
+from shadowprice.results.moment import moment_of, read_moment
 from shadowprice.results.report import embed
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_stories import BUDGET, _ran, stories_block
@@ -73,6 +75,55 @@ def stories_of(run: Run, budget: int = BUDGET) -> dict[str, Any]:
     return value
 
 
+def test_a_run_of_format_3_whose_plans_have_servers_by_number_tells_the_same(
+    tmp_path: Path,
+) -> None:
+    run = planned_run()
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    write_run(run, new)
+
+    def numbered(plans: bool) -> Iterator[dict[str, Any]]:
+        for record in run.decisions(plans):
+            if "plan" in record:
+                rows = [
+                    [s, run.server_names.index(name), *more] for s, name, *more in record["plan"]
+                ]
+                record["plan"] = rows
+            yield record
+
+    write_run(replace(run, info=run.info | {"format": 3}, decisions=numbered), old)
+    assert (
+        old.joinpath("decisions.jsonl").read_text() != new.joinpath("decisions.jsonl").read_text()
+    )
+    assert list(read_run(old).decisions(True)) == list(read_run(new).decisions(True))
+    assert stories_of(read_run(old)) == stories_of(read_run(new)) == stories_of(run)
+    for name in run.jobs["job"]:
+        stories = [read_story(folder, name) for folder in (old, new)]
+        assert len({tuple(story_lines(story, None)) for story in stories}) == 1
+        assert stories[0].record() == stories[1].record()
+    moments = [read_moment(folder, 5).record() for folder in (old, new)]
+    assert moments[0] == moments[1] == moment_of(run, 5).record()
+
+
+def test_a_promise_that_is_lost_and_given_again_is_told_as_that(tmp_path: Path) -> None:
+    on = cluster(2, 1, horizon=40)
+    work = [job(on, "long", chunks=4, epochs=3, utility=Sigmoid(50.0, 0.2, 30.0))]
+    policy = make_policy("rolling", PolicyContext(on, None, 60), {})
+    incidents: list[Incident] = [ServerLost(1, name) for name in on.names]
+    incidents += [ServerBack(4, name) for name in on.names]
+    run = record_run(Scenario(on, work, until=60, incidents=incidents), "rolling", policy)
+    promises = [(line["outcome"], line["promise"] is not None) for line in run.decisions(True)]
+    assert promises == [("admitted", True), ("moved", False), ("moved", True)]
+    write_run(run, tmp_path)
+    told = [label for label, _ in story_lines(read_story(tmp_path, "long"), None)]
+    assert [told.count(label) for label in ("admitted", "promise lost", "promised again")] == [
+        1
+    ] * 3
+    assert "moved" not in told
+
+
 def rows_of(places: dict[str, list[int]]) -> list[tuple[int, ...]]:
     names = ("job", "server", "workers", "ps", "slot", "slots")
     return list(zip(*(places[name] for name in names), strict=True))
@@ -98,9 +149,13 @@ def test_where_jobs_stood_is_what_ran_and_what_was_planned(run: Run) -> None:
     assert placed(told["ran"]) == ran
     plans = {r["job"]: r["plan"] for r in run.decisions(True) if r.get("plan")}
     kept = placed(told["plan"])
+    assert any(plans.values())
     how = Counter(told["jobs"]["planned"])
     for row, name in enumerate(names):
-        plan = Counter((row, slot, server, w, p) for slot, server, w, p in plans.get(name, []))
+        plan = Counter(
+            (row, slot, run.server_names.index(server), w, p)
+            for slot, server, w, p in plans.get(name, [])
+        )
         did = Counter({key: n for key, n in ran.items() if key[0] == row})
         stored = Counter({key: n for key, n in kept.items() if key[0] == row})
         match told["jobs"]["planned"][row]:

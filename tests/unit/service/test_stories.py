@@ -60,6 +60,16 @@ from shadowprice.service.queries.stories import told_line
             {"before": 4, "promise": 6, "reason": {"message": "servers were lost"}},
             "promise moved from slot 4 to slot 6: servers were lost",
         ),
+        (
+            "moved",
+            {"before": None, "promise": 473, "first": 4, "reason": ""},
+            "has a promise again, by the end of slot 473: there is room for what is left of it",
+        ),
+        (
+            "moved",
+            {"before": None, "promise": 473, "first": 4, "reason": "servers are back"},
+            "has a promise again, by the end of slot 473: servers are back",
+        ),
         ("new-kind", {"a": 1, "reason": "why"}, 'new-kind {"a": 1}: why'),
     ],
 )

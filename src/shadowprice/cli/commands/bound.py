@@ -87,9 +87,10 @@ def bound(
 
     shadowprice simulate -c cluster.yaml -j jobs.yaml --set prices=fixed:prices.json
     """
+    from shadowprice.core.amounts import parse_span
     from shadowprice.simulator.interrupt import stop_sign
 
-    distance, seconds = _distance(gap), duration("--time", time_)
+    distance, seconds = _distance(gap), float(parse_span(time_, "--time", "10min"))
     if prices is not None:
         check_place(prices)
     scenario = workload.scenario(seed, quiet=quiet)
@@ -132,25 +133,6 @@ def _distance(text: str) -> float:
     if not 0 <= value < 1:
         raise InputError(Fault("--gap", f"{text!r} is not from 0% to 100%", "write 1%"))
     return value
-
-
-def duration(option: str, text: str) -> float:
-    """Return a length of time that an option gives, in seconds.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
-    from shadowprice.core.amounts import parse_duration
-
-    try:
-        parsed = parse_duration(text)
-    except InputError as error:
-        raise InputError(Fault(option, str(error))) from error
-    if parsed.slots or not parsed.seconds:
-        raise InputError(Fault(option, f"{text!r} is no length of time", "write 10min"))
-    return float(parsed.seconds)
 
 
 @contextmanager

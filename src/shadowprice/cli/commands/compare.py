@@ -112,8 +112,8 @@ def compare(
 
     shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
     """
-    from shadowprice.cli.commands.bound import duration
     from shadowprice.cli.commands.simulate import leave_if_partial
+    from shadowprice.core.amounts import parse_span
     from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.comparison import (
         PAGE,
@@ -128,8 +128,8 @@ def compare(
 
     _check_out(out, advice)
     named = o.variants(policy)
-    proving = duration("--bound-time", bound_time)
-    advising = duration("--advice-time", advice_time)
+    proving = float(parse_span(bound_time, "--bound-time", "1min"))
+    advising = float(parse_span(advice_time, "--advice-time", "1min"))
     settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
     chosen = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
     source = workload.source(params)

@@ -33,9 +33,7 @@ def explain(
         str | None,
         typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_job),
     ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show every placement of a long plan.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show all of a long story or plan.")] = False,
     advice: Annotated[
         bool | None,
         typer.Option(
@@ -60,7 +58,7 @@ def explain(
     shadowprice explain resnet50-a
     """
     if job is None:
-        _explain_live(str(run), server, output)
+        _explain_live(str(run), server, output, full=full)
         return
     from shadowprice.results.story import read_story
 
@@ -75,7 +73,7 @@ def explain(
         _print(story, None if full else MOST_STAYS, counsel, remark)
 
 
-def _explain_live(job: str, server: str | None, output: Output) -> None:
+def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -> None:
     """Tell the story of a job of the live service."""
     from shadowprice.cli.commands.submit import print_job
     from shadowprice.cli.live import connected, when
@@ -85,19 +83,29 @@ def _explain_live(job: str, server: str | None, output: Output) -> None:
         raise InputError(Fault(job, "is a run", f"name the job too: shadowprice explain {job} JOB"))
     with connected(server) as client:
         story = client.explain(job)
+        events, lines, left_out = story.events, story.lines, story.left_out
+        if full and left_out is not None:
+            events = [*client.job_events(job)][::-1]
+            lines, left_out = [event.line for event in events], None
     if output is Output.JSON:
-        print_json(dict(story.record))
+        told_events = [dict(event.record) for event in events]
+        print_json(
+            {**story.record, "events": told_events, "lines": list(lines), "left_out": left_out}
+        )
         return
     print_job(story.job, log=False)  # its end has these lines
     console = stdout()
     console.print()
-    for event, line in zip(story.events, story.lines, strict=True):
+    for event, line in zip(events, lines, strict=True):
         told = line.partition("  ")[2]  # the service writes UTC; a person reads the clock here
         why = event.data.get("reason")
         told, *log = _with_log(told, why if isinstance(why, str) else "")
         console.print(f"{when(event.at):<9} {told}", soft_wrap=True, markup=False)
         for one in log:
             console.print(f"{'':<9} | {one}", soft_wrap=True, markup=False)
+        if left_out is not None and event.id == left_out["after"]:
+            between = f"... {left_out['events']:,} more (--full shows them)"
+            console.print(f"{'':<9} {between}", soft_wrap=True, markup=False)
 
 
 def _with_log(told: str, why: str) -> list[str]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadowprice.cli import options as o
-from shadowprice.cli.commands.bound import duration
 from shadowprice.cli.console import Output, print_json, stderr, stdout
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import shown
@@ -105,6 +104,7 @@ def profile(
 
     shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
     """
+    from shadowprice.core.amounts import parse_span
     from shadowprice.results.target import check_file
     from shadowprice.training.measure.findings import HEAD, Findings, families_file, job_file
     from shadowprice.training.measure.running import Command, Limits, measure_all
@@ -115,10 +115,10 @@ def profile(
     if out is not None:
         check_file(out, lambda head: head.startswith(HEAD))
     library = None if family is None else _library(family, families)
-    limits = Limits(duration("--time", time), precision, steps=steps)
+    limits = Limits(float(parse_span(time, "--time", "1min")), precision, steps=steps)
     asked = Command(
         tuple(command), str(Path.cwd()), _environment(env or []), cpu, gpu,
-        duration("--grace", grace),
+        float(parse_span(grace, "--grace", "30s")),
     )  # fmt: skip
     _check_command(asked.words)
     with (

@@ -159,15 +159,13 @@ def serve(
     shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
     """
     check_extra(data)
-    from shadowprice.core.amounts import parse_duration
+    from shadowprice.core.amounts import parse_span
     from shadowprice.policies.registry import policy_info
     from shadowprice.service.server import serve as run
     from shadowprice.service.settings import Settings, parse_lease, parse_listen, parse_users
 
     host, port = parse_listen(listen)
-    kept = parse_duration(keep)
-    if kept.slots or kept.seconds <= 0:
-        raise InputError(Fault("--keep", f"{keep!r} is no span of time", "write 365d"))
+    kept = parse_span(keep, "--keep", "365d")
     given = o.policy_settings(params, settings, [policy])[policy]
     parameters = {**policy_info(policy).live_settings, **given}
     chosen = Settings(
@@ -181,7 +179,7 @@ def serve(
         executor_settings=_pairs(executor_set or []),
         address=address,
         observe=observe,
-        keep_days=float(kept.seconds) / 86_400,
+        keep_days=float(kept) / 86_400,
         token_file=token_file,
         families=families,
         users=parse_users(allow_user or []),
@@ -241,6 +239,8 @@ def backup(
 ) -> None:
     """Copy all that a service keeps into one file, while it runs.
 
+    It takes the place of an earlier copy, never of a database that a service works with.
+
     To restore, put the file into an empty directory as shadowprice.db and serve from there. What
     runs jobs may by then know newer generations of them; the service counts on until its own are.
 
@@ -250,7 +250,7 @@ def backup(
     """
     check_extra()
     from shadowprice.results.target import check_file
-    from shadowprice.service.store.store import FILE, backup_file, is_store
+    from shadowprice.service.store.store import FILE, RESTORE, backup_file, check_copy, is_store
 
     if "://" in data:
         mend = "use pg_dump, which copies a database while it is written"
@@ -259,7 +259,9 @@ def backup(
     if not source.is_file():
         raise InputError(Fault(data, "is no data directory of a service", f"there is no {FILE}"))
     if not is_store(source):
-        raise InputError(Fault(str(source), "is no database of a service, or damaged"))
+        message = "is no database of a service, or damaged"
+        raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE}"))
+    check_copy(target)  # first: what is in the way of a file may be removed, a log must not be
     check_file(target, lambda _: is_store(target))
     backup_file(source, target)
     told: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}

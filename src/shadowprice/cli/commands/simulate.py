@@ -71,8 +71,8 @@ def simulate(
 
     shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """
-    from shadowprice.cli.commands.bound import duration
     from shadowprice.cli.tables import summary_table
+    from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.directory import PendingDirectory, check_directory
@@ -84,7 +84,7 @@ def simulate(
     for flag, given in (("--journal", journal), ("--advice", advice)):
         if given and out is None:
             raise InputError(Fault(flag, "needs a directory to write to", "give --out DIR"))
-    advising = duration("--advice-time", advice_time)
+    advising = float(parse_span(advice_time, "--advice-time", "1min"))
     settings = o.policy_settings(params, set_, [policy])[policy]
     if out is not None:
         check_directory(out, is_run)  # not after a trace of a million rows was read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,6 +84,7 @@ def convert(
     skip_invalid: SkipOption = False,
 ) -> None:
     """Turn a trace into a job file; what the trace lacks is drawn from the seed."""
+    from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.target import check_file, is_marked_yaml
     from shadowprice.results.telling import counted
@@ -101,7 +101,7 @@ def convert(
     parsed = parse_spec(spec, OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
     trace = read_trace(parsed, skip_invalid=skip_invalid)
-    workload = synthesize(trace, _slot_seconds(slot), options, seed=seed)
+    workload = synthesize(trace, parse_span(slot, "--slot", "20min"), options, seed=seed)
     document = cluster_for(workload, load=load, horizon=horizon) if cluster else None
     workload.write(out)
     if cluster is not None and document is not None:
@@ -169,6 +169,7 @@ def generate(
     seed: SeedOption = 0,
 ) -> None:
     """Generate a workload and its cluster, from the ranges of a paper's evaluation."""
+    from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import InputError
     from shadowprice.results.target import check_file, is_marked_yaml, made_folder
     from shadowprice.results.telling import counted
@@ -177,7 +178,7 @@ def generate(
     from shadowprice.traces.testbed import oasis_testbed_cluster
     from shadowprice.traces.workload import check_job_file
 
-    seconds = _slot_seconds(slot)
+    seconds = parse_span(slot, "--slot", "20min")
     options = GeneratorOptions(
         preset=preset,  # type: ignore[arg-type]  # checked by the options
         jobs=jobs,
@@ -210,16 +211,6 @@ def generate(
         _write_yaml(out / "cluster.yaml", document)
     servers = sum(server.get("count", 1) for server in document["servers"])
     typer.echo(f"{counted(jobs, 'job')} and {counted(servers, 'server')} in {out}")
-
-
-def _slot_seconds(text: str) -> Fraction:
-    from shadowprice.core.amounts import parse_duration
-    from shadowprice.core.errors import InputError
-
-    duration = parse_duration(text)
-    if duration.slots or not duration.seconds:
-        raise InputError(f"--slot {text}: write a time above 0, such as 20min")
-    return duration.seconds
 
 
 def _write_yaml(path: Path, document: dict[str, Any]) -> None:

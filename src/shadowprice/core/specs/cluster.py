@@ -25,9 +25,9 @@ from shadowprice.core.budget import MONDAY, POINT, Budget, parse_moment
 from shadowprice.core.cluster import BANDWIDTH, Cluster, Role, Tenant, build_cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import (
+    AddressedName,
     AmountsField,
     DurationField,
-    Name,
     NonNegative,
     Spec,
     at_most,
@@ -44,7 +44,7 @@ SHORTEST_PERIOD: Final = 60
 class ServerSpec(Spec):
     """One server, or ``count`` equal ones."""
 
-    name: Name
+    name: AddressedName
     count: Annotated[PositiveInt, at_most(bounds.SERVERS)] | None = None
     role: Literal["worker", "ps", "any"] = "any"
     capacity: AmountsField
@@ -103,7 +103,7 @@ class BudgetSpec(Spec):
 class TenantSpec(Spec):
     """A tenant, the places it owns, and what it may spend."""
 
-    name: Name
+    name: AddressedName
     share: AmountsField = Field(default_factory=dict)
     budget: BudgetSpec | None = None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -29,7 +30,7 @@ from shadowprice.core.amounts import (
     parse_duration,
 )
 from shadowprice.core.bounds import Bound
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import no_text, shown
 
 Value = TypeVar("Value")
@@ -112,6 +113,26 @@ DurationField = Annotated[
 AmountField = Annotated[Amount, BeforeValidator(lifted(parse_amount)), WithJsonSchema(_QUANTITY)]
 Name = Annotated[str, Field(min_length=1), at_most_long(bounds.NAME)]
 AmountsField = dict[Name, AmountField]
+
+
+def addressed(name: str) -> str:
+    """Return a name that an address can hold, as one of its parts.
+
+    Raises
+    ------
+    InputError
+        If it cannot: clients resolve ``.`` and ``..`` before they ask.
+    """
+    if any(ord(character) < 32 for character in name):
+        raise InputError(Fault("", "holds control characters", "use plain text"))
+    if name in {".", ".."}:
+        message = "is a step in an address, in which it could not be named"
+        raise InputError(Fault("", message, "use a name with letters"))
+    return name
+
+
+AddressedName = Annotated[Name, AfterValidator(lifted(addressed))]
+"""Name of what the live service has an address for."""
 
 
 def _rate_or_unlimited(value: object) -> Amount:

@@ -118,7 +118,7 @@ def stories(
     names = chosen["job"].to_list()
     last = [decisions.get(name, [{}])[-1] for name in names]
     ran = _ran(run, names)
-    plan = _planned(names, decisions)
+    plan = _planned(names, decisions, run.server_names)
     planned, kept = _compare(ran, plan, len(names))
     # A decision's cost is a price in utility; the job table's is money, where servers cost any.
     priced = "cost" in chosen.columns
@@ -187,13 +187,18 @@ def _ran(run: Run, names: Sequence[str]) -> Places:
     return _joined(columns, slot, lasts)
 
 
-def _planned(names: Sequence[str], decisions: Mapping[str, Sequence[Fields]]) -> Places:
+def _planned(
+    names: Sequence[str], decisions: Mapping[str, Sequence[Fields]], servers: Sequence[str]
+) -> Places:
     """Return what each job was last promised; one that was dropped later had a plan too."""
+    position = {name: at for at, name in enumerate(servers)}
     rows = []
     for at, name in enumerate(names):
         plans = [record["plan"] for record in decisions.get(name, ()) if record.get("plan")]
         if plans:
-            rows += [(at, server, workers, ps, slot) for slot, server, workers, ps in plans[-1]]
+            rows += [
+                (at, position[server], workers, ps, slot) for slot, server, workers, ps in plans[-1]
+            ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     return _joined(list(table[:4]), table[4])
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from sqlalchemy import select
 from starlette.responses import JSONResponse, Response
 
-from shadowprice.core.amounts import UNLIMITED, Dimension, format_amount, parse_duration
+from shadowprice.core.amounts import UNLIMITED, Dimension, format_amount, parse_span
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import ServerState
@@ -33,6 +33,7 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.store import tables
 from shadowprice.service.truth.operations import ChangeServers
+from shadowprice.service.truth.submission import not_addressed
 
 router = APIRouter(prefix="/v1")
 
@@ -229,7 +230,9 @@ async def create_token(request: Request, service: Asked, caller: Operator) -> JS
     faults = []
     if role not in ("operator", "tenant"):  # a tuple: what was sent need not be hashable
         faults.append(Fault("body.role", "is neither operator nor tenant"))
-    if role == "tenant" and (not isinstance(tenant, str) or not 0 < len(tenant) <= 200):
+    if isinstance(tenant, str) and 0 < len(tenant) <= 200:
+        faults += not_addressed(tenant, "body.tenant")
+    elif role == "tenant":
         faults.append(Fault("body.tenant", "is missing", "name the tenant"))
     if role == "operator" and tenant is not None:
         faults.append(Fault("body.tenant", "an operator's token is no tenant's", "leave it out"))
@@ -244,10 +247,10 @@ async def create_token(request: Request, service: Asked, caller: Operator) -> JS
         raise InputError(faults)
     expires = None
     if body.get("expires") is not None:
-        span = parse_duration(body["expires"])
-        if span.slots or not 0 < span.seconds <= LONGEST:
-            raise InputError(Fault("body.expires", "is no time ahead", "write 90d"))
-        expires = service.writing.clock.now() + int(span.seconds * SECOND)
+        span = parse_span(body["expires"], "body.expires", "90d")
+        if span > LONGEST:
+            raise InputError(Fault("body.expires", "is longer than ten years", "write 90d"))
+        expires = service.writing.clock.now() + int(span * SECOND)
     token = new_token()
     operation = CreateToken(token, TokenRole(role), tenant, note, expires)
     number = await service.writing.do(operation)

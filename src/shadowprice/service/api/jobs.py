@@ -231,15 +231,43 @@ async def revise(name: str, request: Request, service: Asked, caller: Anyone) ->
 
 @router.get("/jobs/{name:name}/explain", **documents.EXPLAIN)
 async def explain(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Tell a job's story: what was decided, when, and why; `lines` are for people."""
+    """Tell a job's story: what was decided, when, and why; `lines` are for people.
+
+    A long one has its beginning and its newest entries; `left_out` tells how many lie between, and
+    after which. All are in `events`, page by page.
+    """
     known_query(request, ())
     view = await own_job(service, caller, name)
-    story = await service.read(
-        lambda connection: reading.list_events(connection, after=0, job=name, limit=1_000)
-    )
+    story, left_out = await service.read(lambda connection: reading.story(connection, name))
     ran = await service.read(lambda connection: reading.generations(connection, name, 100))
-    lines = [f"{entry['at'][:19].replace('T', ' ')}  {told_line(entry)}" for entry in story]
-    return answer({"job": view.record(), "events": story, "generations": ran, "lines": lines})
+    return answer(
+        {
+            "job": view.record(),
+            "events": story,
+            "left_out": left_out,
+            "generations": ran,
+            "lines": [_line(entry) for entry in story],
+        }
+    )
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return f"{entry['at'][:19].replace('T', ' ')}  {told_line(entry)}"
+
+
+@router.get("/jobs/{name:name}/events", **documents.JOB_EVENTS)
+async def job_events(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
+    """List what happened to a job, the newest first; `line` is for people."""
+    known_query(request, ("cursor", "limit"))
+    limit, cursor = limit_of(request), whole_of(request, "cursor", None)
+    await own_job(service, caller, name)
+    found = await service.read(
+        lambda connection: reading.list_events(connection, before=cursor, job=name, limit=limit)
+    )
+    following = found[-1]["id"] if len(found) == limit else None
+    return answer(
+        {"events": [entry | {"line": _line(entry)} for entry in found], "next": following}
+    )
 
 
 @router.get("/jobs/{name:name}/generations", **documents.GENERATIONS)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from shadowprice.core.wording import escaped, one_line
+
+AGAIN: Final = "there is room for what is left of it"
+"""Why a job that had lost its promise has one, where the policy says no more than that it fits."""
 
 
 def told_line(entry: Mapping[str, Any]) -> str:
@@ -34,6 +37,8 @@ def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:
             return message if message.startswith("waits") else f"waits: {message}"
         case "refused" | "given-up":
             return f"{kind}: {why}"
+        case "moved" if data.get("before") is None:
+            return f"has a promise again, by the end of {slot}: {why or AGAIN}"
         case "moved":
             return f"promise moved from slot {data.get('before')} to {slot}: {why}"
         case "broken":

@@ -55,6 +55,14 @@ _END_HOLDER: Final = text(
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
+RESTORE: Final = (
+    f"stop the service, put a copy that `shadowprice backup` wrote into an empty directory as "
+    f"{FILE}, and serve from there"
+)
+"""What helps where the SQLite file is damaged."""
+
+_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 Rows = Sequence[Mapping[str, Any]]
@@ -99,7 +107,7 @@ class Store:
             self.shown = self._url.render_as_string(hide_password=True)
         else:
             self.folder = Path(where)
-            self._url = URL.create("sqlite", database=str(self.folder / FILE))
+            self._url = URL.create("sqlite", database=str(self.file))
             self.shown = str(self.folder)
         self._engine = self._make_engine()
 
@@ -107,6 +115,12 @@ class Store:
     def embedded(self) -> bool:
         """Whether it is a SQLite file of its own."""
         return self.folder is not None
+
+    @property
+    def file(self) -> Path:
+        """The SQLite file; only of an embedded one."""
+        assert self.folder is not None
+        return self.folder / FILE
 
     # ---------------------------------------------------------------- opening
 
@@ -146,6 +160,8 @@ class Store:
             ) from error
         except SQLAlchemyError as error:
             self._drop_writer()
+            if self._damaged(error):
+                raise InputError(Fault(str(self.file), _damage(error), RESTORE)) from error
             raise InputError(
                 Fault(
                     f"--data {self.shown}",
@@ -182,7 +198,7 @@ class Store:
                 self.put(connection, "probe", secrets.token_hex(512))
         except SQLAlchemyError as error:
             self._drop_writer()
-            raise StoreError(_reason(error)) from error
+            raise self._failure(error) from error
         return True
 
     def close(self) -> None:
@@ -192,6 +208,17 @@ class Store:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _damaged(self, error: SQLAlchemyError) -> bool:
+        """Whether it is a file, and the file that SQLite cannot make sense of."""
+        code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
+        return self.embedded and code & 0xFF in _DAMAGE
+
+    def _failure(self, error: SQLAlchemyError) -> StoreError:
+        """Return what is told of an error of the database: the file and the mend, if it is that."""
+        if self._damaged(error):
+            return StoreError(str(Fault(str(self.file), _damage(error), RESTORE)))
+        return StoreError(_reason(error))
 
     def _drop_writer(self) -> None:
         if self._writer is not None:
@@ -320,7 +347,7 @@ class Store:
                 self.fault("commit")
             self.fault("committed")
         except (OperationalError, DBAPIError) as error:
-            raise StoreError(_reason(error)) from error
+            raise self._failure(error) from error
 
     def write(
         self, connection: Connection, statement: Executable | Prepared, rows: Rows | None = None
@@ -359,7 +386,7 @@ class Store:
             with self._engine.connect() as connection:
                 yield connection
         except (OperationalError, DBAPIError) as error:
-            raise StoreError(_reason(error)) from error
+            raise self._failure(error) from error
 
     def get(self, key: str) -> str | None:
         """Return the value kept under a key."""
@@ -377,8 +404,7 @@ class Store:
         StoreError
             If it cannot be read or written.
         """
-        assert self.folder is not None
-        backup_file(self.folder / FILE, target)
+        backup_file(self.file, target)
 
 
 def backup_file(source: Path, target: Path) -> None:
@@ -386,9 +412,13 @@ def backup_file(source: Path, target: Path) -> None:
 
     Raises
     ------
+    InputError
+        If the copy would take the place of a database that a service works with, or of a part of
+        one; nothing was written then.
     StoreError
         If it cannot be read or written.
     """
+    check_copy(target)
     partial: Path | None = None
     try:
         reader = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
@@ -404,7 +434,8 @@ def backup_file(source: Path, target: Path) -> None:
                 copy.execute("PRAGMA journal_mode=DELETE")
                 broken = copy.execute("PRAGMA quick_check").fetchone()[0]
                 if broken != "ok":
-                    raise StoreError(f"the copy is damaged: {broken}")
+                    message = f"is damaged: {' '.join(broken.split())[:200]}"
+                    raise StoreError(str(Fault(str(source), message, RESTORE)))
             finally:
                 copy.close()
         finally:
@@ -415,6 +446,48 @@ def backup_file(source: Path, target: Path) -> None:
     finally:
         if partial is not None:
             partial.unlink(missing_ok=True)
+
+
+def check_copy(target: Path) -> None:
+    """Refuse to replace a database that a service works with, whether or not it runs now.
+
+    It has a write-ahead log, whatever name it is reached by; copies have none. A service whose
+    database is replaced goes on writing to the one that has no name any more.
+
+    Raises
+    ------
+    InputError
+        If a copy at ``target`` would take the place of such a database, or of a part of one.
+    """
+    mend = "give a new name"
+    try:
+        if target.is_file() and _has_log(target):
+            message = "is the database that a service works with, not a copy of one"
+            raise InputError(Fault(str(target), message, mend))
+        for part in _PARTS:
+            whole, left = Path(str(target).removesuffix(part)), Path(f"{target}{part}")
+            if whole != target and whole.is_file():
+                message = f"would be read as a part of the database {whole}"
+                raise InputError(Fault(str(target), message, mend))
+            if left.exists():
+                message = f"{left.name}, beside it, would be read as a part of the copy"
+                raise InputError(Fault(str(target), message, mend))
+    except OSError:
+        return  # what cannot be looked at cannot be written either
+
+
+def _has_log(path: Path) -> bool:
+    """Whether a file is a SQLite file with a write-ahead log, by what its header says.
+
+    It is not opened as a database: by another name than its own, that would begin a second log.
+    """
+    with path.open("rb") as file:
+        head = file.read(19)
+    return head.startswith(b"SQLite format 3\0") and head[18:] == b"\2"
+
+
+_PARTS: Final = ("-wal", "-shm", "-journal")
+"""What SQLite adds to a database's name to call the files that it keeps beside it."""
 
 
 def is_store(path: Path) -> bool:
@@ -463,9 +536,13 @@ def _postgres_url(where: str) -> URL:
     return url
 
 
+def _damage(error: BaseException) -> str:
+    return f"is damaged: {_reason(error)}"
+
+
 def _reason(error: BaseException) -> str:
     original = getattr(error, "orig", None) or error
     return " ".join(str(original).split())[:300]
 
 
-__all__ = ["Rows", "Store", "StoreError", "backup_file", "is_store"]
+__all__ = ["RESTORE", "Rows", "Store", "StoreError", "backup_file", "check_copy", "is_store"]

@@ -19,6 +19,9 @@ CHUNK: Final = 500
 PAGE: Final = 1_000
 """Most entries of a page."""
 
+BEGINNING: Final = 10
+"""Entries that a long story begins with: the submission, and what was decided on it."""
+
 _JOB_BY_NAME: Final = Prepared(
     select(tables.jobs.c.name, tables.jobs.c.view, tables.jobs.c.content).where(
         tables.jobs.c.name == bindparam("named")
@@ -106,6 +109,32 @@ def list_events(
         if before is not None:
             query = query.where(table.c.id < before)
     return [event_record(row) for row in connection.execute(query)]
+
+
+def story(connection: Connection, name: str) -> tuple[list[dict[str, Any]], dict[str, int] | None]:
+    """Return what happened to a job, in order: how it began and the newest, at most `PAGE` entries.
+
+    Returns
+    -------
+    entries : list of dict
+        As `event_record` gives them.
+    left_out : dict or None
+        How many ``events`` lie between, ``after`` the entry of which number; None where none do.
+    """
+    newest = list_events(connection, job=name, limit=PAGE)[::-1]
+    if len(newest) < PAGE:
+        return newest, None
+    beginning = list_events(connection, after=0, job=name, limit=BEGINNING)
+    last = beginning[-1]["id"]
+    newest = [entry for entry in newest if entry["id"] > last][BEGINNING - PAGE :]
+    table = tables.events
+    between = connection.execute(
+        select(func.count()).where(
+            table.c.job == name, table.c.id > last, table.c.id < newest[0]["id"]
+        )
+    ).scalar_one()
+    left_out = {"after": last, "events": between} if between else None
+    return [*beginning, *newest], left_out
 
 
 def event_record(row: Row[Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec, validate
+from shadowprice.core.specs.fields import addressed
 from shadowprice.inputs.families import Families, with_family
 from shadowprice.service.clock import SECOND, Calendar
 from shadowprice.service.problems import ProblemError
@@ -167,12 +168,18 @@ def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault
     if runs and spec.run is None:
         mend = "say what it runs: {command: [python, train.py]}"
         faults.append(Fault(f"{place}.run", "is missing", mend))
-    if any(ord(character) < 32 for character in spec.name):
-        faults.append(Fault(f"{place}.name", "holds control characters", "use plain text"))
-    if spec.name in {".", ".."}:
-        message = "is a step in an address, in which it could not be named"
-        faults.append(Fault(f"{place}.name", message, "use a name with letters"))
+    for key, name in (("name", spec.name), ("tenant", spec.tenant)):
+        faults += not_addressed(name or "", f"{place}.{key}")
     return faults
+
+
+def not_addressed(name: str, place: str) -> list[Fault]:
+    """Return why an address cannot hold a name, at its place; none where it can."""
+    try:
+        addressed(name)
+    except InputError as error:
+        return [Fault(place, *_rest(fault)) for fault in error.faults]
+    return []
 
 
 def content_of(record: Mapping[str, Any]) -> str:

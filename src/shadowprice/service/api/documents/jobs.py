@@ -76,14 +76,39 @@ REVISE: Final = route(
     ),
     problems=CHANGE,
 )
+_LINE: Final = "2026-11-22 09:00:12  admitted, promised by the end of slot 11"
+_EVENT: Final = {
+    "id": 42,
+    "at": "2026-11-22T09:00:12.349Z",
+    "kind": "admitted",
+    "job": "resnet50-a",
+    "tenant": "vision",
+    "data": {"promise": 11, "payoff": 41.5, "utility": 50.0, "cost": 8.5},
+}
 EXPLAIN: Final = route(
-    {"type": "object"},
     {
-        "job": VIEW,
-        "events": [],
-        "generations": [],
-        "lines": ["2026-11-22 09:00:12  admitted, promised by the end of slot 11"],
+        "type": "object",
+        "required": ["job", "events", "left_out", "generations", "lines"],
+        "properties": {
+            "job": VIEW_SCHEMA,
+            "events": {"type": "array", "items": {"type": "object"}},
+            "left_out": {
+                "type": ["object", "null"],
+                "description": "how many entries of a long story are not here, and after which",
+                "required": ["after", "events"],
+                "properties": {"after": {"type": "integer"}, "events": {"type": "integer"}},
+            },
+            "generations": {"type": "array", "items": {"type": "object"}},
+            "lines": {"type": "array", "items": TEXT, "description": "one an entry"},
+        },
     },
+    {"job": VIEW, "events": [_EVENT], "left_out": None, "generations": [], "lines": [_LINE]},
+    problems=OWN,
+)
+JOB_EVENTS: Final = route(
+    page("events", {"type": "object"}),
+    {"events": [_EVENT | {"line": _LINE}], "next": None},
+    query=(CURSOR, LIMIT),
     problems=OWN,
 )
 GENERATIONS: Final = route(

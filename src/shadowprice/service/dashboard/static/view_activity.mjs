@@ -49,7 +49,7 @@ export function said({ kind, data }) {
   switch (kind) {
     case "submitted": return "submitted";
     case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by the end of slot ${number(data.promise)}` : "taken in, without a promise", worth].filter(Boolean).join(", ");
-    case "moved": return `promise moved from slot ${number(data.before)} to ${number(data.promise)}${first ? `: ${first}` : ""}`;
+    case "moved": return (data.before ?? null) === null ? `has a promise again, by the end of slot ${number(data.promise)}: ${first || "there is room for what is left of it"}` : `promise moved from slot ${number(data.before)} to ${number(data.promise)}${first ? `: ${first}` : ""}`;
     case "broken": return `promise for slot ${number(data.before)} taken back${first ? `: ${first}` : ""}`;
     case "standby": return `waits: ${data.message ?? ""}`;
     case "refused": case "given-up": return first;

@@ -61,7 +61,7 @@ export class JobView {
     const description = describe(where, { servers: [...new Set(where.bars?.server ?? [])], promises: true });
     this.where.hidden = !description.bars.length;
     if (description.bars.length) this.whereChart = updated(this.whereChart, this.whereHost, description, this.app.charts);
-    this.drawStory(told.events);
+    this.drawStory(told);
     this.drawGenerations(told.generations);
     this.logs.know(told.generations, open);
     if (!this.spec.childElementCount && job.spec) this.spec.replaceChildren(element("summary", {}, "What was submitted"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify(job.spec, null, 2).split("\n").flatMap((line) => [line, element("br")])));
@@ -137,18 +137,19 @@ export class JobView {
     }
   }
 
-  drawStory(events) {
+  drawStory({ events, left_out: leftOut }) {
+    const count = events.length + (leftOut?.events ?? 0);
     const newest = events.slice(-200).reverse(), rows = [];
     for (let at = 0; at < newest.length; at += 1) {
       // A promise that moves slot by slot is told once.
       const run = newest.slice(at).findIndex((one) => one.kind !== newest[at].kind);
-      const count = run < 0 ? newest.length - at : run;
-      rows.push({ ...newest[at], more: count > 3 ? count - 1 : 0 });
-      if (count > 3) at += count - 1;
+      const same = run < 0 ? newest.length - at : run;
+      rows.push({ ...newest[at], more: same > 3 ? same - 1 : 0 });
+      if (same > 3) at += same - 1;
     }
     swap(this.story, element("h2", {}, "Story"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
       when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
-    events.length > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(events.length)} entries.`) : null);
+    count > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(count)} entries; shadowprice explain --full tells all.`) : null);
   }
 
   drawGenerations(rows) {
