@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import Constant, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
@@ -200,6 +202,20 @@ def test_a_job_longer_than_the_horizon_is_planned_to_its_end() -> None:
         assert len(ended) == finished
         # From slot 1 on, 16 slots of work: nothing is planned to be done later.
         assert max(ended) <= 16
+
+
+@pytest.mark.parametrize(("until", "status"), [(1, Status.DROPPED), (2, Status.FINISHED)])
+def test_a_plan_that_falls_short_in_the_last_slot_is_given_up_with_a_reason(
+    until: int, status: Status
+) -> None:
+    on = replace(cluster(1, 0, gpus=1), restart_first=True)
+    one = job(on, ps=None, epochs=1, chunks=1, minibatches=10, restart_seconds=Fraction(300))
+    policy = make_policy("optimum", PolicyContext(on, [one], until), {})
+    record = Simulation(on, [one], policy, until=until).run().jobs[one.name]
+    assert record.status is status
+    if status is Status.DROPPED:
+        assert record.refusal is not None
+        assert record.refusal.reason is Reason.TOO_LATE
 
 
 @settings(deadline=None, derandomize=True, max_examples=8)

@@ -45,6 +45,11 @@ REFUSED: Final = Refusal(
     "not in the set of jobs that together are worth most",
 )
 LATE: Final = Refusal(Reason.TOO_LATE, "cannot complete before the end, whatever the others do")
+OVER: Final = Refusal(Reason.TOO_LATE, "its plan fell short, and the timespan is over")
+SHORT: Final = Refusal(
+    Reason.NO_ROOM,
+    "its plan fell short, and what remains of it is not worth the jobs that would have to give way",
+)
 LOST: Final = Refusal(
     Reason.SERVER_LOST, "what remains of it is not worth the jobs that would have to give way"
 )
@@ -129,8 +134,11 @@ class Optimum:
                 for job in jobs:
                     self._answered.add(job.name)
                     yield self._answer(job, REFUSED)
-            case JobsDisplaced(_, names):
-                yield from self._plan_again(view, names, LOST)
+            case JobsDisplaced(_, names, server):
+                given_up = LOST if server is not None else SHORT
+                yield from self._plan_again(
+                    view, names, OVER if view.end <= view.slot else given_up
+                )
             case ServerLost() | ServerBack() | JobCancelled() | CapacityChanged() | JobRevised():
                 # Less room, or more, than was planned for: plan those who are to come anew.
                 yield from self._plan_again(view, (), LOST)
@@ -157,6 +165,7 @@ class Optimum:
             if job.arrival >= start and job.name not in self._answered
         ]
         jobs = [self._jobs[name] for name in names] + coming
+        self._plans.update(dict.fromkeys((job.name for job in jobs), None))
         ends = self._ends(view, jobs)
         slots = max(ends, default=start) - start
         if slots > 0:
