@@ -191,6 +191,20 @@ def test_servers_come_drain_and_go(live: Running) -> None:
     assert live.client.delete("/v1/servers/h-1").status_code == 404
 
 
+@pytest.mark.parametrize("policy", ["oasis", "pdors"])
+def test_learnt_prices_follow_servers_of_other_sizes(tmp_path: Path, policy: str) -> None:
+    with running(tmp_path, policy=policy) as live:
+        assert live.client.post("/v1/jobs", json=job("before")).json()["state"] == "admitted"
+        larger = {"name": "h", "capacity": {"gpu": 16, "cpu": 64}}
+        assert live.client.post("/v1/servers", json=larger).status_code == 201
+        for name in ("h", *(f"g-{at}" for at in range(3))):
+            smaller = {"capacity": {"gpu": 3, "cpu": 16}}
+            assert live.client.patch(f"/v1/servers/{name}", json=smaller).status_code == 200
+        assert live.client.delete("/v1/servers/g-3").status_code == 204
+        assert live.client.post("/v1/jobs", json=job("after")).json()["state"] == "admitted"
+        assert live.client.get("/v1/jobs/before").json()["state"] == "admitted"
+
+
 def test_tenants_see_their_own(live: Running) -> None:
     vision, speech = live.as_(live.token("vision")), live.as_(live.token("speech"))
     with vision, speech:

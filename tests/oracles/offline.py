@@ -25,7 +25,7 @@ def plain_optimum(
     program = Program()
     used: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for job in jobs:
-        slots = range(job.arrival, min(until, job.arrival + cluster.horizon))
+        slots = range(job.arrival, until)
         u = {
             t: program.column(cost=utility_value(job.utility, t - job.arrival), upper=1)
             for t in slots

@@ -141,7 +141,7 @@ class Capabilities:
     Parameters
     ----------
     plans_ahead : bool
-        Commits the future (`Commit`), so the ledger keeps a full horizon.
+        Commits the future (`Commit`), so the ledger keeps a full window.
     elastic : bool
         May change a job's number of workers from slot to slot.
     charges : bool
@@ -171,6 +171,8 @@ class Capabilities:
         Its plans complete the work with the time counted that is lost whenever the placement
         changes (`Job.restart`); the engine holds it to that. The plans of others fall short by what
         their moves cost, and are planned again.
+    window : int or None
+        Slots from the coming one on in which plans may lie; None: a horizon.
     patience : int or None
         Slots of standstill, nothing running and nothing to come, after which a driver may conclude
         that what is queued will never run; None: a horizon.
@@ -189,6 +191,7 @@ class Capabilities:
     answers_at_once: bool = True
     foresees: bool = False
     charges_restarts: bool = False
+    window: int | None = None
     patience: int | None = None
 
 

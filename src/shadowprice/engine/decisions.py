@@ -67,8 +67,13 @@ class Decider(Books):
         keeps_memory: bool,
     ) -> None:
         capabilities = policy.capabilities
-        horizon = cluster.horizon if capabilities.plans_ahead else 1
-        super().__init__(cluster, horizon, until, acknowledges=acknowledges)
+        window = capabilities.window or cluster.horizon
+        super().__init__(
+            cluster,
+            window if capabilities.plans_ahead else 1,
+            until,
+            acknowledges=acknowledges,
+        )
         self.policy = policy
         self.capabilities = capabilities
         self.keeps_memory = keeps_memory

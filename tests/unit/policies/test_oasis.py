@@ -437,6 +437,34 @@ def test_learnt_prices_of_halves_are_those_of_halves_from_the_beginning() -> Non
     assert told[0] == told[1]
 
 
+@pytest.mark.parametrize("lower", ["theory", "clearing"])
+@pytest.mark.parametrize("unlike", ["gpu", "cpu", "no gpu"])
+def test_unlike_servers_are_divided_and_prices_are_those_of_the_halves(
+    unlike: str, lower: str
+) -> None:
+    """What was learnt of all servers is in shares of the largest: it is among those given up."""
+    on = cluster(0, 0, both=2, horizon=12)
+    capacity = on.capacity.copy()
+    column = on.resources.index("gpu" if unlike == "no gpu" else unlike)
+    capacity[1, column] *= 0 if unlike == "no gpu" else 3
+    on = replace(on, capacity=capacity)
+    jobs = [replace(all_reduce(on, f"a-{at}"), utility=Constant(2.0 + at)) for at in range(3)]
+    jobs += [job(on, f"p-{at}", utility=Constant(4.0 + at)) for at in range(9)]
+    told = []
+    for split in ("auto", "half"):
+        policy = oasis(on, prices="online", split=split, lower=lower)
+        engine = Engine(on, policy)
+        for one in jobs:
+            engine.handle(JobsArrived(0, (one,)))
+        last = {f"p-{at}": engine.jobs[f"p-{at}"] for at in range(9)}
+        told.append((policy.parameters_in_force(), last))
+    for pool in ("worker", "ps"):
+        one, other = (parameters[pool] for parameters, _ in told)
+        assert one["ln_L"] == pytest.approx(other["ln_L"], rel=1e-12)
+        assert one["ln_U"] == pytest.approx(other["ln_U"], rel=1e-12)
+    assert any(record.status is Status.ADMITTED for record in told[0][1].values())
+
+
 # ---------------------------------------------------------------------------- parameters
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import Constant, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
@@ -156,16 +158,64 @@ def earned(engine: Engine) -> float:
     )
 
 
+@pytest.mark.parametrize("until", [6, 12, None])
+@pytest.mark.parametrize("horizon", [2, 6])
 @settings(deadline=None, derandomize=True, max_examples=10)
-@given(SEEDS)
-def test_a_run_earns_what_was_planned_and_no_policy_earns_more(seed: int) -> None:
+@given(seed=SEEDS)
+def test_a_run_earns_what_was_planned_and_no_policy_earns_more(
+    horizon: int, until: int | None, seed: int
+) -> None:
+    """Policies that react run as long as it takes: no horizon ends what they earn."""
     on, jobs = small_world(seed, 4, 2)
-    policy: Any = make_policy("optimum", PolicyContext(on, jobs, 6), {})
-    best = earned(Simulation(on, jobs, policy, until=6).run())
+    on = replace(on, horizon=horizon)
+    policy: Any = make_policy("optimum", PolicyContext(on, jobs, until), {})
+    best = earned(Simulation(on, jobs, policy, until=until).run())
     assert best == pytest.approx(policy.solution.utility, rel=1e-9, abs=1e-9)
     for other in ("fifo", "drf"):
-        rival = make_policy(other, PolicyContext(on, jobs, 6), {})
-        assert earned(Simulation(on, jobs, rival, until=6).run()) <= best * (1 + 1e-5) + 1e-6
+        rival = make_policy(other, PolicyContext(on, jobs, until), {})
+        assert earned(Simulation(on, jobs, rival, until=until).run()) <= best * (1 + 1e-5) + 1e-6
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(SEEDS)
+def test_nothing_can_be_gained_after_the_slots_that_are_looked_at(seed: int) -> None:
+    """The problem as printed, over more slots than it needs, is worth no more."""
+    on, jobs = small_world(seed, 3, 1)
+    problem = whole_problem(on, jobs, None)
+    found = solve(problem)
+    assert found.optimal
+    plain = plain_optimum(on, jobs, problem.start + problem.slots + 4)
+    assert plain.optimal
+    assert found.utility == pytest.approx(plain.objective, rel=1e-5, abs=1e-6)
+
+
+def test_a_job_longer_than_the_horizon_is_planned_to_its_end() -> None:
+    on = cluster(1, 0, gpus=1, horizon=3)
+    jobs = [
+        job(on, name, ps=None, arrival=at, epochs=8, chunks=1, minibatches=10)
+        for at, name in enumerate(("one", "two"))
+    ]
+    for until, finished in ((None, 2), (40, 2), (15, 1)):
+        policy = make_policy("optimum", PolicyContext(on, jobs, until), {})
+        engine = Simulation(on, jobs, policy, until=until).run()
+        ended = [one.completion for one in engine.jobs.values() if one.completion is not None]
+        assert len(ended) == finished
+        # From slot 1 on, 16 slots of work: nothing is planned to be done later.
+        assert max(ended) <= 16
+
+
+@pytest.mark.parametrize(("until", "status"), [(1, Status.DROPPED), (2, Status.FINISHED)])
+def test_a_plan_that_falls_short_in_the_last_slot_is_given_up_with_a_reason(
+    until: int, status: Status
+) -> None:
+    on = replace(cluster(1, 0, gpus=1), restart_first=True)
+    one = job(on, ps=None, epochs=1, chunks=1, minibatches=10, restart_seconds=Fraction(300))
+    policy = make_policy("optimum", PolicyContext(on, [one], until), {})
+    record = Simulation(on, [one], policy, until=until).run().jobs[one.name]
+    assert record.status is status
+    if status is Status.DROPPED:
+        assert record.refusal is not None
+        assert record.refusal.reason is Reason.TOO_LATE
 
 
 @settings(deadline=None, derandomize=True, max_examples=8)
@@ -259,15 +309,15 @@ def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(InputError, match="needs to know all jobs"):
         make_policy("optimum", PolicyContext(on), {})
     with pytest.raises(InputError, match="too many to solve"):
-        make_policy("optimum", PolicyContext(on, [one]), {"most_decisions": 3})
+        make_policy("optimum", PolicyContext(on, [one]), {"most_decisions": 1})
     two = job(on, "two", internal_bandwidth=10**11, speed=_speed())
     with pytest.raises(InputError, match="one rate"):
         make_policy("optimum", PolicyContext(on, [two]), {})
     nothing = make_policy("optimum", PolicyContext(on, []), {})
     assert "bound" not in nothing.parameters_in_force()
     late = job(on, "late", chunks=1, epochs=100)
-    policy = make_policy("optimum", PolicyContext(on, [late]), {})
-    engine = Simulation(on, [late], policy).run()
+    policy = make_policy("optimum", PolicyContext(on, [late], 50), {})
+    engine = Simulation(on, [late], policy, until=50).run()
     refusal = engine.jobs["late"].refusal
     assert refusal is not None
     assert refusal.reason.value == "too-late"

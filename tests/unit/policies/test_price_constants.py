@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -256,3 +257,71 @@ def test_what_is_remembered_of_the_other_jobs_gives_the_constants_of_all(
             assert list(one.ln_upper) == list(other.ln_upper)
             told.add((one.ln_lower, *one.ln_upper))
     assert len(told) > 1, "no change is of consequence"
+
+
+@pytest.mark.parametrize("floor", ["theory", "clearing"])
+@pytest.mark.parametrize("carries", ["workers", "ps", "both"])
+def test_learnt_for_other_servers_it_is_what_the_same_jobs_would_have_taught_there(
+    carries: Carries, floor: Lower
+) -> None:
+    """Larger or smaller in each resource by itself, without some, or with some for the first time.
+
+    And once more, on the servers of before.
+    """
+    told = 0
+    for seed in range(60):
+        on, jobs = linear_jobs(seed)
+        assert isinstance(on, Cluster)
+        rng = np.random.default_rng(seed)
+        some = [
+            replace(one, worker=one.worker * rng.integers(0, 2, len(on.resources)))
+            for one in jobs * 4
+        ]
+        asked = [one for one in jobs if carries != "ps" or one.ps is not None]
+        if not asked:
+            continue
+        jobs = [*some, *asked[-1:], *asked[-1:]]
+        members = np.ones(on.servers, dtype=np.bool_)
+        if carries != "both":
+            members = on.hosts_workers if carries == "workers" else on.hosts_ps
+        sizes = [on.capacity]
+        for _ in range(2):
+            factors = rng.integers(0, 4, (len(members), len(on.resources)))
+            sizes.append(on.capacity * factors // 2)
+        here, there, elsewhere = (
+            Pool.of(replace(on, capacity=capacity), members) for capacity in sizes
+        )
+        learner = ConstantsLearner(here, carries, 12, None, Floor(floor), known=False)
+        learner.learn(jobs[:-2])
+        steps = learner.moved(there), learner.moved(there).moved(elsewhere).moved(here)
+        other = learner.moved(elsewhere)
+        other.learn(jobs[-2:-1])
+        for pool, moved, before, last in (
+            (there, steps[0], jobs[:-2], jobs[-2]),
+            (here, steps[1], jobs[:-2], jobs[-2]),
+            (there, other.moved(there), jobs[:-1], jobs[-1]),
+        ):
+            twin = ConstantsLearner(pool, carries, 12, None, Floor(floor), known=False)
+            twin.learn(before)
+            for one in (twin, moved):  # no job sets the clearing price that it meets itself
+                one.learn([last])
+            constants, expected = moved.constants(), twin.constants()
+            assert constants.ln_lower == pytest.approx(expected.ln_lower, rel=1e-12)
+            assert constants.ln_upper == pytest.approx(expected.ln_upper, rel=1e-12)
+            told += math.isfinite(expected.ln_lower)
+    assert told > 60
+
+
+def test_what_is_kept_for_servers_of_other_sizes_stays_small() -> None:
+    """It is written down with every event of a live service: a few of thousands of jobs."""
+    on = cluster(2, 2)
+    rng = np.random.default_rng(7)
+    units = np.array([1000, 1000, GIB, GBPS])
+    learner = ConstantsLearner(
+        Pool.of(on, on.hosts_workers), "workers", 12, None, Floor("theory"), known=False
+    )
+    for at in range(3000):
+        worker = dict(zip(on.resources, (units * rng.uniform(1, 9, 4)).tolist(), strict=True))
+        epochs = int(rng.integers(1, 99))
+        learner.learn([job(on, f"job-{at}", ps=None, worker_amounts=worker, epochs=epochs)])
+    assert len(pickle.dumps(learner)) < 10_000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -32,7 +33,7 @@ from shadowprice.policies.offline.parameters import OptimumParameters
 from shadowprice.policies.offline.problem import (
     Problem,
     Solution,
-    end_of,
+    ends_of,
     request_of,
     whole_problem,
 )
@@ -44,6 +45,11 @@ REFUSED: Final = Refusal(
     "not in the set of jobs that together are worth most",
 )
 LATE: Final = Refusal(Reason.TOO_LATE, "cannot complete before the end, whatever the others do")
+OVER: Final = Refusal(Reason.TOO_LATE, "its plan fell short, and the timespan is over")
+SHORT: Final = Refusal(
+    Reason.NO_ROOM,
+    "its plan fell short, and what remains of it is not worth the jobs that would have to give way",
+)
 LOST: Final = Refusal(
     Reason.SERVER_LOST, "what remains of it is not worth the jobs that would have to give way"
 )
@@ -68,21 +74,27 @@ class Optimum:
         If the job set is too large, or holds a job that problem (1) cannot express.
     """
 
-    capabilities: Final = Capabilities(plans_ahead=True, elastic=True, foresees=True)
+    capabilities: Capabilities = Capabilities(plans_ahead=True, elastic=True, foresees=True)
 
     def __init__(self, context: PolicyContext, parameters: OptimumParameters) -> None:
         self._parameters = parameters
         # Problem (1) knows no copies; the engine refuses bags of tasks.
         self._jobs = {job.name: job for job in context.known_jobs or () if job.bag is None}
         self._until = context.until
-        self._horizon = context.cluster.horizon
+        self._window = context.cluster.horizon
         self._plans: dict[str, Schedule | None] = {}
         self._answered: set[str] = set()
         self.solution: Solution | None = None
         if self._jobs:
-            self._check_size()
-            problem = whole_problem(context.cluster, list(self._jobs.values()), context.until)
+            jobs = list(self._jobs.values())
+            ends = ends_of(context.cluster, jobs, context.until)
+            spans = [max(0, end - job.arrival) for job, end in zip(jobs, ends, strict=True)]
+            self._check_size(sum(spans))
+            self._window = max(self._window, *spans)
+            problem = whole_problem(context.cluster, jobs, context.until)
             self.solution = self._solve(problem)
+        # Among slots that are worth the same, a plan may take any.
+        self.capabilities = replace(self.capabilities, window=self._window, patience=self._window)
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, and what the solver proved."""
@@ -113,25 +125,29 @@ class Optimum:
             case JobsArrived(_, jobs):
                 for job in jobs:
                     self._answered.add(job.name)
-                    yield self._answer(job, arrived=True)
-            case JobsDisplaced(_, names):
-                yield from self._plan_again(view, names)
+                    yield self._answer(job, REFUSED)
+            case JobsDisplaced(_, names, server):
+                given_up = LOST if server is not None else SHORT
+                yield from self._plan_again(
+                    view, names, OVER if view.end <= view.slot else given_up
+                )
             case ServerLost() | ServerBack() | JobCancelled() | CapacityChanged() | JobRevised():
                 # Less room, or more, than was planned for: plan those who are to come anew.
-                yield from self._plan_again(view, ())
+                yield from self._plan_again(view, (), LOST)
 
-    def _answer(self, job: Job, *, arrived: bool) -> Decision:
+    def _answer(self, job: Job, otherwise: Refusal) -> Decision:
         plan = self._plans.get(job.name)
         if plan is not None:
             worth = utility_value(job.utility, plan.completion - job.arrival)
             return Commit(job.name, plan, payoff=worth, utility=worth, cost=0.0)
-        if not arrived:
-            return Drop(job.name, LOST)
-        end = end_of(job, self._horizon, self._until)
-        late = job.arrival + job.shortest_slots > end
+        if otherwise is not REFUSED:
+            return Drop(job.name, otherwise)
+        late = self._until is not None and job.arrival + job.shortest_slots > self._until
         return Reject(job.name, LATE if late else REFUSED)
 
-    def _plan_again(self, view: View, displaced: Iterable[str]) -> Iterator[Decision]:
+    def _plan_again(
+        self, view: View, displaced: Iterable[str], given_up: Refusal
+    ) -> Iterator[Decision]:
         """Plan displaced jobs and those to come, around the plans that stand."""
         names = list(displaced)
         start = view.slot
@@ -141,31 +157,41 @@ class Optimum:
             if job.arrival >= start and job.name not in self._answered
         ]
         jobs = [self._jobs[name] for name in names] + coming
-        ends = {job.name: self._end(view, job) for job in jobs}
-        slots = max(ends.values(), default=start) - start
+        self._plans.update(dict.fromkeys((job.name for job in jobs), None))
+        ends = self._ends(view, jobs)
+        slots = max(ends, default=start) - start
         if slots > 0:
             window = view.ledger.capacity - view.ledger.used
             free = np.broadcast_to(view.ledger.capacity, (slots, *window.shape[1:])).copy()
             known = min(slots, len(window))
             free[:known] = window[:known]
             requests = tuple(
-                request_of(job, start, ends[job.name], _left(view, job.name)) for job in jobs
+                request_of(job, start, end, _left(view, job.name))
+                for job, end in zip(jobs, ends, strict=True)
             )
             cluster = view.cluster
             self._solve(Problem(requests, free, start, cluster.hosts_workers, cluster.hosts_ps))
         for name in names:
-            answer: Decision = self._answer(self._jobs[name], arrived=False)
+            answer: Decision = self._answer(self._jobs[name], given_up)
             state = view.open_jobs[name]
             if isinstance(answer, Commit) and restarts(view, state):
                 done = potential(state.job, answer.schedule, None, charged=True)
-                given_up = None if done else _fruitless(view, state)
-                answer = answer if given_up is None else Drop(name, given_up)
+                fruitless = None if done else _fruitless(view, state)
+                answer = answer if fruitless is None else Drop(name, fruitless)
             yield answer
 
-    def _end(self, view: View, job: Job) -> int:
-        if job.name in view.open_jobs:
-            return view.end
-        return end_of(job, self._horizon, self._until)
+    def _ends(self, view: View, jobs: Sequence[Job]) -> list[int]:
+        """Return the first slot that each job has no use for, or may not use."""
+        ledger = view.ledger
+        cluster = replace(view.cluster, capacity=ledger.capacity)
+        taken = np.flatnonzero(ledger.used.any(axis=(1, 2)))
+        begin = view.slot + (int(taken[-1]) + 1 if len(taken) else 0)
+        left = [_left(view, job.name) for job in jobs]
+        ends = ends_of(cluster, jobs, self._until, begin=begin, left=left)
+        return [
+            min(end, max(view.slot, job.arrival) + self._window)
+            for job, end in zip(jobs, ends, strict=True)
+        ]
 
     def _solve(self, problem: Problem) -> Solution:
         solution = solve(problem, time_limit=self._parameters.time_limit, gap=self._parameters.gap)
@@ -173,18 +199,13 @@ class Optimum:
             self._plans[request.job.name] = schedule
         return solution
 
-    def _check_size(self) -> None:
-        decisions = sum(
-            max(0, end_of(job, self._horizon, self._until) - job.arrival)
-            for job in self._jobs.values()
-        )
+    def _check_size(self, decisions: int) -> None:
         if decisions > self._parameters.most_decisions:
             raise InputError(
                 Fault(
                     "policy optimum",
                     f"{decisions} pairs of a job and a slot are too many to solve exactly",
-                    "give fewer jobs, an earlier --until or a shorter horizon, or raise "
-                    "--set most_decisions",
+                    "give fewer jobs or an earlier --until, or raise --set most_decisions",
                 )
             )
 

@@ -14,6 +14,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.offline.packing import Machines
+from shadowprice.policies.pricing.alone import Alone
 
 Integers = NDArray[np.int64]
 
@@ -135,19 +136,68 @@ def whole_problem(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> P
     jobs : sequence of Job
         The job set.
     until : int or None
-        End of the timespan T; without it, each job has its horizon.
+        End of the timespan T; without it, no slot is left out in which anything can be gained.
     """
     start = min(job.arrival for job in jobs)
-    slots = max(0, max(end_of(job, cluster.horizon, until) for job in jobs) - start)
+    ends = ends_of(cluster, jobs, until)
+    slots = max(0, max(ends) - start)
     free = np.broadcast_to(cluster.capacity, (slots, *cluster.capacity.shape)).copy()
-    requests = [request_of(job, start, end_of(job, cluster.horizon, until)) for job in jobs]
+    requests = [request_of(job, start, end) for job, end in zip(jobs, ends, strict=True)]
     return Problem(tuple(requests), free, start, cluster.hosts_workers, cluster.hosts_ps)
 
 
-def end_of(job: Job, horizon: int, until: int | None) -> int:
-    """Return the first slot that a job may not use: its horizon's end, or T."""
-    end = job.arrival + horizon
-    return end if until is None else min(end, until)
+def ends_of(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    until: int | None,
+    *,
+    begin: int = 0,
+    left: Sequence[int | None] | None = None,
+) -> list[int]:
+    """Return the first slot that each job has no use for.
+
+    That is T; or from where the job is worth nothing; or where all work would be done if, once
+    every job is there, they ran one after the other, each alone at its greatest speed: some best
+    solution is over by then. For take one, its jobs in the order in which they complete, and let
+    c(k) be the slot in which the k-th does, s(k) that in which it would one after the other. Keep
+    all up to the last k with c(k) <= s(k), and run the others one after the other from there: each
+    is done by its s < c, and utilities do not increase.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers, as they are.
+    jobs : sequence of Job
+        The jobs.
+    until : int or None
+        T.
+    begin : int
+        Slot from which on all servers are free.
+    left : sequence of int or None, optional
+        Progress units that each job still has to make; None for all.
+
+    Returns
+    -------
+    list of int
+        One for each job.
+    """
+    alone = Alone(cluster, cluster.hosts_workers, cluster.hosts_ps)
+    exact = not bool((cluster.hosts_workers & cluster.hosts_ps).any())
+    done = max([begin, *(job.arrival for job in jobs)])
+    for job, required in zip(jobs, left or [None] * len(jobs), strict=True):
+        gain = alone.gain(job)
+        if not gain and not exact:
+            # That it finds room on servers that carry both is not ruled out. Then it does so with
+            # the fewest workers that get on at all.
+            gain = int(job.gains[job.gains > 0].min(initial=0))
+        if gain:
+            done += -(-(job.required if required is None else required) // gain)
+    ends = []
+    for job in jobs:
+        end = done if until is None else min(done, until)
+        worth = job.utility.values(np.arange(max(0, end - job.arrival)))
+        ends.append(job.arrival + int(np.count_nonzero(worth > 0)))
+    return ends
 
 
 def request_of(job: Job, start: int, end: int, required: int | None = None) -> Request:

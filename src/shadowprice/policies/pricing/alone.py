@@ -71,7 +71,12 @@ class Alone:
         return float(job.utility.log_values(np.array([slots - 1]))[0])
 
     def slots(self, job: Job) -> int | None:
-        """Return the slots that a job takes alone, None where the cluster cannot run it.
+        """Return the slots that a job takes alone, None where the cluster cannot run it."""
+        gain = self.gain(job)
+        return -(-job.required // gain) if gain > 0 else None
+
+    def gain(self, job: Job) -> int:
+        """Return the most that a job gains in a slot alone, 0 where the cluster cannot run it.
 
         Where servers carry both kinds, a worker is counted with a parameter server of its own,
         more than (6) asks for: the true number may be less.
@@ -84,7 +89,7 @@ class Alone:
         if self._colocated:
             together = job.worker_counts <= largest
             gain = max(gain, int(job.internal_gains[together].max(initial=0)))
-        return -(-job.required // gain) if gain > 0 else None
+        return gain
 
     def _room(self, job: Job) -> tuple[int, int, int]:
         """Return how many workers and parameter servers stand, and workers on one server."""

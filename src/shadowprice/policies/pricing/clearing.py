@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 _GUESSED_AHEAD: Final = 20
 _RENEWALS: Final = 50
-_ARRIVAL, _DENSITY, _USES = range(3)
+_ARRIVAL, _DENSITY, _BEST, _USES = range(4)
 """Columns of what is kept of a job."""
 _FEWEST: Final = 16
 """Jobs that there is room for at first."""
@@ -46,8 +46,9 @@ class ClearingPrice:
         self._capacity = capacity
         self._window = max(window, 1)
         self._known = known
-        # A row a job: arrival, ln of its density, and what it uses of each resource.
-        self._jobs = np.empty((0, _USES + len(capacity)))
+        # A row a job: arrival, ln of its density and of its utility, what it uses of each resource
+        # in shares, and the same in amounts.
+        self._jobs = np.empty((0, _USES + 2 * len(capacity)))
         self._count = 0
         self._ln_price = -math.inf
         self._due = 1
@@ -62,14 +63,32 @@ class ClearingPrice:
         return state | {"_jobs": self._jobs[: self._count].copy()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        if "_jobs" not in state:
+        jobs, capacity = state.get("_jobs"), state.get("_capacity")
+        wide = _USES + 2 * len(capacity) if isinstance(capacity, np.ndarray) else 0
+        if not isinstance(jobs, np.ndarray) or jobs.shape[1] != wide:
             raise AttributeError("jobs that count were kept in another form")
         vars(self).update(state)
 
-    def resize(self, capacity: Floats) -> None:
-        """Take note of another capacity of the pool; the price is worked out anew."""
+    def resize(self, capacity: Floats, scale: Floats | None = None) -> None:
+        """Take note of another capacity of the pool; the price is worked out anew.
+
+        Parameters
+        ----------
+        capacity : ndarray of float64, shape (resources,)
+            That of the pool, in shares.
+        scale : ndarray of float64, shape (resources,), optional
+            What a share of 1 is from now on, 0 for resources that do not count; as before without.
+        """
         self._capacity, self._next = capacity, None
         self._due = min(self._due, self._seen)
+        if scale is None:
+            return
+        self._jobs = self._jobs[: self._count].copy()
+        uses, amounts = np.split(self._jobs[:, _USES:], 2, axis=1)  # views
+        uses[:] = np.divide(amounts, scale, out=np.zeros(amounts.shape), where=scale > 0)
+        total = uses.sum(axis=1)
+        ln_total = np.log(total, out=np.full(len(total), np.inf), where=total > 0)
+        self._jobs[:, _DENSITY] = self._jobs[:, _BEST] - ln_total
 
     def copy(self) -> ClearingPrice:
         """Return a price over the same jobs, to which others may be added."""
@@ -82,25 +101,32 @@ class ClearingPrice:
         """How many jobs were taken in."""
         return self._seen
 
-    def add(self, arrival: int, ln_density: float, use: Floats) -> None:
+    def add(
+        self, arrival: int, ln_best: float, ln_density: float, use: Floats, amounts: Floats
+    ) -> None:
         """Take a job in.
 
         Parameters
         ----------
         arrival : int
             The slot in which it arrives.
+        ln_best : float
+            Logarithm of its largest utility.
         ln_density : float
-            Logarithm of its largest utility per slot and share of 1 of all it asks for.
+            The same per slot and share of 1 of all it asks for.
         use : ndarray of float64, shape (resources,)
             Shares times slots that it takes of each resource.
+        amounts : ndarray of float64, shape (resources,)
+            Amounts times slots.
         """
-        if math.isfinite(ln_density):
+        if math.isfinite(ln_best):
             self._next = None
             self._seen += 1
             self._first = arrival if self._first is None else min(self._first, arrival)
             self._make_room(1)
             row = self._jobs[self._count]
-            row[_ARRIVAL], row[_DENSITY], row[_USES:] = arrival, ln_density, use
+            row[_ARRIVAL], row[_DENSITY], row[_BEST] = arrival, ln_density, ln_best
+            row[_USES:] = np.concatenate((use, amounts))
             self._count += 1
 
     def _make_room(self, jobs: int) -> None:
@@ -166,7 +192,7 @@ class ClearingPrice:
         """Return the price at which some jobs would clear in so many slots."""
         limited = self._capacity > 0
         jobs = jobs[np.argsort(-jobs[:, _DENSITY], kind="stable")]
-        uses = jobs[:, _USES:][:, limited]
+        uses = jobs[:, _USES : _USES + len(limited)][:, limited]
         taken = np.cumsum(uses, axis=0)
         if not self._known:
             # A few jobs say little of those to come: less a standard deviation of their sum (of a

@@ -20,6 +20,7 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.clearing import ClearingPrice
+from shadowprice.policies.pricing.extremes import Extreme
 from shadowprice.policies.pricing.measures import Measure, Measures, what_is_remembered
 
 Floats = NDArray[np.float64]
@@ -167,6 +168,7 @@ class ConstantsLearner:
     _arrivals: tuple[int, int] | None = field(init=False, default=None)
     _ln_clearing: float = field(init=False, default=-math.inf)
     _market: ClearingPrice = field(init=False)
+    _elsewhere: _Elsewhere = field(init=False)
     _worked_out: tuple[object, PriceConstants] | None = field(
         init=False, default=None, repr=False, compare=False
     )
@@ -176,34 +178,42 @@ class ConstantsLearner:
         return {name: value for name, value in vars(self).items() if name != "_worked_out"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
+        if "_elsewhere" not in state:
+            raise AttributeError("what was learnt was kept for servers of one size")
         vars(self).update(state, _worked_out=None)
 
     def __post_init__(self) -> None:
         self._ln_upper = np.full(len(self.pool.scale), -np.inf)
         span = self.horizon if self.until is None else min(self.horizon, self.until)
         self._market = ClearingPrice(self.pool.total_shares, span, known=self.known)
+        self._elsewhere = _Elsewhere.of(len(self.pool.scale))
 
     def copy(self) -> ConstantsLearner:
         """Return a learner that has seen the same jobs, and may be shown others."""
         twin = copy(self)
         twin._ln_upper = self._ln_upper.copy()
         twin._market = self._market.copy()
+        twin._elsewhere = self._elsewhere.copy()
         return twin
 
     def moved(self, pool: Pool, alone: Alone | None = None) -> ConstantsLearner:
         """Return a learner that has seen the same jobs, for other servers.
 
-        What was learnt is in shares of the pool's largest capacities: of those that jobs asked
-        for, these may not change. What jobs seen so far earn alone stays as it was.
+        What was learnt is in shares of the pool's largest capacities. Where those are others, it is
+        what the same jobs would have taught in shares of these. What jobs seen so far earn alone
+        stays as it was, and so does what was known of all jobs beforehand.
         """
-        asked = np.isfinite(self._ln_upper)
-        if not np.array_equal(pool.scale[asked], self.pool.scale[asked]):
-            raise ValueError("the largest capacities of the pool changed")
         twin = self.copy()
         twin.pool = pool
         twin.floor = self.floor._replace(alone=alone)
         twin._worked_out = None
-        twin._market.resize(pool.total_shares)
+        resized = not np.array_equal(pool.scale, self.pool.scale)
+        twin._market.resize(pool.total_shares, pool.scale if resized else None)
+        if resized and not self.known:
+            twin._ln_upper = self._elsewhere.ln_upper(pool.scale)
+            twin._ln_least_rate = -self._elsewhere.rates.ln_sum(pool.scale)
+            twin._ln_least_use = self._elsewhere.uses.ln_sum(pool.scale)
+            twin._ln_clearing = twin._market.ln_price()
         return twin
 
     def learn(self, jobs: Iterable[Job]) -> bool:
@@ -268,6 +278,7 @@ class ConstantsLearner:
             first, last = self._arrivals or other._arrivals
             self._arrivals = min(first, other._arrivals[0]), max(last, other._arrivals[1])
         self._market.join(other._market)
+        self._elsewhere.join(other._elsewhere)
 
     def if_shown(self, job: Job) -> PriceConstants | None:
         """Return the constants if a job were taken in, None if they stayed as they are.
@@ -291,8 +302,10 @@ class ConstantsLearner:
     def _take_in(self, job: Job, measure: Measure | None, *, for_good: bool = True) -> None:
         if measure is None:
             return
+        if for_good and not self.known:
+            self._elsewhere.add(measure)
         np.maximum(self._ln_upper, measure.ln_upper, out=self._ln_upper)
-        if math.isfinite(measure.ln_worst):
+        if math.isfinite(measure.ln_worst) and math.isfinite(measure.ln_use):
             self._ln_least_rate = min(self._ln_least_rate, measure.ln_worst - measure.ln_use)
         self._ln_least_use = min(self._ln_least_use, measure.ln_use)
         self._longest = max(self._longest, measure.window)
@@ -307,18 +320,18 @@ class ConstantsLearner:
                 self._ln_clearing = market.ln_price() if for_good else market.ln_price_to_come()
             if for_good:
                 rate = measure.ln_best - measure.ln_use
-                market.add(job.arrival, rate, measure.slots * measure.shares)
+                amounts = measure.demand * np.float64(measure.slots)
+                uses = measure.slots * measure.shares
+                market.add(job.arrival, measure.ln_best, rate, uses, amounts)
 
     def _measure(self, job: Job) -> Measure | None:
-        """Return what a job adds, None where it asks for nothing here or has no time to run."""
+        """Return what a job adds, None where it asks for nothing or has no time to run."""
         demand = self._demand(job)
-        if demand is None:
+        window = self._window(job)
+        if demand is None or not demand.any() or window <= 0:
             return None
         shares = self.pool.shares(demand)
         asked = shares > 0
-        window = self._window(job)
-        if not asked.any() or window <= 0:
-            return None
         # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
         # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
         duration = self._shortest(job) - (self.floor.kind == "guaranteed")
@@ -326,10 +339,11 @@ class ConstantsLearner:
         ln_upper = np.full(len(shares), -np.inf)
         ln_upper[asked] = ln_best - np.log(shares[asked])
         slots = worker_slots(job)
-        ln_use = math.log(slots) + math.log(float(shares.sum()))
+        # Of what no server of the pool has, nothing is used.
+        ln_use = math.log(slots) + _ln(float(shares.sum())) if asked.any() else math.inf
         useful = window if job.bag is None else min(window, job.bag.slots)
         ln_worst = _ln_smallest_utility(job, useful)
-        return Measure(ln_upper, ln_best, ln_worst, ln_use, slots, window, shares)
+        return Measure(ln_upper, ln_best, ln_worst, ln_use, slots, window, demand, shares)
 
     def _demand(self, job: Job) -> Amounts | None:
         if self.carries == "workers" or (self.carries == "both" and job.ps is None):
@@ -395,6 +409,55 @@ class ConstantsLearner:
                 timespan = self.horizon << (-(-timespan // self.horizon) - 1).bit_length()
         priced = self.pool.total_shares[np.isfinite(self._ln_upper)].sum()
         return self._ln_alone - math.log(2.0 * self.floor.pools * timespan * float(priced))
+
+
+@dataclass
+class _Elsewhere:
+    """What the jobs seen so far come to on servers of whatever size.
+
+    Attributes
+    ----------
+    ln_worth : ndarray of float64, shape (resources,)
+        ln of the largest utility for an amount of 1 of each resource; ``-inf`` where none was
+        asked for.
+    rates : Extreme
+        Of amounts over all worker-slots, over the smallest utility: one over the least density.
+    uses : Extreme
+        Of amounts over all worker-slots.
+    """
+
+    ln_worth: Floats
+    rates: Extreme
+    uses: Extreme
+
+    @classmethod
+    def of(cls, resources: int) -> _Elsewhere:
+        rates, uses = Extreme(resources, largest=True), Extreme(resources, largest=False)
+        return cls(np.full(resources, -np.inf), rates, uses)
+
+    def copy(self) -> _Elsewhere:
+        return _Elsewhere(self.ln_worth, copy(self.rates), copy(self.uses))
+
+    def add(self, measure: Measure) -> None:
+        asked = measure.demand > 0
+        ln_demand = np.log(measure.demand, out=np.full(len(asked), -np.inf), where=asked)
+        worth = np.where(asked, measure.ln_best, -np.inf)
+        np.subtract(worth, ln_demand, out=worth, where=asked)
+        self.ln_worth = np.maximum(self.ln_worth, worth)
+        used = ln_demand + math.log(measure.slots)
+        self.uses.add(used)
+        if math.isfinite(measure.ln_worst):
+            self.rates.add(used - measure.ln_worst)
+
+    def join(self, other: _Elsewhere) -> None:
+        self.ln_worth = np.maximum(self.ln_worth, other.ln_worth)
+        self.rates.join(other.rates)
+        self.uses.join(other.uses)
+
+    def ln_upper(self, scale: Floats) -> Floats:
+        """Return ln U of servers whose largest capacities are ``scale``."""
+        here = scale > 0
+        return np.where(here, self.ln_worth + np.log(np.where(here, scale, 1.0)), -np.inf)
 
 
 def worker_slots(job: Job) -> int:

@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.cluster import Amounts
+
 Floats = NDArray[np.float64]
 
 
@@ -23,13 +25,16 @@ class Measure(NamedTuple):
     ln_best, ln_worst : float
         ln of its largest, and of its smallest positive utility.
     ln_use : float
-        ln of the shares that it uses over all of its worker-slots.
+        ln of the shares that it uses over all of its worker-slots; ``inf`` where no server of the
+        pool has anything that it asks for, and it adds nothing.
     slots : int
         Those worker-slots.
     window : int
         Slots in which it could run.
-    shares : ndarray of float64, shape (resources,)
+    demand : ndarray of int64, shape (resources,)
         What one worker (or parameter server) asks for.
+    shares : ndarray of float64, shape (resources,)
+        The same in shares.
     """
 
     ln_upper: Floats
@@ -38,6 +43,7 @@ class Measure(NamedTuple):
     ln_use: float
     slots: int
     window: int
+    demand: Amounts
     shares: Floats
 
 

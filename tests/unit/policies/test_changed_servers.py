@@ -1,0 +1,71 @@
+"""Policies whose prices are learnt follow servers of other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.core.cluster import Cluster, Role
+from shadowprice.core.events import CapacityChanged, JobsArrived, ServerState, SlotBegan
+from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Constant
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from tests.workloads import cluster, job
+
+CHANGES: Mapping[str, Mapping[str, tuple[int, int] | None]] = {
+    "a larger one": {"new": (8, 16)},
+    "a smaller one, and the first is gone": {"new": (3, 8), "any-0": None},
+    "one cut, and none as large": {"any-0": (3, 16), "any-1": (2, 4)},
+    "no GPU left": {"any-0": (0, 16), "any-1": (0, 16)},
+}
+
+
+def state(on: Cluster, size: tuple[int, int]) -> ServerState:
+    whole = dict(zip(on.resources, on.capacity[0].tolist(), strict=True))
+    return ServerState(Role.ANY, whole | {"gpu": size[0] * 1000, "cpu": size[1] * 1000})
+
+
+def asking(on: Cluster, at: int) -> Job:
+    """One of many jobs of several shapes, more than there is room for."""
+    rng = np.random.default_rng(at)
+    amounts = {"gpu": 1000 * int(rng.integers(1, 3)), "cpu": 1000 * int(rng.integers(1, 5))}
+    worth = Constant(float(rng.uniform(1, 50)))
+    return job(on, f"job-{at}", worker_amounts=amounts, ps=None, epochs=6, utility=worth)
+
+
+@pytest.mark.parametrize("lower", ["theory", "clearing", "guaranteed"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["oasis", "pdors"])
+def test_prices_are_those_of_who_learnt_on_the_servers_of_now(
+    name: str, change: str, lower: str
+) -> None:
+    on = cluster(0, 0, both=2)
+    engine = Engine(on, make_policy(name, PolicyContext(on), {"lower": lower}))
+    for at in range(20):
+        engine.handle(JobsArrived(0, (asking(on, at),)))
+    engine.handle(SlotBegan(0))
+    states = {
+        server: None if size is None else state(on, size)
+        for server, size in CHANGES[change].items()
+    }
+    engine.handle(CapacityChanged(1, states))
+    assert (engine.ledger.used <= engine.ledger.capacity).all()
+    engine.handle(JobsArrived(1, (asking(on, 20),)))
+    policy: Any = engine.policy
+    told = policy.parameters_in_force()
+    fresh: Any = make_policy(name, PolicyContext(engine.cluster), {"lower": lower})
+    twin = Engine(engine.cluster, fresh)
+    for at in range(21):
+        fresh.learn(asking(on, at), twin.view.ledger)
+    expected = fresh.parameters_in_force()
+    pools = [(told, expected)] if name == "pdors" else [(told["worker"], expected["worker"])]
+    for found, wanted in pools:
+        assert found["ln_U"] == pytest.approx(wanted["ln_U"], rel=1e-12)
+        if lower == "guaranteed" and change == "no GPU left":
+            continue  # what a job earned alone stays, though nothing can run now
+        assert found["ln_L"] == pytest.approx(wanted["ln_L"], rel=1e-12)
