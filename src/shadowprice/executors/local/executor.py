@@ -98,6 +98,11 @@ class LocalExecutor:
         """What it can do."""
         return Capabilities(progress_files=True, observes=True, isolates_users=os.geteuid() == 0)
 
+    @property
+    def directory(self) -> Path:
+        """Where its records are; see `Remembering`."""
+        return self._path
+
     # ------------------------------------------------------------------ coming and going
 
     async def open(self) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -20,10 +21,12 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.core.specs.fields import plain
 from shadowprice.executors.contract import (
     Ended,
+    Ending,
     Executor,
     ExecutorError,
     Fresh,
     GenerationSpec,
+    Held,
     Misreported,
     Progressed,
     Receipt,
@@ -36,7 +39,7 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
-from shadowprice.service.auth import progress_token
+from shadowprice.service.auth import order_identity, progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
@@ -45,7 +48,7 @@ from shadowprice.service.running.outbox import Begin, End, Outbox, Run
 from shadowprice.service.settings import Settings
 from shadowprice.service.truth.operations import ChangeServers, LoseServer
 from shadowprice.service.truth.outcome import Outcome, Servers
-from shadowprice.service.truth.reports import Acknowledge, TakeReports
+from shadowprice.service.truth.reports import Acknowledge, TakeReports, TellForeign
 
 log = logging.getLogger("shadowprice.service")
 
@@ -96,6 +99,7 @@ class Runner:
         self._stated = frozenset(stated)
         self._outbox = Outbox()
         self._inbox: list[Report] = []
+        self._untold: list[Held] = []
         self._wake = asyncio.Event()
         self._due = asyncio.Event()
         self._ordering = asyncio.Lock()
@@ -108,6 +112,7 @@ class Runner:
         driver.discard = self.discard
         driver.fresh = self.fresh
         driver.unheard = self.unheard
+        driver.foreign = self._outbox.is_foreign
 
     @property
     def trouble(self) -> str | None:
@@ -127,10 +132,44 @@ class Runner:
         """
         await self.executor.open()
         await self._configure()
-        held = await self.executor.list()
-        self._outbox.found(held)
+        held = await self._find()
         ends = [one.end for one in held if one.end is not None]
         self._inbox += ends
+
+    async def _find(self) -> Sequence[Held]:
+        """Find again what runs, and tell what of it the store never ordered."""
+        held = await self.executor.list()
+        ordered = await self._driver.ordered([(one.job, one.generation) for one in held])
+        foreign = [one for one in held if not self._is_ours(one, ordered)]
+        for one in foreign:
+            new = not self._outbox.is_foreign(one.job, one.generation)
+            if new and one.end is None:
+                log.warning(
+                    "generation %d of %r runs on %s, but these data never ordered it (was a backup "
+                    "restored?): it is stopped",
+                    one.generation,
+                    one.job,
+                    ", ".join(share.server for share in one.placement),
+                )
+                self._untold.append(one)
+        self._outbox.found(held, foreign)
+        return held
+
+    def _is_ours(self, held: Held, ordered: Mapping[tuple[str, int], int]) -> bool:
+        key = held.job, held.generation
+        if key not in ordered:
+            return False
+        # One that an earlier version started says nothing.
+        return held.identity in {"", order_identity(self._key, *key, ordered[key])}
+
+    def lose_all(self, reason: str) -> None:
+        """Take every generation that should run, and is not held, for lost."""
+        at = self._driver.clock.now() / SECOND
+        self._inbox += [
+            Ended(0, job, order.generation, at, Ending.LOST, None, reason)
+            for job, order in self._driver.published.running.items()
+            if order.generation not in self._outbox.held.get(job, {})
+        ]
 
     def begin(self) -> None:
         """Start carrying orders out."""
@@ -180,25 +219,31 @@ class Runner:
 
     async def settle(self) -> None:
         """Take in what was reported so far."""
+        if self._untold:
+            untold = tuple(self._untold)
+            await self._driver.do(TellForeign(untold))
+            del self._untold[: len(untold)]
         reports, self._inbox = self._inbox, []
         now = self._driver.clock.now()
         lasting: list[Started | Refused | Ended | Misreported] = []
+        over: list[Ended | Refused] = []
         for report in reports:
             self._outbox.heard(report, now)
-            if isinstance(report, Started | Refused | Ended | Misreported):
+            if self._outbox.says_nothing(report):
+                over += [report] if isinstance(report, Ended) else []
+            elif isinstance(report, Started | Refused | Ended | Misreported):
                 lasting.append(report)
             elif isinstance(report, Progressed):
                 self._driver.report(report)
             else:
                 await self._server(report)
-        if not lasting:
-            return
-        try:
-            await self._driver.do(TakeReports(lasting))
-        except ProblemError:
-            self._inbox = [*lasting, *self._inbox]  # the store is out; they wait
-            raise
-        over = [report for report in lasting if isinstance(report, Ended | Refused)]
+        if lasting:
+            try:
+                await self._driver.do(TakeReports(lasting))
+            except ProblemError:
+                self._inbox = [*lasting, *over, *self._inbox]  # the store is out; they wait
+                raise
+        over += [report for report in lasting if isinstance(report, Ended | Refused)]
         await _each(self._forget, over)
 
     async def _forget(self, report: Ended | Refused) -> None:
@@ -315,7 +360,7 @@ class Runner:
         """Take in what was reported, and acknowledge what was done."""
         if self._resync:
             async with self._ordering:  # an order that is on its way is in no list
-                self._outbox.found(await self.executor.list())
+                await self._find()
                 self._resync = False
         await self._configure()
         await self.settle()
@@ -332,16 +377,19 @@ class Runner:
             actions = self._outbox.actions(published.running, published.unacknowledged, now)
             if len(actions) > A_ROUND:
                 self._due.set()
-            await _each(self._act, actions[:A_ROUND])
+            del actions[A_ROUND:]
+            orders = [one.order for one in actions if isinstance(one, Begin)]
+            ordered = await self._driver.ordered([(one.job, one.generation) for one in orders])
+            await _each(partial(self._act, ordered), actions)
 
-    async def _act(self, action: Begin | End) -> None:
+    async def _act(self, ordered: Mapping[tuple[str, int], int], action: Begin | End) -> None:
         if isinstance(action, End):
             await self.executor.stop(action.command, action.job, action.generation)
             self._outbox.stopping(action.job, action.generation)
             return
         order = action.order
         try:
-            spec = self._spec(order)
+            spec = self._spec(order, ordered[order.job, order.generation])
         except InputError as error:
             self._refuse(order, str(error))
             return
@@ -355,6 +403,7 @@ class Runner:
             receipt is Receipt.DUPLICATE and not await self._is_held(order)
         ):
             # Its records are newer than ours (a backup was restored): this number is used up.
+            self._outbox.used_up(order.job, order.generation)
             self._refuse(order, "the executor knows a newer generation of the job")
 
     async def _is_held(self, order: Run) -> bool:
@@ -366,8 +415,8 @@ class Runner:
         self._inbox.append(Refused(order.id, order.job, order.generation, at, reason))
         self._wake.set()
 
-    def _spec(self, order: Run) -> GenerationSpec:
-        """Return what an executor has to be told of an order."""
+    def _spec(self, order: Run, ordered: int) -> GenerationSpec:
+        """Return what an executor has to be told of an order, which was given at that moment."""
         servers = self._driver.published.servers
         spec = self.job_spec(order.job)
         if spec.run is None:
@@ -393,6 +442,7 @@ class Runner:
             slot_end=servers.calendar.ends(order.slot) / SECOND,
             tenant=spec.tenant,
             labels=dict(spec.labels),
+            identity=order_identity(self._key, order.job, order.generation, ordered),
         )
 
     def job_spec(self, name: str) -> JobSpec:
