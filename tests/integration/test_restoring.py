@@ -14,7 +14,9 @@ import pytest
 import yaml
 
 from shadowprice.cli.main import main
-from tests.integration.test_serve_command import Process
+from shadowprice.service.running.remembering import KEY, MARK
+from shadowprice.service.store import Store
+from tests.integration.test_serve_command import Process, _refused
 
 pytestmark = pytest.mark.processes
 
@@ -176,5 +178,132 @@ def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
         assert service.until("kept", {"finished"})["generation"] == 1
         assert len(place.began("kept")) == 1
         assert "never ordered" not in place.log.read_text()
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) -> None:
+    service = Process(place.data, place.cluster)
+    record = place.job("moved", "moved", retries=9)
+    fail = place.folder / "fail"
+    first = f'[ "$SHADOWPRICE_GENERATION" -lt 3 ] && until [ -e {fail} ]; do sleep 0.05; done'
+    command = record["run"]["command"]
+    record["run"]["command"] = f"{first} && exit 1; {command}"
+    submitted(service, record)
+    service.until("moved", {"running"})
+    place.back_up()
+    fail.touch()
+    until(lambda: place.alive("moved"))
+    assert service.client.get("/v1/jobs/moved").json()["generation"] == 3
+    service.kill(signal.SIGKILL)
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    try:
+        until(lambda: len(place.began("moved")) == 2)
+        assert len(place.alive("moved")) == 1
+        place.go("moved")
+        assert service.until("moved", {"finished"})["generation"] == 4
+        story = service.client.get("/v1/jobs/moved/explain").json()["events"]
+        stale = [one["data"]["generation"] for one in story if one["kind"] == "start-failed"]
+        assert stale == [1, 2, 3]
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And then it is restored where it came from."""
+    service = Process(place.data, place.cluster)
+    submitted(service, place.job("once", "once"))
+    service.until("once", {"running"})
+    until(lambda: place.alive("once"))
+    place.back_up()
+    capsys.readouterr()
+    service.kill(signal.SIGKILL)
+    elsewhere = place.folder / "elsewhere"
+    place.restore(elsewhere)
+    for _ in range(2):
+        line = _refused(capsys, place.cluster, elsewhere)
+        assert f"is a copy: what it has running is not recorded in {elsewhere}/executor" in line
+        assert "restore into the data directory that it came from" in line
+        assert "--nothing-runs" in line
+    assert not (elsewhere / "executor").exists()
+    assert len(place.began("once")) == 1
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    try:
+        time.sleep(2)
+        place.go("once")
+        assert service.until("once", {"finished"})["generation"] == 1
+        assert len(place.began("once")) == 1
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_records_of_other_data_are_refused(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Process(place.data, place.cluster)
+    place.back_up()
+    service.kill(signal.SIGTERM)
+    other = Process(place.folder / "other", place.cluster)
+    other.kill(signal.SIGTERM)
+    capsys.readouterr()
+    place.restore(place.folder / "other")
+    assert "is a copy" in _refused(capsys, place.cluster, place.folder / "other")
+
+
+def test_a_copy_of_an_earlier_version_is_known_by_what_it_has_running(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those kept no mark; where the records are, they go on."""
+    service = Process(place.data, place.cluster)
+    submitted(service, place.job("old", "old"))
+    service.until("old", {"running"})
+    until(lambda: place.alive("old"))
+    service.kill(signal.SIGKILL)
+    store = Store(str(place.data))
+    assert store.open()
+    with store.transaction() as connection:
+        connection.exec_driver_sql(f"DELETE FROM meta WHERE key = '{KEY}'")
+    store.close()
+    (place.data / "executor" / MARK).unlink()
+    place.back_up()
+    capsys.readouterr()
+    place.restore(place.folder / "elsewhere")
+    assert "is a copy" in _refused(capsys, place.cluster, place.folder / "elsewhere")
+    service = Process(place.data, place.cluster)
+    try:
+        place.go("old")
+        assert service.until("old", {"finished"})["generation"] == 1
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None:
+    service = Process(place.data, place.cluster)
+    submitted(service, place.job("again", "again"))
+    service.until("again", {"running"})
+    until(lambda: place.alive("again"))
+    place.back_up()
+    service.kill(signal.SIGKILL)
+    for process in place.alive("again"):
+        os.kill(process, signal.SIGKILL)  # its machine is off
+    until(lambda: not place.alive("again"))
+    elsewhere = place.folder / "elsewhere"
+    place.restore(elsewhere)
+    service = Process(elsewhere, place.cluster, "--nothing-runs")
+    try:
+        until(lambda: place.alive("again"))
+        story = service.client.get("/v1/jobs/again/explain").json()["events"]
+        assert [one["data"]["generation"] for one in story if one["kind"] == "lost"] == [1]
+    finally:
+        service.kill(signal.SIGKILL)
+    service = Process(elsewhere, place.cluster)  # its records are here now
+    try:
+        place.go("again")
+        assert service.until("again", {"finished"})["generation"] == 2
+        assert len(place.began("again")) == 2
     finally:
         service.kill(signal.SIGTERM)

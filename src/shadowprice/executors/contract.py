@@ -668,7 +668,7 @@ class Reaching(Executor, Protocol):
 
 
 @runtime_checkable
-class Remembering(Protocol):
+class Remembering(Executor, Protocol):
     """An executor whose records of what runs are in a directory of this machine alone."""
 
     @property

@@ -404,7 +404,8 @@ class Runner:
         ):
             # Its records are newer than ours (a backup was restored): this number is used up.
             self._outbox.used_up(order.job, order.generation)
-            self._refuse(order, "the executor knows a newer generation of the job")
+            why = "the executor knows a newer generation of the job, or another of this number"
+            self._refuse(order, why)
 
     async def _is_held(self, order: Run) -> bool:
         held = await self.executor.list()
