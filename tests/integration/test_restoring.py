@@ -225,8 +225,8 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
     place.restore(elsewhere)
     for _ in range(2):
         line = _refused(capsys, place.cluster, elsewhere)
-        assert f"is a copy: what it has running is not recorded in {elsewhere}/executor" in line
-        assert "restore into the data directory that it came from" in line
+        assert f"is recorded elsewhere, not in {elsewhere}/executor, and would run twice" in line
+        assert "a backup from the directory that it is of" in line
         assert "--nothing-runs" in line
     assert not (elsewhere / "executor").exists()
     assert len(place.began("once")) == 1
@@ -251,7 +251,7 @@ def test_records_of_other_data_are_refused(
     other.kill(signal.SIGTERM)
     capsys.readouterr()
     place.restore(place.folder / "other")
-    assert "is a copy" in _refused(capsys, place.cluster, place.folder / "other")
+    assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.folder / "other")
 
 
 def test_a_copy_of_an_earlier_version_is_known_by_what_it_has_running(
@@ -272,7 +272,7 @@ def test_a_copy_of_an_earlier_version_is_known_by_what_it_has_running(
     place.back_up()
     capsys.readouterr()
     place.restore(place.folder / "elsewhere")
-    assert "is a copy" in _refused(capsys, place.cluster, place.folder / "elsewhere")
+    assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.folder / "elsewhere")
     service = Process(place.data, place.cluster)
     try:
         place.go("old")

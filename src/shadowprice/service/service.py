@@ -224,6 +224,7 @@ class Service:
                     return
             except (InputError, StoreError) as error:
                 log.warning("standing by: %s", error)
+                self.store.close()  # another may be able to
             except ShadowpriceError:
                 log.exception("taking over failed")
                 self.fail()

@@ -57,10 +57,10 @@ def check_records(truth: Truth, executor: Executor | None, *, nothing_runs: bool
         raise InputError(
             Fault(
                 f"--data {store.shown}",
-                f"is a copy: what it has running is not recorded in {directory}, and would run "
+                f"what it has running is recorded elsewhere, not in {directory}, and would run "
                 "twice",
-                "restore into the data directory that it came from; or, once every machine that "
-                "ran its jobs is surely off, add --nothing-runs",
+                "serve where those records are, a backup from the directory that it is of; or, "
+                "once every machine that ran its jobs is surely off, add --nothing-runs",
             )
         )
     mark = here or _new_mark(directory)
