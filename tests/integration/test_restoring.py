@@ -47,6 +47,14 @@ class Place:
             "run": {"command": script, "grace": "5s", **run},
         }
 
+    def slow(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Let a job that is told to stop save until it is told that it may have."""
+        save = f"trap 'until [ -e {self.folder / 'saved'} ]; do sleep 0.05; done; exit 143' TERM"
+        run = record["run"]
+        run["command"] = run["command"].replace("trap 'exit 143' TERM", save)
+        run["grace"] = "60s"
+        return record
+
     def go(self, mark: str) -> None:
         (self.folder / f"go-{mark}").touch()
 
@@ -135,14 +143,43 @@ def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
         service.kill(signal.SIGTERM)
 
 
+def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: Place) -> None:
+    """By then it has ordered that number, too."""
+    service = Process(place.data, place.cluster)
+    place.back_up()
+    submitted(service, place.slow(place.job("same", "old")))
+    service.until("same", {"running"})
+    until(lambda: place.alive("old"))
+    service.kill(signal.SIGKILL)
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    submitted(service, place.job("same", "new"))
+    until(lambda: service.client.get("/v1/jobs/same").json()["generation"] == 1)
+    time.sleep(2)
+    service.kill(signal.SIGKILL)
+    service = Process(place.data, place.cluster)
+    try:
+        time.sleep(2)
+        assert len(place.alive("old")) == 1
+        assert not place.began("new")
+        (place.folder / "saved").touch()
+        until(lambda: place.alive("new"))
+        assert not place.alive("old")
+        place.go("new")
+        assert service.until("same", {"finished"})["generation"] == 2
+        story = service.client.get("/v1/jobs/same/explain").json()["events"]
+        first = {one["kind"] for one in story if one["data"].get("generation") == 1}
+        assert first == {"started", "foreign", "start-failed"}  # neither running nor lost
+    finally:
+        service.kill(signal.SIGTERM)
+
+
 def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) -> None:
     """It saves for a while; the engine believes its server empty."""
     service = Process(place.data, place.cluster)
     place.back_up()
-    orphan = place.job("orphan", "orphan", grace="60s")
+    orphan = place.slow(place.job("orphan", "orphan"))
     orphan["worker"]["cpu"] = 2
-    slow = f"trap 'while [ ! -e {place.folder / 'saved'} ]; do sleep 0.05; done; exit 143' TERM"
-    orphan["run"]["command"] = orphan["run"]["command"].replace("trap 'exit 143' TERM", slow)
     submitted(service, orphan)
     service.until("orphan", {"running"})
     until(lambda: place.alive("orphan"))
