@@ -212,7 +212,15 @@ class WorldExecutor:
 
     async def list(self) -> tuple[Held, ...]:
         return tuple(
-            Held(*one.key, one.phase, one.spec.placement, (), one.began, one.end)
+            Held(
+                *one.key,
+                one.phase,
+                one.spec.placement,
+                (),
+                one.began,
+                one.end,
+                one.spec.identity,
+            )
             for one in self.world.processes.values()
             if one.key not in self.world.forgotten
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.executors.contract import (
+    UNASKED,
     Ended,
     Ending,
     Executor,
@@ -84,6 +85,35 @@ def test_a_stop_that_overtakes_its_start_bars_it(harness: Harness, tmp_path: Pat
         assert (await told.one(Ended, "job", 1)).ending is Ending.STOPPED
         assert await executor.start(spec("job", 3, "true")) == Receipt.ACCEPTED
         await told.one(Ended, "job", 3)
+
+    harness.run(scenario)
+    assert not (tmp_path / "no").exists()
+
+
+def test_another_order_of_a_number_is_stale(harness: Harness, tmp_path: Path) -> None:
+    """A store that was restored gives numbers out again."""
+
+    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+        first = spec("job", 1, POLITE, identity="first")
+        other = spec("job", 1, f"touch {tmp_path}/no", identity="other")
+        assert await executor.start(first) == Receipt.ACCEPTED
+        await ready(executor, "job")
+        await executor.close()
+        await told.end()
+        executor = await own.open()
+        told = Told(executor)
+        assert [one.identity for one in await executor.list()] == ["first"]
+        assert await executor.start(other) == Receipt.STALE
+        assert await executor.start(first) == Receipt.DUPLICATE
+        assert await executor.stop(UNASKED, "job", 1) == Receipt.ACCEPTED
+        assert (await told.one(Ended, "job", 1)).ending is Ending.STOPPED
+        assert await executor.start(other) == Receipt.STALE
+        await executor.forget("job", 1)
+        assert await executor.start(other) in {Receipt.STALE, Receipt.DUPLICATE}
+        await executor.discard("job")
+        assert await executor.start(other) in {Receipt.STALE, Receipt.DUPLICATE}
+        await executor.close()
+        await told.end()
 
     harness.run(scenario)
     assert not (tmp_path / "no").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,9 +13,11 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
+from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.executors.local.executor import LocalExecutor
 from tests.ledgers import check_ledger
 from tests.postgres import Server, binaries, postgres
-from tests.services import job, running
+from tests.services import Running, job, running
 from tests.unit.service.test_whole import fails_and_is_asked_again
 
 pytestmark = [
@@ -62,6 +65,23 @@ def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path:
             # The first one has lost the lock, and can write no more.
             assert first.client.post("/v1/jobs", json=job("stale")).status_code == 503
             assert standby.client.get("/v1/jobs/stale").status_code == 404
+
+
+def test_one_without_the_records_of_what_runs_lets_another_write(tmp_path: Path) -> None:
+    with postgres() as server, ExitStack() as ends:
+
+        def begun(records: str) -> AbstractContextManager[Running]:
+            executor = LocalExecutor(ExecutorOptions(str(tmp_path / records)))
+            return running(tmp_path, data=server.url, executor=executor)
+
+        with begun("one") as first:
+            assert first.client.get("/readyz").status_code == 200
+            standby = ends.enter_context(begun("two"))
+        time.sleep(5)  # it is refused again and again
+        assert standby.client.get("/readyz").json() == {"status": "standby"}
+        with begun("one") as again:
+            _until(lambda: again.client.get("/readyz").status_code == 200, 20)
+            assert standby.client.get("/readyz").json() == {"status": "standby"}
 
 
 def _standby(server: Server, folder: Path):

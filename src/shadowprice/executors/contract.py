@@ -14,6 +14,9 @@ that was away, for a moment or a month, misses nothing: what it did not record i
 Fencing. The newest generation that an executor saw of a job, in a `start` or a `stop`, is kept
 where it survives both of them. A `start` of an older one is stale, a `start` of the same one a
 duplicate: neither starts anything. Orders may so be repeated, delayed and reordered at will.
+The same one is the same order, not only the same number: a store that was restored counts again
+from where the copy was made, and may give a number to another order. What tells orders apart
+(`GenerationSpec.identity`) is kept with a generation; another order of its number is stale.
 
 Endings. All processes of a generation end together: with the first that fails, and once all workers
 exited 0. A program that tolerates workers (`Program.tolerates_workers`) says that the others go on
@@ -26,7 +29,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.program import Program
@@ -42,6 +46,9 @@ class ExecutorError(ShadowpriceError):
 
 
 # ------------------------------------------------------------------ what is ordered
+
+UNASKED: Final = -2
+"""Number of a stop that no command of the engine asks for; 0 stands for no order at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,9 @@ class GenerationSpec:
         the choice to the executor.
     labels : mapping of str to str
         The job's labels.
+    identity : str
+        What tells this order from any other that bears its number, in whatever store; empty where
+        nobody compares.
     """
 
     command: int
@@ -111,6 +121,7 @@ class GenerationSpec:
     tenant: str | None = None
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    identity: str = ""
 
     @property
     def workers(self) -> int:
@@ -139,6 +150,7 @@ class GenerationSpec:
             "tenant": self.tenant,
             "devices": {server: list(names) for server, names in self.devices.items()},
             "labels": dict(self.labels),
+            "identity": self.identity,
         }
 
     @classmethod
@@ -181,7 +193,8 @@ class Receipt(StrEnum):
     DUPLICATE = "duplicate"
     """It was taken before; nothing new happens."""
     STALE = "stale"
-    """A newer generation of the job is known; nothing happens, now or later."""
+    """A newer generation of the job is known, or another order of this number; nothing happens, now
+    or later."""
     BUSY = "busy"
     """Another generation of the job has not ended yet; nothing happens, order again later."""
 
@@ -379,6 +392,8 @@ class Held:
         When it started, seconds since 1970.
     end : Ended or Refused or None
         How it ended, until it is forgotten.
+    identity : str
+        That of the order which asked for it; empty where that said none.
     """
 
     job: str
@@ -388,6 +403,7 @@ class Held:
     processes: tuple[str, ...]
     started: float | None = None
     end: Ended | Refused | None = None
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,7 +589,7 @@ class Executor(Protocol):
         Parameters
         ----------
         command : int
-            Number of the engine's command.
+            Number of the engine's command; `UNASKED` where none asks for it.
         job : str
             The job.
         generation : int
@@ -657,6 +673,15 @@ class Reaching(Executor, Protocol):
         ExecutorError
             If nobody does.
         """
+
+
+@runtime_checkable
+class Remembering(Executor, Protocol):
+    """An executor whose records of what runs are in a directory of this machine alone."""
+
+    @property
+    def directory(self) -> Path:
+        """That directory; without it nobody knows what runs."""
 
 
 @runtime_checkable

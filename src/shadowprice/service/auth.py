@@ -286,6 +286,26 @@ def progress_token(key: bytes, job: str, generation: int) -> str:
     return f"spp_{generation}_" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
+def order_identity(key: bytes, job: str, generation: int, ordered: int) -> str:
+    """Return what tells an order of this store from any other, also of a copy that went on.
+
+    A copy has the same key, and gives a number out again; but at another moment.
+
+    Parameters
+    ----------
+    key : bytes
+        The store's own.
+    job : str
+        The job.
+    generation : int
+        The generation that is ordered.
+    ordered : int
+        When it was, in nanoseconds since 1970.
+    """
+    text = f"order\0{generation}\0{ordered}\0{job}".encode("utf-8", "surrogateescape")
+    return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
+
+
 def generation_of(key: bytes, job: str, header: str | None) -> int:
     """Return the generation that a token of a job's own was made for.
 

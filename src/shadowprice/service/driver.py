@@ -26,7 +26,7 @@ from shadowprice.service.store import Store, StoreError, history
 from shadowprice.service.truth.operations import DecideBacklog
 from shadowprice.service.truth.outcome import Operation, Outcome, Servers
 from shadowprice.service.truth.price_history import Sampler, sweep_prices
-from shadowprice.service.truth.reading import list_events
+from shadowprice.service.truth.reading import list_events, orders_given
 from shadowprice.service.truth.reports import TakeProgress, TakeReports
 from shadowprice.service.truth.slots import Edge, MoveOrigin, Passed
 from shadowprice.service.truth.truth import Truth
@@ -132,6 +132,8 @@ class Driver:
         Lets reports of this moment come in before a slot is counted.
     unheard : callable or None
         Returns the jobs whose reports did not.
+    foreign : callable or None
+        Tells whether a generation of a job is one that the store never ordered.
     """
 
     snapshot_seconds = SNAPSHOT_SECONDS
@@ -164,6 +166,7 @@ class Driver:
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self.fresh: Callable[[], Awaitable[None]] | None = None
         self.unheard: Callable[[], frozenset[str]] | None = None
+        self.foreign: Callable[[str, int], bool] | None = None
         self._sampler = Sampler(truth)
         self._stopping = False
         self.trouble: str | None = None
@@ -210,8 +213,32 @@ class Driver:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, question, self._truth)
 
+    async def ordered(
+        self, generations: Sequence[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], int]:
+        """Return when generations were ordered, in nanoseconds; those that never were have none.
+
+        Raises
+        ------
+        ProblemError
+            If the store cannot be read.
+        """
+        if not generations:
+            return {}
+
+        def look(truth: Truth) -> Mapping[tuple[str, int], int]:
+            with truth.store.reading() as connection:
+                return orders_given(connection, generations)
+
+        try:
+            return await self.ask(look)
+        except StoreError as error:
+            raise ProblemError("storage", f"the store cannot be read: {error}") from error
+
     def report(self, report: Progressed) -> None:
         """Take in how far a job says it is; written with the next slot, or sooner."""
+        if self.foreign is not None and self.foreign(report.job, report.generation):
+            return
         self._heard.add(report.job)
         known = self._reports.get(report.job)
         if known is None or (report.generation, report.progress) > (

@@ -47,6 +47,7 @@ from shadowprice.service.resident import Resident
 from shadowprice.service.running.misreports import Misreports
 from shadowprice.service.running.modes import check_executor, check_mode, check_users
 from shadowprice.service.running.observing import Follower
+from shadowprice.service.running.remembering import check_records
 from shadowprice.service.running.runner import Runner
 from shadowprice.service.settings import NOTHING, Settings
 from shadowprice.service.store import Store, StoreError, tables
@@ -106,6 +107,7 @@ class Service:
         self._executor = executor
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="reader")
         self._tasks: list[asyncio.Task[None]] = []
+        self._other_records = False
         self._resident: Resident | None = None
         if settings.trainingjobs is not None or settings.lease is not None:
             self._resident = Resident(self)
@@ -182,6 +184,8 @@ class Service:
             self.runner.settings = self.settings
             self.runner.address = self.address
             await self.runner.open()
+            if self._other_records:
+                self.runner.lose_all("the executor's records of it are gone, and so is what ran")
         self._tasks.append(asyncio.create_task(self._own(self.driver)))
         if self.runner is not None:
             self.runner.begin()
@@ -219,6 +223,7 @@ class Service:
                     return
             except (InputError, StoreError) as error:
                 log.warning("standing by: %s", error)
+                self.store.close()  # another may be able to
             except Exception:
                 log.exception("taking over failed")
                 self.fail()
@@ -282,6 +287,10 @@ class Service:
     def _recover(self, clock: SteadyClock) -> Truth:
         truth = Truth(self.store, self.cluster, self.choice, clock, virtual=self.settings.observe)
         check_mode(self.store, len(truth.views), observe=self.settings.observe)
+        if not self.settings.observe:
+            self._other_records = check_records(
+                truth, self._executor, nothing_runs=self.settings.nothing_runs
+            )
         if truth.store.get("policy") != self.choice.label:
             truth.write_snapshot()
         log.info(

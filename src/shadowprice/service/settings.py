@@ -69,6 +69,9 @@ class Settings:
     lease : tuple of str or None
         Namespace and name of the Lease by which one of several instances is elected; None elects by
         the store alone.
+    nothing_runs : bool
+        Whether nothing runs any more of what the data ordered, where the executor's records are
+        others than before.
     """
 
     cluster: Path
@@ -87,6 +90,7 @@ class Settings:
     users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     trainingjobs: str | None = None
     lease: tuple[str, str] | None = None
+    nothing_runs: bool = False
 
     @property
     def cluster_address(self) -> str:

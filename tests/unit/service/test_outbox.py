@@ -1,12 +1,82 @@
-"""What the runner remembers of what it was told."""
+"""What is remembered of what an executor told, and what it is told of what was never ordered."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from shadowprice.executors.contract import Ended, Ending
-from shadowprice.service.running.outbox import FIRST_DELAY, Outbox
+import pytest
+
+from shadowprice.core.events import Start
+from shadowprice.core.schedule import Placement
+from shadowprice.executors.contract import (
+    UNASKED,
+    Ended,
+    Ending,
+    Held,
+    Phase,
+    Refused,
+    Share,
+    Started,
+)
+from shadowprice.service.running.outbox import FIRST_DELAY, Begin, End, Outbox
+
+
+def _start(job: str, number: int, server: str, generation: int = 1) -> Start:
+    placement = Placement((0,), (1,), (0,))
+    return Start(3, job, placement, id=number, generation=generation, servers=(server,))
+
+
+def _held(job: str, server: str, phase: Phase = Phase.RUNNING) -> Held:
+    return Held(job, 1, phase, (Share(server, 1),), ("worker-0",))
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    made, held = Outbox(), (_held("theirs", "one"), _held("ours", "two"))
+    made.found(held, held[:1])
+    return made
+
+
+def test_what_is_foreign_is_stopped_though_its_number_is_wanted(outbox: Outbox) -> None:
+    running = {"theirs": _start("theirs", 5, "two"), "ours": _start("ours", 6, "two")}
+    unacknowledged = dict(enumerate(running.values(), 5))
+    assert outbox.actions(running, unacknowledged, 0) == [End(UNASKED, "theirs", 1)]
+    outbox.stopping("theirs", 1)
+    assert outbox.actions(running, unacknowledged, 0) == []
+    assert outbox.acknowledged(running, unacknowledged) == [6]
+
+
+def test_its_servers_are_withheld_until_it_has_ended(outbox: Outbox) -> None:
+    for job in ("theirs", "ours"):
+        outbox.stopping(job, 1)
+    running = {"next": _start("next", 5, "one"), "beside": _start("beside", 6, "two")}
+    assert outbox.actions(running, {}, 0) == [Begin(running["beside"])]
+    ended = Ended(UNASKED, "theirs", 1, 0.0, Ending.STOPPED, 143, "")
+    outbox.heard(ended, 0)
+    outbox.recorded("theirs", 1)
+    assert outbox.actions(running, {}, 0) == [Begin(order) for order in running.values()]
+
+
+def test_what_it_reports_says_nothing_even_when_it_comes_again(outbox: Outbox) -> None:
+    ended = Ended(0, "theirs", 1, 0.0, Ending.FAILED, 1, "")
+    for _ in range(2):
+        outbox.heard(ended, 0)
+        assert outbox.says_nothing(ended)
+        assert outbox.says_nothing(Started(5, "theirs", 1, 0.0))
+        outbox.recorded("theirs", 1)
+    assert not outbox.says_nothing(Ended(0, "theirs", 2, 0.0, Ending.DONE, 0, ""))
+    assert not outbox.says_nothing(Ended(0, "ours", 1, 0.0, Ending.DONE, 0, ""))
+
+
+def test_a_number_that_is_used_up_delays_nothing(outbox: Outbox) -> None:
+    refused = Refused(5, "other", 1, 0.0, "")
+    outbox.used_up("other", 1)
+    assert not outbox.says_nothing(refused)
+    outbox.heard(refused, 0)
+    outbox.recorded("other", 1)
+    again = {"other": _start("other", 6, "two", generation=2)}
+    assert outbox.actions(again, {}, 0)[-1] == Begin(again["other"])
 
 
 def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:

@@ -130,6 +130,14 @@ def serve(
             metavar="NAMESPACE/NAME",
         ),
     ] = "",
+    nothing_runs: Annotated[
+        bool,
+        typer.Option(
+            "--nothing-runs",
+            help="Go on with a restored copy without the executor's records: every machine that "
+            "ran its jobs is surely off.",
+        ),
+    ] = False,
     keep: Annotated[
         str, typer.Option("--keep", help="How long closed jobs are kept, such as 365d.")
     ] = "365d",
@@ -185,6 +193,7 @@ def serve(
         users=parse_users(allow_user or []),
         trainingjobs=_followed(trainingjobs, executor, address, observe=observe),
         lease=parse_lease(lease),
+        nothing_runs=nothing_runs,
     )
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,
@@ -241,8 +250,9 @@ def backup(
 
     It takes the place of an earlier copy, never of a database that a service works with.
 
-    To restore, put the file into an empty directory as shadowprice.db and serve from there. What
-    runs jobs may by then know newer generations of them; the service counts on until its own are.
+    To restore, stop the service and put the file into the same directory, in place of
+    shadowprice.db, -wal and -shm. The executor's records stay there: they know what runs, and what
+    the copy never ordered is stopped. Elsewhere the copy is refused, since it would run jobs twice.
 
     [bold]Example[/bold]
 

@@ -89,7 +89,7 @@ class Desk(Roster[Known]):
         """
         key = spec.job, spec.generation
         with self._told():
-            receipt = await asyncio.to_thread(self.store.weigh, *key)
+            receipt = await asyncio.to_thread(self.store.weigh, spec)
             if receipt is not Receipt.ACCEPTED:
                 return receipt, None, ""
             entry = self._make(*key, self.store.generation(*key))

@@ -184,6 +184,7 @@ class Entry:
             processes=self.processes,
             started=self.state.get("started"),
             end=self._end(),
+            identity=str(self.state.get("identity", "")),
         )
 
     def new_progress(self) -> Progressed | None:

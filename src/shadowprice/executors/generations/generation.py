@@ -176,6 +176,11 @@ class Generation:
             return True
 
 
+def differ(one: str | None, other: str | None) -> bool:
+    """Whether two identities are those of different orders; one that is not known says nothing."""
+    return bool(one and other) and one != other
+
+
 def start_time(process: int) -> int | None:
     """Return when a process began, in clock ticks since the machine did; None if it is not there.
 

@@ -26,7 +26,13 @@ from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec, Receipt
 from shadowprice.executors.generations.disk import StateFile, names, sync_directory, write_new
-from shadowprice.executors.generations.generation import ACCEPTED, OVER, REFUSED, Generation
+from shadowprice.executors.generations.generation import (
+    ACCEPTED,
+    OVER,
+    REFUSED,
+    Generation,
+    differ,
+)
 
 FENCE_BYTES: Final = 64
 KEPT: Final = 20
@@ -108,23 +114,33 @@ class Store:
         refusal : str
             Why it cannot be; then nothing will be run.
         """
-        receipt = self.weigh(spec.job, spec.generation)
+        receipt = self.weigh(spec)
         if receipt is Receipt.ACCEPTED:
             state = self._state(spec.command, refusal)
+            state["identity"] = spec.identity
             state["placement"] = [[one.server, one.workers, one.ps] for one in spec.placement]
             self._take(spec.job, spec.generation, {} if refusal else plan, state)
         return receipt
 
-    def weigh(self, job: str, generation: int) -> Receipt:
+    def weigh(self, spec: GenerationSpec) -> Receipt:
         """Return what an order to start a generation would be answered; nothing changes."""
+        job, generation = spec.job, spec.generation
         fence = self.fence(job)
         if generation < fence:
             return Receipt.STALE
         if generation == fence:
-            return Receipt.DUPLICATE
+            return Receipt.STALE if self._is_another(spec) else Receipt.DUPLICATE
         if any(self._runs(job, one) for one in self.generations(job)):
             return Receipt.BUSY
         return Receipt.ACCEPTED
+
+    def _is_another(self, spec: GenerationSpec) -> bool:
+        """Whether the generation of an order's number is known to be that of another order."""
+        held = self.generation(spec.job, spec.generation)
+        try:
+            return differ(held.state().get("identity"), spec.identity)
+        except (FileNotFoundError, ValueError):  # only its number is left, or nothing whole
+            return False
 
     def _runs(self, job: str, number: int) -> bool:
         """Whether a generation is not over; one that is forgotten is."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec, Receipt
-from shadowprice.executors.generations.generation import ACCEPTED, OVER, REFUSED
+from shadowprice.executors.generations.generation import ACCEPTED, OVER, REFUSED, differ
 from shadowprice.executors.kubernetes import names
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
@@ -70,10 +70,13 @@ class JobGenerations:
         if spec.generation < self.fence:
             return Receipt.STALE
         if spec.generation == self.fence:
-            return Receipt.DUPLICATE
+            held = self.generations.get(spec.generation, {})
+            another = differ(held.get("identity"), spec.identity)
+            return Receipt.STALE if another else Receipt.DUPLICATE
         if any(state["phase"] not in OVER for state in self.generations.values()):
             return Receipt.BUSY
         state = _state(spec.command, refusal)
+        state["identity"] = spec.identity
         state["placement"] = [[one.server, one.workers, one.ps] for one in spec.placement]
         self.fence = spec.generation
         self.generations[spec.generation] = {**state, "plan": plan}

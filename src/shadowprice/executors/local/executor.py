@@ -100,6 +100,11 @@ class LocalExecutor:
         return Capabilities(progress_files=True, observes=True, isolates_users=os.geteuid() == 0)
 
     @property
+    def directory(self) -> Path:
+        """Where its records are; see `Remembering`."""
+        return self._path
+
+    @property
     def trouble(self) -> str | None:
         """What fails in it just now; see `Troubled`."""
         return self._background.trouble

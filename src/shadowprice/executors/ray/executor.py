@@ -111,6 +111,11 @@ class RayExecutor:
         return Capabilities(discovers_servers=True, several_machines=True, progress_files=True)
 
     @property
+    def directory(self) -> Path:
+        """Where its records are; see `Remembering`."""
+        return self.path
+
+    @property
     def trouble(self) -> str | None:
         """Why Ray cannot be reached, or what fails here; see `Troubled`."""
         away = f"Ray cannot be reached: {self._trouble}" if self._trouble else None

@@ -73,6 +73,8 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
             return f"failed with {generation}{because}"
         case "misreported":
             return f"{generation} reports what is no progress, and is not counted{because}"
+        case "foreign":
+            return f"{generation} is none of this job{because}"
         case "lost":
             return f"{generation} was lost, through no fault of the job{because}"
         case "start-failed":

@@ -6,12 +6,23 @@ what is to be done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from shadowprice.core.events import Resize, Start, Stop
-from shadowprice.executors.contract import Ended, Ending, Held, Phase, Refused, Report, Started
+from shadowprice.executors.contract import (
+    UNASKED,
+    Ended,
+    Ending,
+    Held,
+    Misreported,
+    Phase,
+    Progressed,
+    Refused,
+    Report,
+    Started,
+)
 from shadowprice.service.clock import SECOND
 
 Run = Start | Resize
@@ -38,7 +49,7 @@ class End:
     Parameters
     ----------
     command : int
-        The order that asks for it, 0 where none does any more.
+        The order that asks for it, `UNASKED` where none does any more.
     job : str
         The job.
     generation : int
@@ -54,6 +65,10 @@ class End:
 class Outbox:
     """Generations that an executor holds, by job and number.
 
+    One that the store never ordered is *foreign*: its number is used up, it is stopped, nothing
+    that it reports is taken for what the job of its name did, and nothing begins on its servers
+    before its end was seen.
+
     Parameters
     ----------
     held : dict of str to dict of int to Phase
@@ -66,15 +81,37 @@ class Outbox:
     """The newest generation of each job whose failure was counted: reports come again."""
     _not_before: dict[str, int] = field(default_factory=dict)
     _stopping: set[tuple[str, int]] = field(default_factory=set)
+    _foreign: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    """Servers of each; kept when it is over, for what it reported may come again."""
 
     # ---------------------------------------------------------------- learning
 
-    def found(self, held: tuple[Held, ...]) -> None:
-        """Take in what an executor holds, in place of all that was thought."""
+    def found(self, held: Collection[Held], foreign: Collection[Held] = ()) -> None:
+        """Take in what an executor holds in place of what was thought, and which is foreign."""
         self.held = {}
         self._stopping.clear()
         for one in held:
             self.held.setdefault(one.job, {})[one.generation] = one.phase
+        for one in foreign:
+            servers = frozenset(share.server for share in one.placement)
+            self._foreign[one.job, one.generation] = servers
+
+    def used_up(self, job: str, generation: int) -> None:
+        """Take in that a number is a foreign generation's, of which nothing is held any more."""
+        self._foreign.setdefault((job, generation), frozenset())
+
+    def is_foreign(self, job: str, generation: int) -> bool:
+        """Whether a generation of this number was not ordered by the store."""
+        return (job, generation) in self._foreign
+
+    def says_nothing(self, report: Report) -> bool:
+        """Whether a report tells of a foreign generation: what became of a job is not in it.
+
+        A refusal does: whoever was refused, no generation of that number will be.
+        """
+        return isinstance(report, Started | Ended | Progressed | Misreported) and self.is_foreign(
+            report.job, report.generation
+        )
 
     def accepted(self, job: str, generation: int) -> None:
         """Take in that a start was taken."""
@@ -93,6 +130,8 @@ class Outbox:
         elif isinstance(report, Ended | Refused):
             self.held.setdefault(report.job, {})[report.generation] = Phase.ENDED
             self._stopping.discard((report.job, report.generation))
+            if self.is_foreign(report.job, report.generation):
+                return  # no trouble of the job's
             if isinstance(report, Refused) or report.ending in {Ending.FAILED, Ending.LOST}:
                 if report.generation > self._counted.get(report.job, 0):
                     self._counted[report.job] = report.generation
@@ -144,7 +183,8 @@ class Outbox:
         )
         if isinstance(order, Resize):
             return older_over
-        phase = phases.get(order.generation)
+        foreign = self.is_foreign(order.job, order.generation)
+        phase = None if foreign else phases.get(order.generation)
         if phase in {Phase.RUNNING, Phase.STOPPING, Phase.ENDED}:
             return True
         overtaken = wanted is None or wanted.generation > order.generation
@@ -169,10 +209,14 @@ class Outbox:
         for job, phases in self.held.items():
             wanted = running.get(job)
             for generation, phase in phases.items():
-                over = phase is Phase.ENDED or (job, generation) in self._stopping
-                if over or (wanted is not None and wanted.generation == generation):
+                if phase is Phase.ENDED or (job, generation) in self._stopping:
                     continue
-                found.append(End(stops.get(job, 0), job, generation))
+                foreign = self.is_foreign(job, generation)
+                if wanted is not None and wanted.generation == generation and not foreign:
+                    continue
+                command = UNASKED if foreign else stops.get(job, UNASKED)
+                found.append(End(command, job, generation))
+        withheld = self._withheld()
         for job, order in running.items():
             phases = self.held.get(job, {})
             if order.generation in phases or now < self._not_before.get(job, 0):
@@ -181,8 +225,19 @@ class Outbox:
                 continue
             if any(number in unacknowledged for number in order.after):
                 continue
+            if not withheld.isdisjoint(order.servers):
+                continue
             found.append(Begin(order))
         return found
+
+    def _withheld(self) -> frozenset[str]:
+        """Return the servers on which a foreign generation still runs: the engine knows of none."""
+        still = [
+            servers
+            for (job, generation), servers in self._foreign.items()
+            if self.held.get(job, {}).get(generation, Phase.ENDED) is not Phase.ENDED
+        ]
+        return frozenset().union(*still)
 
     def next_moment(self, running: Mapping[str, Run]) -> int | None:
         """Return when a job that waits after a failure may start, None where none does."""

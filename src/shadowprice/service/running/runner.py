@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from shadowprice.core.specs.fields import plain
 from shadowprice.executors.background import Background, all_of
 from shadowprice.executors.contract import (
     Ended,
+    Ending,
     Executor,
     ExecutorError,
     Fresh,
@@ -38,7 +40,7 @@ from shadowprice.executors.contract import (
     Started,
     Troubled,
 )
-from shadowprice.service.auth import progress_token
+from shadowprice.service.auth import order_identity, progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
@@ -47,7 +49,7 @@ from shadowprice.service.running.outbox import Begin, End, Outbox, Run
 from shadowprice.service.settings import Settings
 from shadowprice.service.truth.operations import ChangeServers, LoseServer
 from shadowprice.service.truth.outcome import Outcome, Servers
-from shadowprice.service.truth.reports import Acknowledge, Lasting, TakeReports
+from shadowprice.service.truth.reports import Acknowledge, Lasting, TakeReports, TellForeign
 
 log = logging.getLogger("shadowprice.service")
 
@@ -125,6 +127,7 @@ class Runner:
         self._outbox = Outbox()
         self._inbox: list[Report] = []
         self._kept: dict[Hashable, _Kept] = {}
+        self._untold: list[Held] = []
         self._wake = asyncio.Event()
         self._due = asyncio.Event()
         self._ordering = asyncio.Lock()
@@ -137,6 +140,7 @@ class Runner:
         driver.discard = self.discard
         driver.fresh = self.fresh
         driver.unheard = self.unheard
+        driver.foreign = self._outbox.is_foreign
 
     @property
     def trouble(self) -> str | None:
@@ -157,12 +161,45 @@ class Runner:
         """
         await self.executor.open()
         await self._configure()
-        self._found(await self.executor.list())
+        await self._find()
 
-    def _found(self, held: tuple[Held, ...]) -> None:
-        """Take in what the executor holds; of what is over, that it is, whoever was told before."""
-        self._outbox.found(held)
+    async def _find(self) -> None:
+        """Find again what runs, and tell what of it the store never ordered.
+
+        Of what is over, that it is comes with it, whoever was told before.
+        """
+        held = await self.executor.list()
+        ordered = await self._driver.ordered([(one.job, one.generation) for one in held])
+        foreign = [one for one in held if not self._is_ours(one, ordered)]
+        for one in foreign:
+            new = not self._outbox.is_foreign(one.job, one.generation)
+            if new and one.end is None:
+                log.warning(
+                    "generation %d of %r runs on %s, but these data never ordered it (was a backup "
+                    "restored?): it is stopped",
+                    one.generation,
+                    one.job,
+                    ", ".join(share.server for share in one.placement),
+                )
+                self._untold.append(one)
+        self._outbox.found(held, foreign)
         self._inbox += [one.end for one in held if one.end is not None]
+
+    def _is_ours(self, held: Held, ordered: Mapping[tuple[str, int], int]) -> bool:
+        key = held.job, held.generation
+        if key not in ordered:
+            return False
+        # One that an earlier version started says nothing.
+        return held.identity in {"", order_identity(self._key, *key, ordered[key])}
+
+    def lose_all(self, reason: str) -> None:
+        """Take every generation that should run, and is not held, for lost."""
+        at = self._driver.clock.now() / SECOND
+        self._inbox += [
+            Ended(0, job, order.generation, at, Ending.LOST, None, reason)
+            for job, order in self._driver.published.running.items()
+            if order.generation not in self._outbox.held.get(job, {})
+        ]
 
     def begin(self) -> None:
         """Start carrying orders out."""
@@ -220,7 +257,11 @@ class Runner:
         ExecutorError
             If the executor cannot be told what was recorded; it is once it is reached again.
         """
-        self._hear()
+        if self._untold:
+            untold = tuple(self._untold)
+            await self._driver.do(TellForeign(untold))
+            del self._untold[: len(untold)]
+        await _each(self._forget, self._hear())
         now = time.monotonic()
         due = [one for one in self._kept.values() if one.due <= now]
         for one in due:
@@ -230,11 +271,20 @@ class Runner:
         if lasting:
             await _each(self._forget, await self._recorded(lasting))
 
-    def _hear(self) -> None:
-        """Keep what was told until it is recorded; how far jobs are is told again by them."""
-        now = self._driver.clock.now()
+    def _hear(self) -> Sequence[Ended]:
+        """Keep what was told until it is recorded; how far jobs are is told again by them.
+
+        Returns
+        -------
+        sequence of Ended
+            Ends of what the store never ordered: they need not be recorded.
+        """
+        now, foreign = self._driver.clock.now(), list[Ended]()
         for report in self._inbox:
             self._outbox.heard(report, now)
+            if self._outbox.says_nothing(report):
+                foreign += [report] if isinstance(report, Ended) else []
+                continue
             if isinstance(report, Progressed):
                 self._driver.report(report)
                 continue
@@ -245,6 +295,7 @@ class Runner:
             kept = _Kept(report) if before is None else replace(before, report=report)
             self._kept[_subject(report)] = kept
         self._inbox.clear()
+        return foreign
 
     def _overtake(self, server: str) -> None:
         """Let go of what could not be recorded of a server, since something newer was told."""
@@ -419,7 +470,7 @@ class Runner:
         """Take in what was reported, and acknowledge what was done."""
         if self._resync:
             async with self._ordering:  # an order that is on its way is in no list
-                self._found(await self.executor.list())
+                await self._find()
                 self._resync = False
         await self._configure()
         await self.settle()
@@ -436,16 +487,19 @@ class Runner:
             actions = self._outbox.actions(published.running, published.unacknowledged, now)
             if len(actions) > A_ROUND:
                 self._due.set()
-            await _each(self._act, actions[:A_ROUND])
+            del actions[A_ROUND:]
+            orders = [one.order for one in actions if isinstance(one, Begin)]
+            ordered = await self._driver.ordered([(one.job, one.generation) for one in orders])
+            await _each(partial(self._act, ordered), actions)
 
-    async def _act(self, action: Begin | End) -> None:
+    async def _act(self, ordered: Mapping[tuple[str, int], int], action: Begin | End) -> None:
         if isinstance(action, End):
             await self.executor.stop(action.command, action.job, action.generation)
             self._outbox.stopping(action.job, action.generation)
             return
         order = action.order
         try:
-            spec = self._spec(order)
+            spec = self._spec(order, ordered[order.job, order.generation])
         except InputError as error:
             self._refuse(order, str(error))
             return
@@ -459,7 +513,9 @@ class Runner:
             receipt is Receipt.DUPLICATE and not await self._is_held(order)
         ):
             # Its records are newer than ours (a backup was restored): this number is used up.
-            self._refuse(order, "the executor knows a newer generation of the job")
+            self._outbox.used_up(order.job, order.generation)
+            why = "the executor knows a newer generation of the job, or another of this number"
+            self._refuse(order, why)
 
     async def _is_held(self, order: Run) -> bool:
         held = await self.executor.list()
@@ -470,8 +526,8 @@ class Runner:
         self._inbox.append(Refused(order.id, order.job, order.generation, at, reason))
         self._wake.set()
 
-    def _spec(self, order: Run) -> GenerationSpec:
-        """Return what an executor has to be told of an order."""
+    def _spec(self, order: Run, ordered: int) -> GenerationSpec:
+        """Return what an executor has to be told of an order, which was given at that moment."""
         servers = self._driver.published.servers
         spec = self.job_spec(order.job)
         if spec.run is None:
@@ -497,6 +553,7 @@ class Runner:
             slot_end=servers.calendar.ends(order.slot) / SECOND,
             tenant=spec.tenant,
             labels=dict(spec.labels),
+            identity=order_identity(self._key, order.job, order.generation, ordered),
         )
 
     def job_spec(self, name: str) -> JobSpec:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, select
+from sqlalchemy import Connection, Row, Select, bindparam, func, select, tuple_
 
 from shadowprice.service.clock import stamp
 from shadowprice.service.store import tables
@@ -173,6 +173,22 @@ def generations(connection: Connection, name: str, limit: int = PAGE) -> list[di
         }
         for row in rows
     ]
+
+
+def orders_given(
+    connection: Connection, generations: Sequence[tuple[str, int]]
+) -> Mapping[tuple[str, int], int]:
+    """Return when generations of jobs were ordered, those that were."""
+    table = tables.generations
+    found: dict[tuple[str, int], int] = {}
+    for at in range(0, len(generations), CHUNK):
+        rows = connection.execute(
+            select(table.c.job, table.c.generation, table.c.ordered).where(
+                tuple_(table.c.job, table.c.generation).in_(generations[at : at + CHUNK])
+            )
+        )
+        found |= {(row.job, row.generation): row.ordered for row in rows}
+    return found
 
 
 def curve(connection: Connection, name: str, limit: int = 5_000) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from shadowprice.engine.state import JobRecord
 from shadowprice.executors.contract import (
     Ended,
     Ending,
+    Held,
     Misreported,
     Progressed,
     Refused,
@@ -248,6 +249,22 @@ class TakeReports:
 def _with_tail(report: Ended) -> str:
     """Return why a generation ended, and under it the last lines of its log."""
     return "\n".join((report.reason, *report.tail[-TAIL_LINES:]))
+
+
+@dataclass(frozen=True, slots=True)
+class TellForeign:
+    """Generations run that were never ordered here; they are stopped, and readers are told."""
+
+    held: Sequence[Held]
+
+    def perform(self, batch: Batch) -> None:
+        """Tell of them; of what they do nothing is taken in."""
+        for one in self.held:
+            servers = [share.server for share in one.placement]
+            reason = f"it runs on {', '.join(servers)} and was never ordered here: it is stopped"
+            batch.tell(
+                "foreign", one.job, generation=one.generation, servers=servers, reason=reason
+            )
 
 
 @dataclass(frozen=True, slots=True)

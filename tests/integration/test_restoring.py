@@ -1,0 +1,346 @@
+"""A backup that is restored beside what has happened since, with real processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shadowprice.cli.main import main
+from shadowprice.service.running.remembering import KEY, MARK
+from shadowprice.service.store import Store
+from tests.integration.test_serve_command import Process, _refused
+
+pytestmark = pytest.mark.processes
+
+
+class Place:
+    """A data directory, jobs that leave marks, and a backup from before they were submitted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cluster = folder / "cluster.yaml"
+        servers = [{"name": "g", "capacity": {"cpu": 2}}]
+        self.cluster.write_text(yaml.safe_dump({"slot": "1s", "horizon": 100, "servers": servers}))
+        self.data, self.backup = folder / "data", folder / "backup.db"
+        self.log = folder / "log"
+
+    def job(self, name: str, mark: str, **run: Any) -> dict[str, Any]:
+        """A job that says who it is, and works until it is allowed to exit 0."""
+        marks, go = self.folder / f"marks-{mark}", self.folder / f"go-{mark}"
+        script = (
+            f"trap 'exit 143' TERM; echo $$ >> {marks}; while [ ! -e {go} ]; do sleep 0.05; done"
+        )
+        return {
+            "name": name,
+            "minibatches": 100,
+            "minibatch_time": "1s",
+            "worker": {"cpu": 1},
+            "utility": {"kind": "constant", "value": 1},
+            "run": {"command": script, "grace": "5s", **run},
+        }
+
+    def slow(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Let a job that is told to stop save until it is told that it may have."""
+        save = f"trap 'until [ -e {self.folder / 'saved'} ]; do sleep 0.05; done; exit 143' TERM"
+        run = record["run"]
+        run["command"] = run["command"].replace("trap 'exit 143' TERM", save)
+        run["grace"] = "60s"
+        return record
+
+    def go(self, mark: str) -> None:
+        (self.folder / f"go-{mark}").touch()
+
+    def began(self, mark: str) -> list[int]:
+        """Processes that ever began with a mark."""
+        try:
+            return [int(one) for one in (self.folder / f"marks-{mark}").read_text().split()]
+        except FileNotFoundError:
+            return []
+
+    def alive(self, mark: str) -> list[int]:
+        """Those of them that are still there."""
+        return [one for one in self.began(mark) if Path(f"/proc/{one}").exists()]
+
+    def back_up(self) -> None:
+        assert main(["backup", str(self.data), str(self.backup), "-o", "json"]) == 0
+
+    def restore(self, into: Path) -> None:
+        into.mkdir(exist_ok=True)
+        for old in into.glob("shadowprice.db*"):
+            old.unlink()
+        shutil.copy(self.backup, into / "shadowprice.db")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    for marks in tmp_path.glob("marks-*"):
+        for process in made.alive(marks.name.removeprefix("marks-")):
+            os.kill(process, signal.SIGKILL)
+
+
+def until(condition: Any, seconds: float = 60) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def submitted(service: Process, record: dict[str, Any]) -> None:
+    answer = service.client.post("/v1/jobs", json=record)
+    assert answer.status_code == 200, answer.text
+
+
+def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -> None:
+    service = Process(place.data, place.cluster)
+    place.back_up()
+    submitted(service, place.job("orphan", "orphan"))
+    service.until("orphan", {"running"})
+    until(lambda: place.alive("orphan"))
+    service.kill(signal.SIGKILL)
+    assert len(place.alive("orphan")) == 1
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    try:
+        until(lambda: not place.alive("orphan"))
+        assert service.client.get("/v1/jobs/orphan").status_code == 404
+    finally:
+        service.kill(signal.SIGTERM)
+    assert "generation 1 of 'orphan' runs on g" in place.log.read_text()
+
+
+def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
+    """Its first number is used up, the old process says nothing about it, and it is ended."""
+    service = Process(place.data, place.cluster)
+    place.back_up()
+    submitted(service, place.job("same", "old"))
+    service.until("same", {"running"})
+    until(lambda: place.alive("old"))
+    service.kill(signal.SIGKILL)
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    try:
+        submitted(service, place.job("same", "new"))
+        until(lambda: place.alive("new"))
+        assert place.alive("old") == []
+        place.go("new")
+        record = service.until("same", {"finished"})
+        assert record["generation"] == 2
+        assert len(place.began("new")) == len(place.began("old")) == 1
+        story = service.client.get("/v1/jobs/same/explain").json()["events"]
+        assert [one["data"]["servers"] for one in story if one["kind"] == "foreign"] == [["g"]]
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: Place) -> None:
+    """By then it has ordered that number, too."""
+    service = Process(place.data, place.cluster)
+    place.back_up()
+    submitted(service, place.slow(place.job("same", "old")))
+    service.until("same", {"running"})
+    until(lambda: place.alive("old"))
+    service.kill(signal.SIGKILL)
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    submitted(service, place.job("same", "new"))
+    until(lambda: service.client.get("/v1/jobs/same").json()["generation"] == 1)
+    time.sleep(2)
+    service.kill(signal.SIGKILL)
+    service = Process(place.data, place.cluster)
+    try:
+        time.sleep(2)
+        assert len(place.alive("old")) == 1
+        assert not place.began("new")
+        (place.folder / "saved").touch()
+        until(lambda: place.alive("new"))
+        assert not place.alive("old")
+        place.go("new")
+        assert service.until("same", {"finished"})["generation"] == 2
+        story = service.client.get("/v1/jobs/same/explain").json()["events"]
+        first = {one["kind"] for one in story if one["data"].get("generation") == 1}
+        assert first == {"started", "foreign", "start-failed"}  # neither running nor lost
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) -> None:
+    """It saves for a while; the engine believes its server empty."""
+    service = Process(place.data, place.cluster)
+    place.back_up()
+    orphan = place.slow(place.job("orphan", "orphan"))
+    orphan["worker"]["cpu"] = 2
+    submitted(service, orphan)
+    service.until("orphan", {"running"})
+    until(lambda: place.alive("orphan"))
+    service.kill(signal.SIGKILL)
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    try:
+        submitted(service, place.job("next", "next"))
+        time.sleep(4)
+        assert place.alive("orphan")
+        assert not place.began("next")
+        (place.folder / "saved").touch()
+        until(lambda: place.alive("next"))
+        assert not place.alive("orphan")
+        assert service.client.get("/v1/jobs/next").json()["generation"] == 1
+    finally:
+        place.go("next")
+        service.kill(signal.SIGTERM)
+
+
+def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
+    service = Process(place.data, place.cluster)
+    submitted(service, place.job("kept", "kept"))
+    service.until("kept", {"running"})
+    until(lambda: place.alive("kept"))
+    place.back_up()
+    service.kill(signal.SIGKILL)
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    try:
+        time.sleep(3)
+        place.go("kept")
+        assert service.until("kept", {"finished"})["generation"] == 1
+        assert len(place.began("kept")) == 1
+        assert "never ordered" not in place.log.read_text()
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) -> None:
+    service = Process(place.data, place.cluster)
+    record = place.job("moved", "moved", retries=9)
+    fail = place.folder / "fail"
+    first = f'[ "$SHADOWPRICE_GENERATION" -lt 3 ] && until [ -e {fail} ]; do sleep 0.05; done'
+    command = record["run"]["command"]
+    record["run"]["command"] = f"{first} && exit 1; {command}"
+    submitted(service, record)
+    service.until("moved", {"running"})
+    place.back_up()
+    fail.touch()
+    until(lambda: place.alive("moved"))
+    assert service.client.get("/v1/jobs/moved").json()["generation"] == 3
+    service.kill(signal.SIGKILL)
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    try:
+        until(lambda: len(place.began("moved")) == 2)
+        assert len(place.alive("moved")) == 1
+        place.go("moved")
+        assert service.until("moved", {"finished"})["generation"] == 4
+        story = service.client.get("/v1/jobs/moved/explain").json()["events"]
+        stale = [one["data"]["generation"] for one in story if one["kind"] == "start-failed"]
+        assert stale == [1, 2, 3]
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And then it is restored where it came from."""
+    service = Process(place.data, place.cluster)
+    submitted(service, place.job("once", "once"))
+    service.until("once", {"running"})
+    until(lambda: place.alive("once"))
+    place.back_up()
+    capsys.readouterr()
+    service.kill(signal.SIGKILL)
+    elsewhere = place.folder / "elsewhere"
+    place.restore(elsewhere)
+    for _ in range(2):
+        line = _refused(capsys, place.cluster, elsewhere)
+        assert f"is recorded elsewhere, not in {elsewhere}/executor, and would run twice" in line
+        assert "a backup from the directory that it is of" in line
+        assert "--nothing-runs" in line
+    assert not (elsewhere / "executor").exists()
+    assert len(place.began("once")) == 1
+    place.restore(place.data)
+    service = Process(place.data, place.cluster)
+    try:
+        time.sleep(2)
+        place.go("once")
+        assert service.until("once", {"finished"})["generation"] == 1
+        assert len(place.began("once")) == 1
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_records_of_other_data_are_refused(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Process(place.data, place.cluster)
+    place.back_up()
+    service.kill(signal.SIGTERM)
+    other = Process(place.folder / "other", place.cluster)
+    other.kill(signal.SIGTERM)
+    capsys.readouterr()
+    place.restore(place.folder / "other")
+    assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.folder / "other")
+
+
+def test_a_copy_of_an_earlier_version_is_known_by_what_it_has_running(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those kept no mark; where the records are, they go on."""
+    service = Process(place.data, place.cluster)
+    submitted(service, place.job("old", "old"))
+    service.until("old", {"running"})
+    until(lambda: place.alive("old"))
+    service.kill(signal.SIGKILL)
+    store = Store(str(place.data))
+    assert store.open()
+    with store.transaction() as connection:
+        connection.exec_driver_sql(f"DELETE FROM meta WHERE key = '{KEY}'")
+    store.close()
+    (place.data / "executor" / MARK).unlink()
+    place.back_up()
+    capsys.readouterr()
+    place.restore(place.folder / "elsewhere")
+    assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.folder / "elsewhere")
+    service = Process(place.data, place.cluster)
+    try:
+        place.go("old")
+        assert service.until("old", {"finished"})["generation"] == 1
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None:
+    service = Process(place.data, place.cluster)
+    submitted(service, place.job("again", "again"))
+    service.until("again", {"running"})
+    until(lambda: place.alive("again"))
+    place.back_up()
+    service.kill(signal.SIGKILL)
+    for process in place.alive("again"):
+        os.kill(process, signal.SIGKILL)  # its machine is off
+    until(lambda: not place.alive("again"))
+    elsewhere = place.folder / "elsewhere"
+    place.restore(elsewhere)
+    service = Process(elsewhere, place.cluster, "--nothing-runs")
+    try:
+        until(lambda: place.alive("again"))
+        story = service.client.get("/v1/jobs/again/explain").json()["events"]
+        assert [one["data"]["generation"] for one in story if one["kind"] == "lost"] == [1]
+    finally:
+        service.kill(signal.SIGKILL)
+    service = Process(elsewhere, place.cluster)  # its records are here now
+    try:
+        place.go("again")
+        assert service.until("again", {"finished"})["generation"] == 2
+        assert len(place.began("again")) == 2
+    finally:
+        service.kill(signal.SIGTERM)
