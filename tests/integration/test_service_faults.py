@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.engine.memory import inner
+from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock, stamp
 from shadowprice.service.truth.batch import Batch
@@ -85,7 +85,7 @@ def test_a_policy_that_raises_now_and_then_costs_nobody_anything(
     fault = scattered(random.Random(7), 4, bug)
 
     def opened(hour: Hour) -> None:
-        kind: Any = type(inner(hour.truth.engine.policy))
+        kind: Any = type(unwrapped(hour.truth.engine.policy))
         decide = kind.decide
 
         def stumbling(self: Any, view: Any, event: Any) -> Iterator[Any]:
