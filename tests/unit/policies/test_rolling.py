@@ -14,8 +14,10 @@ from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.errors import InputError, PolicyError
 from shadowprice.core.events import (
     Commit,
+    Decided,
     Decision,
     JobFailed,
+    JobRevised,
     JobsArrived,
     Promise,
     Queue,
@@ -75,6 +77,31 @@ def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
     (made,) = decide(on, [training(on, "a", utility=Deadline(10.0, 5.0))])
     assert isinstance(made, Promise)
     assert (made.completion, made.utility, made.cost) == (5, 10.0, 0.0)
+
+
+def test_a_promise_that_a_revision_makes_worthless_is_given_anew_or_taken_back() -> None:
+    """Kept, it would be met to the day, and earn nothing."""
+    on = gpus(1, 4)
+    one = training(on, "a", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
+    other = training(on, "b", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
+    for soonest, steady in ((8.0, False), (8.0, True), (1.0, True)):
+        engine = rolling(on, steady=steady)
+        engine.handle(JobsArrived(0, (one, other)))
+        engine.handle(SlotBegan(0))
+        assert engine.jobs["a"].promise == 30
+        tight = replace(one, utility=Deadline(10.0, soonest))
+        engine.handle(JobRevised(1, tight))
+        engine.handle(SlotEnded(0, dict.fromkeys(engine.running, 0)))
+        told = [one.decision for one in engine.handle(SlotBegan(1)) if isinstance(one, Decided)]
+        (made,) = [decision for decision in told if isinstance(decision, Promise)][:1]
+        assert made.job == "a"
+        assert "revised" in made.message
+        if soonest > 1.0:
+            assert made.completion == soonest
+            assert made.utility == 10.0
+        else:
+            assert made.completion is None
+        assert engine.jobs["b"].promise == 30
 
 
 def test_servers_may_all_differ_however_many_there_are() -> None:

@@ -50,6 +50,13 @@ _FEW: Final = 16
 """Waiting jobs, at most, that are laid out together: more are a rush, for which promised jobs had
 better keep their slack, and which costs most to lay out."""
 
+_FELL_SHORT: Final = (
+    "less was done than was planned: servers were lost, a start was late or failed, or the work is "
+    "more than was stated"
+)
+
+_REVISED: Final = "it was revised, and would be worth nothing by when it was promised"
+
 _NEARLY_ALL: Final = 0.999
 """Share of a slot that a start or a move costs at most: what begins now goes on in the next slot,
 so it is worth more than a server that stands idle, though it comes to nothing in this one."""
@@ -449,29 +456,49 @@ class Rolling(Reactive[RollingParameters]):
         self._expected = self._book.refresh(view)
         self._bags.refresh(view, self._pools.capacity())
         parameters = self._parameters
+        late = self._worthless()
+        for row in late:
+            self._planner.stays.remove(row)
+        self._book.promise[late] = -1
         broken = self._planner.renew(
             slot, revise=parameters.revision, steady=parameters.steady, least=least
         )
         self._laid_out_for = slot
         self._leanly = least and bool((self._book.loss[self._planner.owed()] > 0.0).any())
         self._book.promise[broken] = -1
+        for row in late:
+            yield self._mend(row, _REVISED, slot)
         for row in broken:
-            yield self._mend(row)
+            yield self._mend(row, _FELL_SHORT)
         if self._bags.broken:
             yield from self._copies.mend(slot, self._pools.capacity())
 
-    def _mend(self, row: int) -> Promise:
-        """Return a new promise for a job whose old one cannot be kept, or take it back."""
+    def _worthless(self) -> list[int]:
+        """Return the rows whose promise is worth nothing any more, since they were revised."""
+        book = self._book
+        rows = np.flatnonzero(self._planner.owed() & (book.promise > book.jobs.last))
+        found = []
+        for row in rows.tolist():
+            job = book.table.jobs[row]
+            assert job is not None
+            ends = np.array([book.promise[row], book.jobs.last[row]]) - job.arrival
+            promised, last = job.utility.values(np.maximum(ends, 0).astype(np.float64))
+            if promised < 0.5 * last or not last:  # not only a little beyond what counts
+                found.append(row)
+        return found
+
+    def _mend(self, row: int, why: str, slot: int | None = None) -> Promise:
+        """Return a new promise for a job whose old one cannot be kept, or take it back.
+
+        From a slot on it is the last that is worth as much as the one planned, else that one.
+        """
         name = self._book.name(row)
-        why = (
-            "less was done than was planned: servers were lost, a start was late or failed, or the "
-            "work is more than was stated"
-        )
         found = self._planner.offer(row, np.zeros(2))
         if found is None or not self._planner.take(row, found):
             return Promise(name, None, message=f"{why}: it waits")
-        self._book.promise[row] = found.end
-        return Promise(name, found.end, found.done, found.utility, found.utility, message=why)
+        end = found.end if slot is None else self._promise_slot(slot, row, found)
+        self._book.promise[row] = end
+        return Promise(name, end, found.done, found.utility, found.utility, message=why)
 
     @property
     def _copies(self) -> Copies:
