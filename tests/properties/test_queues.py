@@ -1,7 +1,8 @@
-"""Shortest remaining time, least attained service and backfilling, against slow twins."""
+"""FIFO, shortest remaining time, least attained service and backfilling, against slow twins."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.oracles.queues import (
     Timeline,
     TwoQueues,
     batch,
+    in_line,
     preemptive,
     reservations,
     shortest,
@@ -44,11 +46,11 @@ def pool(places: int) -> Cluster:
 
 def gang(on: Cluster, asked: Asked, **changes: Any) -> Job:
     """Return a job that runs with its whole width or not at all, for so many slots."""
-    return job(
+    made = job(
         on,
         asked.name,
         arrival=asked.arrival,
-        epochs=asked.slots,
+        epochs=asked.slots * asked.faster,
         chunks=asked.width,
         minibatches=10,
         speed=StepModel(Fraction(60)),
@@ -59,6 +61,7 @@ def gang(on: Cluster, asked: Asked, **changes: Any) -> Job:
         walltime=asked.walltime,
         **changes,
     )
+    return replace(made, internal_gains=made.gains * asked.faster)
 
 
 def crowd(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
@@ -102,10 +105,21 @@ def run(
     return ran, engine
 
 
+@settings(deadline=None, derandomize=True, max_examples=draws(300))
+@given(seed=SEEDS, places=st.integers(4, 12), reach=st.integers(0, 3))
+def test_fifo_runs_whom_the_plain_rule_runs(seed: int, places: int, reach: int) -> None:
+    asked, cancels = crowd(seed, places)
+    ran, _ = run("fifo", places, asked, cancels, backfill=reach)
+    assert ran == in_line(asked, places, reach, cancels)
+
+
 @settings(deadline=None, derandomize=True, max_examples=draws(120))
 @given(seed=SEEDS, places=st.integers(1, 8), by=st.sampled_from(["time", "service"]))
 def test_srtf_runs_whom_the_plain_rule_runs(seed: int, places: int, by: str) -> None:
     asked, cancels = crowd(seed, places)
+    rng = np.random.default_rng(seed)
+    for one in asked:
+        one.faster = int(rng.choice([1, 1, 3, 10]))
     ran, _ = run("srtf", places, asked, cancels, by=by)
     assert ran == preemptive(asked, places, shortest(by == "service"), cancels)
 
