@@ -79,7 +79,6 @@ def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
     assert (made.completion, made.utility, made.cost) == (5, 10.0, 0.0)
 
 
-<<<<<<< HEAD
 def test_a_promise_that_a_revision_makes_worthless_is_given_anew_or_taken_back() -> None:
     """Kept, it would be met to the day, and earn nothing."""
     on = gpus(1, 4)
@@ -103,7 +102,8 @@ def test_a_promise_that_a_revision_makes_worthless_is_given_anew_or_taken_back()
         else:
             assert made.completion is None
         assert engine.jobs["b"].promise == 30
-=======
+
+
 @pytest.mark.parametrize(
     ("kinds", "stands"),
     [
@@ -137,7 +137,6 @@ def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
     placement = engine.running["one"]
     rows_of = zip(placement.servers, placement.workers, placement.ps, strict=True)
     assert {on.names[server]: (workers, ps) for server, workers, ps in rows_of} == stands
->>>>>>> simulator-policies
 
 
 def test_servers_may_all_differ_however_many_there_are() -> None:
