@@ -99,6 +99,38 @@ def test_the_premise_is_told_rightly(lower: str, seed: int) -> None:
         assert told["D0_within_half_of_optimum"] is True
 
 
+LONG = {"epochs": 40, "chunks": 1}
+"""More slots than any timespan here, whoever is alone."""
+
+
+@pytest.mark.parametrize("prices", ["offline", "online"])
+@pytest.mark.parametrize("until", [20, None])
+@pytest.mark.parametrize(
+    ("first", "second", "later"),
+    [
+        ({"ps": None}, {}, 15),
+        ({}, {"ps": None}, 15),
+        ({"ps": None, "utility": Constant(1.0)}, {}, 17),
+        ({"ps": None}, LONG, 15),
+        (LONG, {"ps": None}, 15),
+        (LONG, {**LONG, "ps": None}, 15),
+    ],
+)
+def test_the_premise_holds_whichever_job_asks_for_which_pool(
+    first: dict[str, Any], second: dict[str, Any], later: int, until: int | None, prices: str
+) -> None:
+    """T and the best job are those of all jobs, for a pool that the first asks nothing of too."""
+    on = cluster(1, 1, horizon=20)
+    jobs = [job(on, "first", **first), job(on, "second", arrival=later, **second)]
+    best = solve(whole_problem(on, jobs, until))
+    assert best.optimal
+    policy, _ = ran("oasis", on, jobs, until, lower="guaranteed", prices=prices)
+    told: Any = policy.guarantee(jobs)
+    assert told["D0"] <= best.utility / 2 * (1 + 1e-9)
+    assert told["D0_within_half_of_optimum"] is True
+    assert (told["D0"] > 0) == any(one.epochs != LONG["epochs"] for one in jobs)
+
+
 def test_guaranteed_is_the_largest_that_one_job_pays_for() -> None:
     """Both pools used and a job of full value alone: D0 is half of that value exactly."""
     on = cluster(2, 2, horizon=20)
