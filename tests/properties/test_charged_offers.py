@@ -150,6 +150,47 @@ def test_offers_complete_the_work_and_lie_between_what_can_be_had_and_its_bound(
     assert longer >= 10, "restarts took nothing from any plan"
 
 
+def test_offers_of_whole_chunks_complete_the_work_as_well() -> None:
+    """Algorithm 2 as it is printed: more than all of a job's chunks, where restarts take some."""
+    longer = 0
+    for market, job, remaining, _, begun in cases(range(150)):
+        now, end = market.ledger.start, market.ledger.end
+        view: Any = Window(now, end, LedgerView(market.ledger), market.on)
+        plain = OasisQuote(market.planner(literal=True), view, job, remaining)
+        offer = Charged(plain, view, job, remaining, begun=begun).best()
+        if offer is None:
+            continue
+        plan = plain.schedule(offer) if offer.plan is None else offer.plan
+        assert done_by(job, plan, begun=begun) >= remaining
+        assert offer.bound is not None
+        assert offer.payoff <= offer.bound
+        before = plain.best()
+        assert before is not None
+        longer += offer.plan is None and offer.cost > before.cost
+    assert longer >= 5, "no plan of whole chunks was made longer"
+
+
+def test_a_plan_that_is_not_longer_than_before_is_no_offer() -> None:
+    """Whatever a planner answers that is asked for more work, nothing too short is promised."""
+
+    class Deaf(OasisQuote):
+        def best(self, factor: float = 1.0, *, more: int = 0) -> Any:
+            return super().best(factor, more=min(more, 0))
+
+    short = 0
+    for market, job, remaining, _, begun in cases(range(150)):
+        now, end = market.ledger.start, market.ledger.end
+        view: Any = Window(now, end, LedgerView(market.ledger), market.on)
+        plain = Deaf(market.planner(), view, job, remaining)
+        charged = Charged(plain, view, job, remaining, begun=begun)
+        offer, before = charged.best(), plain.best()
+        if offer is not None:
+            assert done_by(job, charged.schedule(offer), begun=begun) >= remaining
+        if before is not None:
+            short += done_by(job, plain.schedule(before), begun=begun) < remaining
+    assert short >= 10
+
+
 def test_an_offer_without_restarts_is_the_planners_own() -> None:
     for market, job, remaining, _, begun in cases(range(40)):
         now, end = market.ledger.start, market.ledger.end

@@ -198,7 +198,9 @@ def certify(
 
 def _check(cluster: Cluster, relaxation: Relaxation, schedules: Mapping[int, Schedule]) -> None:
     """Reserve all schedules in a ledger, which refuses to overbook."""
-    ledger = Ledger(cluster, max(1, relaxation.slots), relaxation.start)
+    ends = (schedule.completion + 1 for schedule in schedules.values())
+    slots = max(ends, default=relaxation.start + 1) - relaxation.start
+    ledger = Ledger(cluster, slots, relaxation.start)
     for at, schedule in schedules.items():
         job = relaxation.members[at]
         ledger.reserve(job.name, schedule, job.worker, job.ps)

@@ -29,6 +29,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.policies.offline.packing import places
+from shadowprice.policies.offline.problem import all_done
 from shadowprice.policies.pricing.limits import shares
 from shadowprice.policies.pricing.posted import pool_limits
 
@@ -40,6 +41,14 @@ ProvenPayoff = NewType("ProvenPayoff", float)
 
 _ROUNDING: Final = 1e-9
 """Relative error that the search over slots may make; added to every payoff that it proves."""
+_PAIRS: Final = 200_000
+"""Pairs of a job and a slot that are looked at wherever anything can be gained there."""
+_CELLS: Final = 1 << 24
+"""Slots times servers and resources up to which the same goes: what is free is kept for each."""
+_TIMES: Final = 4
+"""Times that a job takes alone, of which the slots are looked at where that is too many."""
+_SPENT: Final = 1e-12
+"""Part of its utility at first that is left of a job's where it is not looked at any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,7 @@ class Window:
     first, end : int
         Its arrival, and the first slot that is not looked at.
     tail : float
-        The most that completing in ``end`` or later earns.
+        The most that completing in ``end`` or later earns; 0 where some best schedule does not.
     """
 
     first: int
@@ -99,20 +108,44 @@ class Window:
     tail: float
 
 
-def window_of(job: Job, horizon: int, until: int | None) -> Window:
-    """Return the slots to look at for a job.
+def windows_of(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> list[Window]:
+    """Return the slots to look at for each job.
 
-    A schedule may complete later than any planner looks. Utilities do not increase, so all that
-    complete from ``end`` on earn no more than ``tail``, whatever they use.
+    As far as anything can be gained (`policies.offline.problem`), where that is not too far to look
+    at; else for a horizon, or some times as long as the job takes alone if that is longer.
+    Utilities do not increase, so all that complete from there on earn no more than ``tail``,
+    whatever they use.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The servers.
+    jobs : sequence of Job
+        The job set.
+    until : int or None
+        End of the timespan T.
     """
-    end = job.arrival + horizon if until is None else min(job.arrival + horizon, until)
-    slots = max(0, end - job.arrival)
+    over = all_done(cluster, jobs)
+    over = over if until is None else min(over, until)
+    spans = [max(0, over - job.arrival) for job in jobs]
+    if sum(spans) > _PAIRS or max(spans) * cluster.capacity.size > _CELLS:
+        alone = (_TIMES * max(1, job.fastest_slots) for job in jobs)
+        spans = [
+            min(span, max(cluster.horizon, slots)) for span, slots in zip(spans, alone, strict=True)
+        ]
+    return [
+        _window(job, span, over=job.arrival + span >= over)
+        for job, span in zip(jobs, spans, strict=True)
+    ]
+
+
+def _window(job: Job, slots: int, *, over: bool) -> Window:
     worth = job.utility.values(np.arange(slots + 1))
-    positive = int(np.count_nonzero(worth > 0))
-    if positive <= slots:
-        return Window(job.arrival, job.arrival + positive, 0.0)
-    tail = float(worth[-1]) if until is None or end < until else 0.0
-    return Window(job.arrival, job.arrival + slots, tail)
+    # What is left of a steep utility after some slots is worth no search.
+    useful = int(np.count_nonzero(worth > _SPENT * worth[0]))
+    if useful <= slots:
+        return Window(job.arrival, job.arrival + useful, float(worth[useful]))
+    return Window(job.arrival, job.arrival + slots, 0.0 if over else float(worth[-1]))
 
 
 class Relaxation:
@@ -146,7 +179,7 @@ class Relaxation:
                 )
             )
         self.members = list(jobs)
-        self.windows = [window_of(job, cluster.horizon, until) for job in jobs]
+        self.windows = windows_of(cluster, jobs, until) if jobs else []
         self.start = min((window.first for window in self.windows), default=0)
         self.slots = max(0, max((w.end for w in self.windows), default=0) - self.start)
         self.limits = pool_limits(cluster)

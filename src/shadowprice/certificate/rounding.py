@@ -106,6 +106,8 @@ class Rounding:
         The job set, with the slots and prices of its bound.
     prices : ndarray of float64, shape (slots, pools, resources)
         The bound's prices.
+    slots : int
+        Slots from the relaxation's first on in which schedules may lie that others made.
 
     Attributes
     ----------
@@ -117,11 +119,13 @@ class Rounding:
         First and last slot of each schedule, ``end`` -1 for those without one, and what it earns.
     """
 
-    def __init__(self, cluster: Cluster, relaxation: Relaxation, prices: Floats) -> None:
+    def __init__(
+        self, cluster: Cluster, relaxation: Relaxation, prices: Floats, slots: int = 1
+    ) -> None:
         self._relaxation, self._prices = relaxation, prices
         self._jobs = relaxation.members
         self._cluster = cluster
-        self._free = np.repeat(cluster.capacity[None], max(1, relaxation.slots), axis=0)
+        self._free = np.repeat(cluster.capacity[None], max(slots, relaxation.slots), axis=0)
         with_ps = any(job.ps is not None for job in self._jobs)
         self._pools = [np.flatnonzero(members) for members in pools(cluster, halved=with_ps)]
         self._members: dict[int, _Member] = {}
@@ -131,9 +135,9 @@ class Rounding:
         self.end = np.full(len(self._jobs), -1, np.int64)
         self.earned = np.zeros(len(self._jobs))
 
-    def emptied(self) -> Rounding:
+    def emptied(self, slots: int = 1) -> Rounding:
         """Return the same without schedules; what is known of jobs is shared."""
-        fresh = Rounding(self._cluster, self._relaxation, self._prices)
+        fresh = Rounding(self._cluster, self._relaxation, self._prices, slots)
         fresh._members = self._members
         return fresh
 
@@ -171,7 +175,7 @@ class Rounding:
 
     def begin(self, at: int, schedule: Schedule) -> bool:
         """Give a job a schedule of somebody else; return whether it earns, and there is room."""
-        first, slots = self._relaxation.start, self._relaxation.slots
+        first, slots = self._relaxation.start, len(self._free)
         if not len(schedule) or schedule.start < first or schedule.completion >= first + slots:
             return False
         utility = earned(self._jobs, [(at, schedule)])
@@ -337,7 +341,9 @@ def _trials(
     """Yield sets of schedules: those of others, then jobs placed one after another."""
     worth = np.array([_most(job) for job in relaxation.members])
     for schedules in starts:
-        trial = empty.emptied()
+        # A run may go on for longer than any best schedule does: what it earns then, it earns.
+        ends = (plan.completion + 1 for plan in schedules.values() if len(plan))
+        trial = empty.emptied(max(ends, default=relaxation.start + 1) - relaxation.start)
         for at, schedule in schedules.items():
             trial.begin(at, schedule)
         _fill(trial, np.argsort(-worth, kind="stable").tolist(), 0.0, stop)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -53,19 +55,29 @@ def some_jobs(on: Cluster, rng: np.random.Generator, count: int = 5) -> list[Job
     return [random_job(on, rng, f"job-{at}", latest=3) for at in range(count)]
 
 
-@settings(deadline=None, derandomize=True, max_examples=20)
-@given(SEEDS)
-def test_any_prices_bound_the_optimum(seed: int) -> None:
+@pytest.mark.parametrize("far", [True, False])
+@pytest.mark.parametrize(("horizon", "until"), [(6, 6), (2, 9), (2, None)])
+@settings(deadline=None, derandomize=True, max_examples=15)
+@given(seed=SEEDS)
+def test_any_prices_bound_the_optimum(
+    horizon: int, until: int | None, far: bool, seed: int
+) -> None:
+    """As far as anything can be gained, and where that would be too far to look at."""
     rng = np.random.default_rng(seed)
-    on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
+    machines = int(rng.integers(0, 2)), int(rng.integers(1, 5))
+    on = cluster(2, 1, machines[0], gpus=machines[1], horizon=horizon)
     jobs = some_jobs(on, rng)
-    best = solve(whole_problem(on, jobs, 6))
+    best = solve(whole_problem(on, jobs, until))
     assert best.optimal
     floor = best.utility * (1 - 1e-6) - 1e-6
-    relaxation = Relaxation(on, jobs, 6)
+    with pytest.MonkeyPatch.context() as patch:
+        if not far:
+            patch.setattr("shadowprice.certificate.relaxation._PAIRS", 0)
+        relaxation = Relaxation(on, jobs, until)
+        found = bounded(on, jobs, until)
+    assert not far or all(window.tail <= 1e-9 for window in relaxation.windows)
     for scale in (0.0, 1.0, 20.0):
         assert value(relaxation, rng.uniform(0, scale, relaxation.shape)) >= floor
-    found = bounded(on, jobs, 6)
     assert found.value >= floor
     assert found.value <= value(relaxation, np.zeros(relaxation.shape)) + 1e-9
     assert found.master <= found.value * (1 + 1e-9) + 1e-9
@@ -93,6 +105,36 @@ def test_a_few_separate_lines_give_the_same_bound(seed: int) -> None:
                 prices[begin : begin + len(mine), pool, names.index(limit.resource)] = mine
     theirs = lagrangian_bound(on, jobs, 6, prices, names)
     assert value(relaxation, kept) == pytest.approx(theirs, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("until", [None, 40, 7])
+def test_a_job_longer_than_the_horizon_counts_for_what_it_can_earn(until: int | None) -> None:
+    """All of it where it can complete, nothing where it cannot: no tail that nobody can have."""
+    on = cluster(1, 0, gpus=1, horizon=5)
+    one = job(on, ps=None, epochs=8, chunks=1, minibatches=10)
+    worth = 0.0 if until == 7 else 10.0
+    found = certify(on, [one], until, gap=0.0, seconds=60)
+    assert (found.bound, found.best) == (pytest.approx(worth), worth)
+
+
+@pytest.mark.parametrize("policy", ["rolling", "fifo"])
+@settings(deadline=None, derandomize=True, max_examples=15)
+@given(seed=SEEDS)
+def test_best_is_at_least_what_it_begins_with(policy: str, seed: int) -> None:
+    """Also what runs earn late: beyond every horizon, or slowed down by restarts."""
+    rng = np.random.default_rng(seed)
+    on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 3)), horizon=2)
+    jobs = [replace(one, restart=Fraction(1, 2)) for one in some_jobs(on, rng)]
+    scenario = Scenario(on, tuple(jobs), None)
+    begun = schedules_of(scenario, build_policy(scenario, policy, {}), never)
+    by = {one.name: one for one in jobs}
+    earned = sum(
+        utility_value(by[name].utility, plan.completion - by[name].arrival)
+        for name, plan in begun.items()
+    )
+    found = certify(on, jobs, gap=0.0, seconds=0.2, starts=lambda stop: [begun])
+    assert found.best >= earned * (1 - 1e-9)
+    assert found.bound >= found.best * (1 - 1e-9)
 
 
 class Finished(Observer):

@@ -466,6 +466,14 @@ def test_unlike_servers_are_divided_and_prices_are_those_of_the_halves(
     assert any(record.status is Status.ADMITTED for record in told[0][1].values())
 
 
+def test_whole_chunks_are_planned_with_their_restarts() -> None:
+    on = replace(cluster(1, 0, gpus=2), restart_first=True)
+    one = job(on, ps=None, chunks=2, minibatches=10, restart_seconds=Fraction(300))
+    record = run(on, [one], {"chunks": "literal"}).jobs[one.name]
+    assert record.status is Status.FINISHED
+    assert record.plans == 1  # nothing fell short
+
+
 # ---------------------------------------------------------------------------- parameters
 
 

@@ -298,6 +298,7 @@ def test_an_early_stop_is_reported_as_one() -> None:
     problem = whole_problem(on, jobs, 10)
     stopped = solve(problem, time_limit=0.01)
     assert not stopped.optimal
+    assert stopped.rounds == 0  # no program is written down when time is over
     assert stopped.utility <= stopped.bound
     assert stopped.gap > 0
     assert stopped.utility > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -177,11 +176,8 @@ class ScheduleSearch:
             return job.gains, remaining
         # Line 24 gives d chunks ceil(d M (tau + 2 e / b)) workers: n workers train the largest d
         # that asks for no more, and the work is whole chunks.
-        whole = job.required / (job.epochs * job.chunks)
-        if remaining < job.required:
-            chunks = math.ceil(remaining / whole)
-        else:
-            chunks = job.epochs * job.chunks
+        # More than a job has is asked where restarts take from a plan.
+        chunks = -(-remaining * job.epochs * job.chunks // job.required)
         if job.gains is job.internal_gains and (job.gains == job.worker_counts).all():
             per_chunk = job.minibatches * job.step_seconds / self._slot_seconds
             gains = np.floor(job.worker_counts / per_chunk * (1 + 1e-12))

@@ -162,12 +162,7 @@ def ends_of(
 ) -> list[int]:
     """Return the first slot that each job has no use for.
 
-    That is T; or from where the job is worth nothing; or where all work would be done if, once
-    every job is there, they ran one after the other, each alone at its greatest speed: some best
-    solution is over by then. For take one, its jobs in the order in which they complete, and let
-    c(k) be the slot in which the k-th does, s(k) that in which it would one after the other. Keep
-    all up to the last k with c(k) <= s(k), and run the others one after the other from there: each
-    is done by its s < c, and utilities do not increase.
+    That is T; or from where the job is worth nothing; or where all can be done (`all_done`).
 
     Parameters
     ----------
@@ -187,6 +182,35 @@ def ends_of(
     list of int
         One for each job.
     """
+    done = all_done(cluster, jobs, begin=begin, left=left)
+    ends = []
+    for job in jobs:
+        end = done if until is None else min(done, until)
+        worth = job.utility.values(np.arange(max(0, end - job.arrival)))
+        ends.append(job.arrival + int(np.count_nonzero(worth > 0)))
+    return ends
+
+
+def all_done(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    *,
+    begin: int = 0,
+    left: Sequence[int | None] | None = None,
+) -> int:
+    """Return a slot by which some best solution of problem (1) without T is over.
+
+    All work is done there if, once every job has arrived, they run one after the other, each alone
+    at its greatest speed. For take a best solution, its jobs in the order in which they complete,
+    and let c(k) be the slot in which the k-th does, s(k) that in which it would one after the
+    other. Keep all up to the last k with c(k) <= s(k), and run the others one after the other from
+    there: each is done by its s < c, and utilities do not increase.
+
+    Parameters
+    ----------
+    cluster, jobs, begin, left
+        As of `ends_of`.
+    """
     alone = Alone(cluster, cluster.hosts_workers, cluster.hosts_ps)
     exact = not bool((cluster.hosts_workers & cluster.hosts_ps).any())
     done = max([begin, *(job.arrival for job in jobs)])
@@ -195,15 +219,11 @@ def ends_of(
         if not gain and not exact:
             # That it finds room on servers that carry both is not ruled out. Then it does so with
             # the fewest workers that get on at all.
-            gain = int(job.gains[job.gains > 0].min(initial=0))
+            useful = job.gains[job.gains > 0]
+            gain = int(useful.min()) if len(useful) else 0
         if gain:
             done += -(-(job.required if required is None else required) // gain)
-    ends = []
-    for job in jobs:
-        end = done if until is None else min(done, until)
-        worth = job.utility.values(np.arange(max(0, end - job.arrival)))
-        ends.append(job.arrival + int(np.count_nonzero(worth > 0)))
-    return ends
+    return done
 
 
 def request_of(job: Job, start: int, end: int, required: int | None = None) -> Request:

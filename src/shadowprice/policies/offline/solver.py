@@ -64,12 +64,19 @@ def solve(problem: Problem, *, time_limit: float = INFINITY, gap: float = 1e-6) 
     bound = float(sum(one.completions[0][1] for one in problem.requests if one.completions))
     for _ in range(ROOT_ROUNDS):
         model = _Model(problem, walls)
-        answer = model.program.solve(relaxed=True)
+        left = time_limit - (time.perf_counter() - began)
+        answer = model.program.solve(relaxed=True, time_limit=left)
+        if not answer.optimal:
+            break  # time is up, and what an unfinished relaxation is worth bounds nothing
         bound = min(bound, answer.bound)
         if time.perf_counter() - began >= time_limit or not model.tighten(answer):
             break
     rounds = 0
     while True:
+        left = time_limit - (time.perf_counter() - began)
+        if left <= 0:  # to write the program down takes seconds where there are many slots
+            best.improvise()
+            return best.solution(bound, False, rounds, began)
         model = _Model(problem, walls)
         left = time_limit - (time.perf_counter() - began)
         answer = model.program.solve(time_limit=left, gap=gap)

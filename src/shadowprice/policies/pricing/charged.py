@@ -84,14 +84,16 @@ class Charged:
         if found is None or found.payoff < plain.payoff - _LOSS * abs(plain.payoff):
             offers = [*self._staying(plain, factor, more), *([] if found is None else [found])]
             found = max(offers, key=lambda offer: offer.payoff, default=None)
-        return None if found is None else replace(found, bound=plain.bound)
+        if found is None or plain.bound is None:
+            return found
+        # Work that is planned in whole chunks takes longer than where it stays.
+        return replace(found, bound=max(plain.bound, found.payoff))
 
     def _longer(self, plain: Offer, factor: float, more: int) -> Iterator[Offer]:
         """Return the first plan that is long enough, of those for more and more work."""
         remaining, offer, asked = self._remaining + more, plain, more
         for _ in range(_TRIES):
-            plan = self._quote.schedule(offer)
-            done = potential(self._job, plan, None, charged=True, ran=self._begun)
+            done = self._done(offer)
             if done >= remaining:
                 yield offer
                 return
@@ -106,8 +108,13 @@ class Charged:
             slots = self._view.end - self._view.slot
             enough = -(-(remaining + slots) * kept.denominator // kept.numerator)
             longer = self._quote.best(factor, more=enough - self._remaining)
-            if longer is not None:
+            if longer is not None and self._done(longer) >= remaining:
                 yield longer
+
+    def _done(self, offer: Offer) -> int:
+        """Return the progress units of an offer's plan, less what its restarts take."""
+        plan = self._quote.schedule(offer)
+        return potential(self._job, plan, None, charged=True, ran=self._begun)
 
     def _staying(self, plain: Offer, factor: float, more: int) -> Iterator[Offer]:
         """Return offers of one placement of the plan each, for as long as the work takes there."""

@@ -300,6 +300,12 @@ class ConstantsLearner:
         self._take_in(job, self._measure(job), for_good=for_good)
 
     def _take_in(self, job: Job, measure: Measure | None, *, for_good: bool = True) -> None:
+        window = self._window(job)
+        if self.floor.kind == "guaranteed" and self.floor.alone is not None and window > 0:
+            # D0 and the optimum are those of all pools and jobs, whoever asks for what.
+            self._ln_alone = max(self._ln_alone, self.floor.alone.ln_utility(job, window))
+            first, last = self._arrivals or (job.arrival, job.arrival)
+            self._arrivals = min(first, job.arrival), max(last, job.arrival)
         if measure is None:
             return
         if for_good and not self.known:
@@ -309,10 +315,6 @@ class ConstantsLearner:
             self._ln_least_rate = min(self._ln_least_rate, measure.ln_worst - measure.ln_use)
         self._ln_least_use = min(self._ln_least_use, measure.ln_use)
         self._longest = max(self._longest, measure.window)
-        if self.floor.kind == "guaranteed" and self.floor.alone is not None:
-            self._ln_alone = max(self._ln_alone, self.floor.alone.ln_utility(job, measure.window))
-            first, last = self._arrivals or (job.arrival, job.arrival)
-            self._arrivals = min(first, job.arrival), max(last, job.arrival)
         if self.floor.kind == "clearing":
             market = self._market
             if not self.known:
@@ -385,7 +387,7 @@ class ConstantsLearner:
             math.log(timespan) + math.log(float(self.pool.total_shares.sum())) - self._ln_least_use
         )
         ln_lower = -math.log(4.0) - ln_eta + self._ln_least_rate
-        if self.floor.kind == "guaranteed" and math.isfinite(self._ln_alone):
+        if self.floor.kind == "guaranteed":
             ln_lower = self._ln_guaranteed()
         elif self.floor.kind == "clearing":
             clearing = self._market.ln_price() if self.known else self._ln_clearing
@@ -394,11 +396,14 @@ class ConstantsLearner:
         return PriceConstants(ln_lower, upper)
 
     def _ln_guaranteed(self) -> float:
-        """Return ln L with which this pool's part of D0 is its part of half a job's best worth.
+        """Return ln L with which this pool's part of D0 is its part of half the best job's worth.
 
         D0 = T * L * sum of the capacities that have a price, all pools together at most OPT / 2.
+        Where no job is known to complete alone, nothing but L = 0 is known to keep that.
         """
-        assert self._arrivals is not None
+        priced = float(self.pool.total_shares[np.isfinite(self._ln_upper)].sum())
+        if self._arrivals is None or not priced:
+            return -math.inf
         first, last = self._arrivals
         if self.until is not None:
             timespan = self.until - first
@@ -407,8 +412,7 @@ class ConstantsLearner:
             if not self.known:
                 # It grows with every arrival, and prices would change with it: to a power of two.
                 timespan = self.horizon << (-(-timespan // self.horizon) - 1).bit_length()
-        priced = self.pool.total_shares[np.isfinite(self._ln_upper)].sum()
-        return self._ln_alone - math.log(2.0 * self.floor.pools * timespan * float(priced))
+        return self._ln_alone - math.log(2.0 * self.floor.pools * timespan * priced)
 
 
 @dataclass
