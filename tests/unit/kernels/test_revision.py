@@ -11,10 +11,12 @@ from shadowprice.kernels.revision.timeline import (
     WORKERS,
     Timeline,
     clear,
+    copy_state,
     entitled,
     hold,
     new_timeline,
     put,
+    put_servers_first,
     split,
     total_fit,
 )
@@ -65,6 +67,35 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
         assert put_on(free, roles, bit, demand, number, np.zeros(len(free), np.int64))
         expected = sorted((int(r), *row) for r, row in zip(roles, free.tolist(), strict=True))
         assert contents(line, 0) == expected
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_where_workers_take_what_parameter_servers_need_these_go_first(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count, resources = int(rng.integers(1, 5)), int(rng.integers(1, 3))
+    role = rng.choice([WORKERS | SERVERS, WORKERS | SERVERS, WORKERS, SERVERS], count)
+    capacity = rng.integers(2, 14, (count, resources))
+    asked = [
+        (WORKERS, rng.integers(1, 6, resources), int(rng.integers(1, 5))),
+        (SERVERS, rng.integers(1, 6, resources), int(rng.integers(1, 4))),
+    ]
+    expected, wanted = 0, sorted((int(r), *row) for r, row in zip(role, capacity, strict=True))
+    for first in (asked, asked[::-1]):
+        free = capacity.copy()
+        if all(put_on(free, role, *one, np.zeros(count, np.int64)) for one in first):
+            expected = first[0][0]
+            wanted = sorted((int(r), *row) for r, row in zip(role, free.tolist(), strict=True))
+            break
+    line = new_timeline(8, count, *unshared(resources))
+    clear(line, 0, np.ones(count, np.int64), role, capacity)
+    copy_state(line, 0, 5)
+    found = 0
+    if all(put(line, 0, *one) for one in asked):
+        found = WORKERS
+    elif put_servers_first(line, 0, 5, *asked[0][1:], *asked[1][1:]):
+        found = SERVERS
+    assert found == expected
+    assert contents(line, 0) == wanted
 
 
 def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:

@@ -77,6 +77,41 @@ def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
     assert (made.completion, made.utility, made.cost) == (5, 10.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "stands"),
+    [
+        # Workers, put first, fill the one server for parameter servers: the larger, as both fit.
+        ([(Role.ANY, 7000), (Role.WORKER, 4000)], {"s-0": (1, 1), "s-1": (1, 0)}),
+        # Servers with equal room: the number of a server does not decide, what it carries does.
+        ([(Role.ANY, 7000), (Role.WORKER, 7000)], {"s-0": (0, 1), "s-1": (2, 0)}),
+        ([(Role.WORKER, 7000), (Role.ANY, 7000)], {"s-0": (2, 0), "s-1": (0, 1)}),
+    ],
+)
+def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
+    kinds: list[tuple[Role, int]], stands: dict[str, tuple[int, int]]
+) -> None:
+    rows = [(f"s-{at}", role, {"cpu": amount}) for at, (role, amount) in enumerate(kinds)]
+    on = build_cluster(slot_seconds=Fraction(600), horizon=8, servers=rows, dimensions=DIMENSIONS)
+    one = job(
+        on,
+        "one",
+        epochs=1,
+        chunks=2,
+        minibatches=20,
+        worker_range=(2, 2),
+        worker_amounts={"cpu": 3500},
+        ps_amounts={"cpu": 2500},
+        utility=Deadline(9.0, 1.0),
+    )
+    engine = rolling(on)
+    engine.handle(JobsArrived(0, (one,)))
+    engine.handle(SlotBegan(0))
+    assert engine.open_jobs["one"].promise == 1
+    placement = engine.running["one"]
+    rows_of = zip(placement.servers, placement.workers, placement.ps, strict=True)
+    assert {on.names[server]: (workers, ps) for server, workers, ps in rows_of} == stands
+
+
 def test_servers_may_all_differ_however_many_there_are() -> None:
     # More kinds than groups that a timeline keeps of a few kinds: what was beyond was written into
     # other intervals, and with some thousands beyond the arrays.

@@ -14,7 +14,7 @@ from shadowprice.kernels.revision.jobs import (
     role_of_whole,
     utility,
 )
-from shadowprice.kernels.revision.plans import Log, Steps, density, enter, offer
+from shadowprice.kernels.revision.plans import Log, Steps, density, enter, note, offer
 from shadowprice.kernels.revision.rooms import room_for_whole
 from shadowprice.kernels.revision.timeline import (
     SERVERS,
@@ -24,6 +24,7 @@ from shadowprice.kernels.revision.timeline import (
     hold,
     may_hold,
     put,
+    put_servers_first,
     total_fit,
 )
 
@@ -257,31 +258,23 @@ def fill(
             workers -= jobs.workers[row, before]
             servers -= jobs.servers[row, before]
         whole = target >= jobs.spread[row]
-        if whole:
-            fits = room_for_whole(line, state, jobs, row) >= target
-        else:
-            fits = _fits_beside(line, state, jobs, row, workers, servers)
-        if not fits:
+        put_first = 0
+        if not whole:
+            put_first = _pack_beside(
+                line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers
+            )
+        elif room_for_whole(line, state, jobs, row) >= target:
+            put_first = WORKERS
+            put(line, state, role_of_whole(jobs, row), demand_of_whole(jobs, row, target), 1)
+            hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
+        if put_first == 0:
             # What is left only shrinks, but a smaller step may fit where this one does not.
             _offer_step(
                 heap, jobs, row, worth_left[n], n, target, weight, loss, standing, barred, log
             )
             continue
-        at = log.used[0]
-        if at == len(log.row):
+        if not note(log, row, target, workers, servers, put_first):
             return
-        if whole:
-            put(line, state, role_of_whole(jobs, row), demand_of_whole(jobs, row, target), 1)
-        else:
-            put(line, state, WORKERS, jobs.worker[row], workers)
-            if servers > 0:
-                put(line, state, SERVERS, jobs.ps[row], servers)
-        hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
-        log.row[at] = row
-        log.workers[at] = workers
-        log.servers[at] = servers
-        log.used[0] = at + 1
-        log.level[row] = target
         most = jobs.levels[row]
         _offer_step(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, barred, log)
 
@@ -368,21 +361,30 @@ def best_step(
 
 
 @kernel
-def _fits_beside(
-    line: Timeline, state: int, jobs: Jobs, row: int, workers: int, servers: int
-) -> bool:
-    """Whether so many workers and parameter servers more find room, tried in scratch space.
+def _pack_beside(
+    line: Timeline, state: int, tenant: int, worker: Ints, workers: int, ps: Ints, servers: int
+) -> int:
+    """Put so many workers and parameter servers of a tenant more into a state, if it may hold them.
 
-    Where tenants have shares, also whether the job's tenant may hold them.
+    Returns
+    -------
+    int
+        Which went first; 0 where they find no room, and nothing changes.
     """
-    tenant = jobs.tenant[row]
-    if not may_hold(line, state, tenant, jobs.worker[row], workers, jobs.ps[row], servers):
-        return False
-    if total_fit(line, state, WORKERS, jobs.worker[row], workers) < workers:
-        return False
+    if not may_hold(line, state, tenant, worker, workers, ps, servers):
+        return 0
+    if total_fit(line, state, WORKERS, worker, workers) < workers:
+        return 0
+    put_first = WORKERS
     if servers == 0:
-        return True
-    scratch = len(line.state) - 1
-    copy_state(line, state, scratch)
-    put(line, scratch, WORKERS, jobs.worker[row], workers)
-    return total_fit(line, scratch, SERVERS, jobs.ps[row], servers) >= servers
+        put(line, state, WORKERS, worker, workers)
+    else:
+        scratch = len(line.state) - 1
+        copy_state(line, state, scratch)
+        put(line, state, WORKERS, worker, workers)
+        if not put(line, state, SERVERS, ps, servers):
+            if not put_servers_first(line, state, scratch, worker, workers, ps, servers):
+                return 0
+            put_first = SERVERS
+    hold(line, state, tenant, worker, workers, ps, servers)
+    return put_first

@@ -35,8 +35,10 @@ from shadowprice.kernels.revision.timeline import (
     SERVERS,
     WORKERS,
     Timeline,
+    copy_state,
     hold,
     put,
+    put_servers_first,
     split,
 )
 
@@ -192,12 +194,19 @@ def pack(
 ) -> bool:
     """Put a spread level of a job into a state; note it where the state is of the first slot."""
     workers, servers = jobs.workers[row, level], jobs.servers[row, level]
-    if not put(line, state, WORKERS, jobs.worker[row], workers):
+    worker, ps = jobs.worker[row], jobs.ps[row]
+    scratch = len(line.state) - 1
+    if servers > 0:
+        copy_state(line, state, scratch)
+    if not put(line, state, WORKERS, worker, workers):
         return False
-    if servers > 0 and not put(line, state, SERVERS, jobs.ps[row], servers):
-        return False
-    hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
-    return not first or _note(jobs, row, level, log)
+    put_first = WORKERS
+    if servers > 0 and not put(line, state, SERVERS, ps, servers):
+        if not put_servers_first(line, state, scratch, worker, workers, ps, servers):
+            return False
+        put_first = SERVERS
+    hold(line, state, jobs.tenant[row], worker, workers, ps, servers)
+    return not first or note(log, row, level, workers, servers, put_first)
 
 
 @kernel
@@ -210,21 +219,32 @@ def pack_whole(
         return False
     workers, servers = jobs.workers[row, level], jobs.servers[row, level]
     hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
-    return not first or _note(jobs, row, level, log)
+    return not first or note(log, row, level, workers, servers, WORKERS)
 
 
 @kernel
-def _note(jobs: Jobs, row: int, level: int, log: Log) -> bool:
-    """Note what was put into the first slot; False where there is no space to."""
-    at = log.used[0]
-    if at == len(log.row):
+def note(log: Log, row: int, level: int, workers: int, servers: int, put_first: int) -> bool:
+    """Note what a job was given of the first slot; False where there is no space to.
+
+    Each entry is packed again with its workers first: where they came last, they have their own.
+    """
+    if log.used[0] + 2 > len(log.row):
         return False
-    log.row[at] = row
-    log.workers[at] = jobs.workers[row, level]
-    log.servers[at] = jobs.servers[row, level]
-    log.used[0] = at + 1
     log.level[row] = level
+    if put_first == SERVERS:
+        _enter(log, row, 0, servers)
+        servers = 0
+    _enter(log, row, workers, servers)
     return True
+
+
+@kernel
+def _enter(log: Log, row: int, workers: int, servers: int) -> None:
+    at = log.used[0]
+    log.row[at] = row
+    log.workers[at] = workers
+    log.servers[at] = servers
+    log.used[0] = at + 1
 
 
 @kernel

@@ -14,6 +14,7 @@ from shadowprice.kernels.revision.timeline import (
     copy_state,
     entitled,
     put,
+    put_servers_first,
     total_fit,
 )
 
@@ -75,10 +76,12 @@ def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool)
     low, high = -1, level
     probe = level  # most often everything fits
     while low < high:
+        workers, servers = asked.workers[probe], asked.servers[probe]
         copy_state(line, state, scratch)
-        if put(line, scratch, WORKERS, asked.worker, asked.workers[probe]) and put(
-            line, scratch, SERVERS, asked.ps, asked.servers[probe]
-        ):
+        if (
+            put(line, scratch, WORKERS, asked.worker, workers)
+            and put(line, scratch, SERVERS, asked.ps, servers)
+        ) or put_servers_first(line, scratch, state, asked.worker, workers, asked.ps, servers):
             low = probe
         else:
             high = probe - 1

@@ -376,3 +376,30 @@ def put(line: Timeline, state: int, role: int, demand: Ints, number: int) -> boo
         _take(line, state, best, servers, demand, best_fit)
         rest -= servers * best_fit
     return True
+
+
+@kernel
+def put_servers_first(
+    line: Timeline,
+    state: int,
+    before: int,
+    worker: Ints,
+    workers: int,
+    ps: Ints,
+    servers: int,
+) -> bool:
+    """Pack what found no room with its workers first: its parameter servers, and then its workers.
+
+    On servers that carry both, workers may have taken what only parameter servers have no other
+    place for.
+
+    Parameters
+    ----------
+    before : int
+        The state as it was; on failure it is so again.
+    """
+    copy_state(line, before, state)
+    if put(line, state, SERVERS, ps, servers) and put(line, state, WORKERS, worker, workers):
+        return True
+    copy_state(line, before, state)
+    return False

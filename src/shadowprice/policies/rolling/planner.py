@@ -443,8 +443,8 @@ class Planner:
         """Make room for the plans of all open jobs; what is written stays."""
         rows = self._book.rows
         self._grow(4 * len(self._book.table.rows) + 16)
-        # A job is entered once, and every later entry of it rises by a level at least.
-        most = int(self._book.jobs.levels.sum()) + rows
+        # A job is entered once, and rises by a level at least whenever it is again: in two entries.
+        most = 2 * (int(self._book.jobs.levels.sum()) + rows)
         entries = min(3 * rows + int(self._kind_count.sum()) * 64, most) + 64
         for layout in (self._current, self._other):
             layout.reserve(rows, entries)

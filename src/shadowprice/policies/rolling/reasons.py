@@ -24,8 +24,8 @@ def too_late(name: str, slot: int, *, shares: bool) -> Refusal:
     where = "in its tenant's share and what nobody owns" if shares else "in the cluster"
     return Refusal(
         Reason.TOO_LATE,
-        f"even alone {where} {name} does not surely complete from slot {slot} on before "
-        "its utility is gone",
+        f"even alone {where} {name} finds no plan that surely completes it from slot {slot} on "
+        "before its utility is gone",
     )
 
 
