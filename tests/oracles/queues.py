@@ -69,6 +69,49 @@ def preemptive(
     return ran
 
 
+def in_line(jobs: list[Asked], places: int, reach: int, cancels: Mapping[str, int]) -> Timeline:
+    """Run jobs to their end in order of arrival: the first waiting of so many that fits is next.
+
+    Parameters
+    ----------
+    reach : int
+        How many behind the first that waits may be looked at.
+    cancels : mapping of str to int
+        Slots before which jobs are withdrawn, one after the other.
+    """
+    ran: dict[int, set[str]] = {}
+    coming = sorted(jobs, key=lambda job: job.arrival)
+    waiting: list[Asked] = []
+    running: list[Asked] = []
+
+    def start() -> None:
+        while True:
+            free = places - sum(job.width for job in running)
+            fitting = [job for job in waiting[: reach + 1] if job.width <= free]
+            if not fitting:
+                return
+            waiting.remove(fitting[0])
+            running.append(fitting[0])
+
+    slot = 0
+    while coming or waiting or running:
+        for name in [name for name, when in cancels.items() if when == slot]:
+            for some in (waiting, running):
+                some[:] = [job for job in some if job.name != name]
+            start()
+        while coming and coming[0].arrival == slot:
+            waiting.append(coming.pop(0))
+        start()
+        if running:
+            ran[slot] = {job.name for job in running}
+        for job in running:
+            job.done += 1
+        running[:] = [job for job in running if job.left > 0]
+        start()
+        slot += 1
+    return ran
+
+
 def shortest(by_service: bool) -> Callable[[list[Asked], set[str]], list[Asked]]:
     """Return the order by what is left of each job."""
     return lambda there, _: sorted(

@@ -1,4 +1,4 @@
-"""Shortest remaining time, least attained service and backfilling, against slow twins."""
+"""FIFO, shortest remaining time, least attained service and backfilling, against slow twins."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tests.oracles.queues import (
     Timeline,
     TwoQueues,
     batch,
+    in_line,
     preemptive,
     reservations,
     shortest,
@@ -100,6 +101,14 @@ def run(
     incidents = [JobCancelled(slot, job) for job, slot in cancels.items()]
     engine = Simulation(on, jobs, policy, incidents=incidents).run([Watcher(watch)])
     return ran, engine
+
+
+@settings(deadline=None, derandomize=True, max_examples=draws(300))
+@given(seed=SEEDS, places=st.integers(4, 12), reach=st.integers(0, 3))
+def test_fifo_runs_whom_the_plain_rule_runs(seed: int, places: int, reach: int) -> None:
+    asked, cancels = crowd(seed, places)
+    ran, _ = run("fifo", places, asked, cancels, backfill=reach)
+    assert ran == in_line(asked, places, reach, cancels)
 
 
 @settings(deadline=None, derandomize=True, max_examples=draws(120))

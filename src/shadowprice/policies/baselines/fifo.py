@@ -19,8 +19,9 @@ from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 class Fifo(Reactive[FifoParameters]):
     """Jobs run in the order of their arrival, each with a fixed number of workers.
 
-    The first job that finds no room blocks all later ones, except for as many as ``backfill``
-    says. A job that loses a server goes back to its place in the queue and keeps its progress.
+    The first job that finds no room blocks all later ones, except for as many of those that wait
+    next as ``backfill`` says. A job that loses a server goes back to its place in the queue and
+    keeps its progress.
 
     Parameters
     ----------
@@ -136,10 +137,13 @@ class Fifo(Reactive[FifoParameters]):
             yield from self._backfill()
 
     def _backfill(self) -> Iterator[Decision]:
-        """Let the next few jobs behind the blocked head run where they fit."""
+        """Let the next few that wait behind the blocked head run where they fit.
+
+        Who runs does not wait any more: the one after the last of them comes within reach.
+        """
         head = self._queue.popleft()
         passed: list[tuple[Job, int]] = []
-        for _ in range(min(self._parameters.backfill, len(self._queue))):
+        while self._queue and len(passed) < self._parameters.backfill:
             job, workers = self._queue.popleft()
             placement = self._room.place(job, workers)
             if placement is None:

@@ -34,7 +34,7 @@ class FifoParameters(FixedWidthParameters):
     backfill: int = Field(
         default=0,
         ge=0,
-        description="jobs behind a blocked head of line that may be tried in its place",
+        description="jobs waiting next behind a blocked head of line that may run in its place",
     )
 
 
