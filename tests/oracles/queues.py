@@ -22,6 +22,8 @@ class Asked:
     slots: int
     priority: float = 0.0
     walltime: int | None = None
+    faster: int = 1
+    """How many times longer it would take on more than one server."""
     done: int = 0
     began: int | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -45,11 +46,11 @@ def pool(places: int) -> Cluster:
 
 def gang(on: Cluster, asked: Asked, **changes: Any) -> Job:
     """Return a job that runs with its whole width or not at all, for so many slots."""
-    return job(
+    made = job(
         on,
         asked.name,
         arrival=asked.arrival,
-        epochs=asked.slots,
+        epochs=asked.slots * asked.faster,
         chunks=asked.width,
         minibatches=10,
         speed=StepModel(Fraction(60)),
@@ -60,6 +61,7 @@ def gang(on: Cluster, asked: Asked, **changes: Any) -> Job:
         walltime=asked.walltime,
         **changes,
     )
+    return replace(made, internal_gains=made.gains * asked.faster)
 
 
 def crowd(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
@@ -115,6 +117,9 @@ def test_fifo_runs_whom_the_plain_rule_runs(seed: int, places: int, reach: int) 
 @given(seed=SEEDS, places=st.integers(1, 8), by=st.sampled_from(["time", "service"]))
 def test_srtf_runs_whom_the_plain_rule_runs(seed: int, places: int, by: str) -> None:
     asked, cancels = crowd(seed, places)
+    rng = np.random.default_rng(seed)
+    for one in asked:
+        one.faster = int(rng.choice([1, 1, 3, 10]))
     ran, _ = run("srtf", places, asked, cancels, by=by)
     assert ran == preemptive(asked, places, shortest(by == "service"), cancels)
 

@@ -28,12 +28,15 @@ class Srtf(Ranked[SrtfParameters]):
     def __init__(self, context: PolicyContext, parameters: SrtfParameters) -> None:
         super().__init__(context, parameters)
         self._by_service = parameters.by == "service"
-        self._columns["gain"] = np.zeros(0, dtype=np.int64)
+        for name in ("gain", "internal", "together"):
+            self._columns[name] = np.zeros(0, dtype=np.int64)
         self._columns["width"] = np.zeros(0, dtype=np.int64)
 
     def _note(self, job: Job, row: int) -> None:
         workers = int(self._columns["workers"][row])
         self._columns["gain"][row] = job.gain(workers)
+        self._columns["internal"][row] = job.gain(workers, colocated=True)
+        self._columns["together"][row] = self._only_together(job, workers)
         self._columns["width"][row] = workers * gpus_of_worker(job, self._cluster)
 
     def _order(self, view: View, rows: Integers) -> Integers:
@@ -42,9 +45,25 @@ class Srtf(Ranked[SrtfParameters]):
             return self._ran_in
         states = view.open_jobs
         left = np.array([states[name].remaining for name in self._table.rows], dtype=np.int64)
-        slots = -(-left // self._columns["gain"][rows])
+        # Where a job stands tells how fast it runs; one that waits may have no choice.
+        together = self._columns["together"][rows] > 0
+        for at, name in enumerate(self._table.rows):
+            placement = states[name].placement
+            if placement is not None:
+                together[at] = placement.colocated
+        internal, gain = self._columns["internal"][rows], self._columns["gain"][rows]
+        slots = -(-left // np.where(together, internal, gain))
         key = slots * self._columns["width"][rows] if self._by_service else slots
         return rows[np.argsort(key, kind="stable")]
+
+    def _only_together(self, job: Job, workers: int) -> bool:
+        """Whether there is one server only that all of a job can stand on."""
+        if workers == 1 and not job.ps_needed(workers):
+            return True
+        there = self._cluster.hosts_workers & (self._capacity >= job.worker).all(axis=1)
+        if job.ps is not None:
+            there |= self._cluster.hosts_ps & (self._capacity >= job.ps).all(axis=1)
+        return int(there.sum()) == 1
 
 
 def build(context: PolicyContext, parameters: SrtfParameters) -> Srtf:
