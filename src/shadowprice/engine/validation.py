@@ -133,13 +133,12 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
             continue
         places = _places(cluster.capacity[members], demand)
         if places.sum() < count:
-            short = _scarcest(cluster, members, demand)
             found = int(places.sum())
             return Refusal(
                 Reason.NEVER_FITS,
                 f"needs room for {count} {kind}{'s' if count > 1 else ''}, "
                 f"the empty cluster has room for {found}",
-                bottleneck=f"{short} of {kind} servers",
+                bottleneck=f"{_scarcest(cluster, members, demand)}{kind} servers",
             )
     return None
 
@@ -184,9 +183,12 @@ def _places(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:
 
 
 def _scarcest(cluster: Cluster, members: NDArray[np.bool_], demand: Amounts) -> str:
+    """Return the resource that leaves the least room as a prefix; none where nothing is asked."""
     columns = np.flatnonzero(demand > 0)
+    if not len(columns):
+        return ""
     fits = [(cluster.capacity[members, c] // demand[c]).sum() for c in columns]
-    return cluster.resources[int(columns[int(np.argmin(fits))])]
+    return f"{cluster.resources[int(columns[int(np.argmin(fits))])]} of "
 
 
 def check_roles(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shadowprice import simulate
 from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import (
@@ -581,3 +582,26 @@ def test_a_utility_that_has_all_but_vanished_is_refused_in_plain_numbers(decay: 
     assert quote.answer is Answer.REFUSED
     assert quote.refusal is not None
     assert quote.refusal.reason in {Reason.PRICE, Reason.NO_VALUE}
+
+
+@pytest.mark.parametrize("short", ["worker", "ps"])
+def test_what_asks_for_nothing_counted_is_not_what_lacks_room(short: str) -> None:
+    # Nobody declares bandwidth, so nothing limits it: the refusal tells of the other demand.
+    servers = [
+        {"name": "g", "role": "worker", "capacity": {"gpu": 1}},
+        {"name": "n", "role": "ps", "capacity": {"cpu": 1}},
+    ]
+    shape = {"arrival": "0 slots", "chunks": 1, "minibatch_time": "10min"}
+    shape |= {"utility": {"kind": "constant", "value": 5}}
+    demands = {"worker": {"gpu": 1}, "ps": {"cpu": 1}}
+    free = {"worker": {"bandwidth": "1Gbps"}, "ps": {"bandwidth": "1Gbps"}}
+    jobs = [
+        shape | demands | {"name": "long", "minibatches": 8},
+        shape | free | {short: demands[short], "name": "next", "minibatches": 1},
+    ]
+    cluster_ = {"slot": "10min", "horizon": 8, "servers": servers}
+    ran = simulate(cluster_, jobs, policy="oasis", parameters={"lower": "theory"})
+    told = {one["job"]: one for one in ran.run.decisions(False)}
+    assert told["long"]["outcome"] == "admitted"
+    assert told["next"]["reason"] == "no-room"
+    assert told["next"]["refusal"]["bottleneck"].startswith({"worker": "gpu", "ps": "cpu"}[short])

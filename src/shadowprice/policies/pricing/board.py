@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
@@ -134,11 +135,13 @@ class PriceBoard:
         -------
         (int, float)
             Column of the resource, and the mean number of workers (or parameter servers) per slot
-            that it alone would allow.
+            that it alone would allow; the first one, and any number, where nothing is asked for.
         """
         demand = job.ps if ps else job.worker
         assert demand is not None
         columns = np.flatnonzero(demand > 0)
+        if not len(columns):
+            return 0, math.inf
         groups = self._groups.groups
         self._row(ledger, 0)
         # Slots that share a row have the same room.
