@@ -230,6 +230,7 @@ class Decider(Books):
             )
         else:
             check_bag(record, plan, decision.copies, self.cluster, self.end)
+        self._check_there(record, plan.servers.tolist())
         job, undo = self._touch(record).job, self._undo
         self._let_go(job.name)
         self.ledger.reserve(job.name, plan, job.worker, job.ps)
@@ -247,6 +248,13 @@ class Decider(Books):
         record.plan = plan
         record.status = Status.ADMITTED
 
+    def _check_there(self, record: JobRecord, servers: Iterable[int]) -> None:
+        """Check that nothing is put on a server that is out, even what takes nothing counted."""
+        gone = self.lost.intersection(servers) if self.lost else None
+        if gone:
+            name = self.cluster.names[min(gone)]
+            raise PolicyError(f"{record.story()}: put on {name!r}, which is lost or drained")
+
     def _restarts(self, record: JobRecord, plan: Schedule) -> NDArray[np.bool_] | None:
         """Return before which slots of a plan its job restarts, None where that costs nothing."""
         if not record.job.restart or not self.capabilities.charges_restarts or not len(plan):
@@ -262,6 +270,7 @@ class Decider(Books):
             check_copies(record, decision, self.cluster, self.slot)
         else:
             check_placement(record, decision.placement, self.cluster, local_free=self._local_free)
+        self._check_there(record, decision.placement.servers)
         before = record.placement
         self.ledger.stand(job.name, decision.placement, job.worker, job.ps)
         self._undo.push(self.ledger.unstand, job.name, before)

@@ -33,7 +33,7 @@ class Groups(NamedTuple):
     free : int64[Q, R, S]
         Amount free on each server of the group (``UNLIMITED`` stays so).
     members : int64[Q, S]
-        Servers in each group.
+        Servers in each group; 0 where they are lost, and carry nothing, whatever it asks for.
     group_of : int64[Q, S]
         Group of each server. Groups are numbered by their lowest server.
     """
@@ -124,7 +124,8 @@ def fill_row(
     """Group and price one slot into ``row``, taking from row ``old`` what did not change.
 
     ``old`` may equal ``row``, and is -1 where there is nothing to take over. Other parameters are
-    those of `Groups`, `group_servers` and `pricing.exponential_prices`.
+    those of `Groups`, `group_servers` and `pricing.exponential_prices`; negative kinds are those
+    of lost servers.
     """
     resources = capacity.shape[1]
     member, first, size = group_servers(used, kind)
@@ -149,7 +150,7 @@ def fill_row(
             price[row, r, g] = new_price[r, g]
             free[row, r, g] = new_free[r, g]
     for g in range(len(first)):
-        count[row, g] = size[g]
+        count[row, g] = size[g] if kind[first[g]] >= 0 else 0
     for s in range(len(member)):
         group_of[row, s] = member[s]
 
@@ -317,7 +318,7 @@ class SlotGroups:
         self._capacity = np.ascontiguousarray(capacity, dtype=np.int64)
         pool, resources = self._capacity.shape
         _, kind = np.unique(self._capacity, axis=0, return_inverse=True)
-        self._kind = np.ascontiguousarray(kind.reshape(-1), dtype=np.int64)
+        self._kind = self._kinds = np.ascontiguousarray(kind.reshape(-1), dtype=np.int64)
         self._servers = np.arange(pool) if servers is None else np.array(servers, dtype=np.int64)
         self._out = np.zeros(pool, dtype=np.bool_)
         self._full = np.where(self._capacity < UNLIMITED, self._capacity, 0)
@@ -359,6 +360,7 @@ class SlotGroups:
     def lose(self, out: NDArray[np.bool_]) -> None:
         """Take note of which servers are lost, bool[S]; every slot must be followed anew."""
         self._out = np.ascontiguousarray(out)
+        self._kind = np.where(out, -1 - self._kinds, self._kinds)
         self._fill_empty()
 
     def follow(self, used: Ints, versions: Ints, *, priced_before: bool = True) -> None:

@@ -76,6 +76,12 @@ class Problem:
     hosts_workers: NDArray[np.bool_]
     hosts_ps: NDArray[np.bool_]
 
+    def __post_init__(self) -> None:
+        # Where nothing is ever free the server is lost, and carries not even what takes nothing.
+        there = (self.free != 0).any(axis=(0, 2))
+        object.__setattr__(self, "hosts_workers", self.hosts_workers & there)
+        object.__setattr__(self, "hosts_ps", self.hosts_ps & there)
+
     @property
     def slots(self) -> int:
         """Number of slots."""

@@ -1,0 +1,60 @@
+"""Nothing stands on a server that is lost, not even what takes nothing that is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice import simulate
+from shadowprice.core.errors import PolicyError
+from shadowprice.core.events import JobsArrived, Place, ServerLost
+from shadowprice.core.policy import Capabilities
+from shadowprice.core.schedule import Placement
+from shadowprice.engine import Engine
+from tests.policy_worlds import SHARED, every_policy
+from tests.workloads import cluster, job
+
+
+@pytest.mark.parametrize("limited", [{}, {"bandwidth": "10Gbps"}], ids=["unknown", "unlimited"])
+@pytest.mark.parametrize("policy", [one for one in every_policy() if one not in SHARED])
+def test_what_takes_nothing_leaves_a_lost_server(
+    tmp_path: Path, policy: str, limited: dict[str, str]
+) -> None:
+    # Nothing limits bandwidth where parameter servers stand; whether anything does elsewhere.
+    worker = {"name": "g", "role": "worker", "capacity": {"gpu": 1} | limited}
+    others = [{"name": f"n{at}", "role": "ps", "capacity": {"cpu": 4}} for at in range(2)]
+    on = {"slot": "10min", "horizon": 20, "servers": [worker, *others]}
+    one = {"name": "one", "arrival": "0 slots", "chunks": 1, "minibatches": 6}
+    one |= {"minibatch_time": "10min", "utility": {"kind": "constant", "value": 5}}
+    one |= {"worker": {"gpu": 1, "bandwidth": "1Gbps"}, "ps": {"bandwidth": "5Gbps"}}
+    for lost in ("n0", "n1"):
+        happens = tmp_path / f"{lost}.yaml"
+        happens.write_text(f"incidents: [{{slot: 2, server_lost: {lost}}}]\n")
+        ran = simulate(on, [one], policy=policy, incidents=happens)
+        assert ran.jobs["outcome"].to_list() == ["finished"]
+        stood = ran.allocations.filter(ran.allocations["server"] == lost)["slot"].to_list()
+        assert all(slot < 2 for slot in stood)
+
+
+class OnFirst:
+    """Places every job on the first server, whatever became of it."""
+
+    capabilities = Capabilities()
+
+    def parameters_in_force(self) -> dict[str, object]:
+        return {}
+
+    def decide(self, view: Any, event: Any) -> Any:
+        if isinstance(event, JobsArrived):
+            yield Place(event.jobs[0].name, Placement((0,), (1,), (0,)))
+
+
+def test_the_engine_refuses_what_stands_on_a_lost_server() -> None:
+    on = cluster(2, 0)
+    one = job(on, worker_amounts={}, ps_amounts=None)
+    engine = Engine(on, OnFirst())
+    engine.handle(ServerLost(0, on.names[0]))
+    with pytest.raises(PolicyError, match="lost or drained"):
+        engine.handle(JobsArrived(0, (one,)))
