@@ -66,7 +66,7 @@ def read_helios(path: Path, reading: Reading) -> Trace:
     table.drop(run == 0, "run time 0: never ran")
     table.mend(pl.col("duration") != run, "duration is not end - start; the difference is used")
     table.mend(pl.col("gpu_num") == 0, "CPU job (gpu_num 0)", action="kept")
-    jobs = table.done().select(
+    jobs = table.jobs(
         job="job_id",
         submit="submit_time",
         duration=run,

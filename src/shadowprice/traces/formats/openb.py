@@ -77,7 +77,7 @@ def read_openb(path: Path, reading: Reading) -> Trace:
     table.mend(gpus == 0, "CPU pod (num_gpu 0)", action="kept")
     types = pl.col("gpu_spec").str.split("|")
     table.mend(types.list.n_unique() < types.list.len(), "gpu_spec names a type twice")
-    jobs = table.done().select(
+    jobs = table.jobs(
         job="name",
         submit="creation_time",
         duration=pl.col("deletion_time") - scheduled,
@@ -85,7 +85,7 @@ def read_openb(path: Path, reading: Reading) -> Trace:
         gpus=gpus * milli / 1000,
         gpu_type=types.list.unique(maintain_order=True).list.join("|"),
         cpus=pl.col("cpu_milli") / 1000,
-        memory=pl.col("memory_mib") * 2**20,
+        memory=pl.col("memory_mib") * 2.0**20,
         workers=pl.lit(1),
         status=pl.col("pod_phase").replace(_STATUS).str.to_lowercase(),
     )
