@@ -116,6 +116,7 @@ def convert(
 def formats(output: OutputOption = Output.TABLE) -> None:
     """List the trace formats: what each is, its options, and the traits it is read with."""
     from shadowprice.traces.locate import SELECTION_OPTIONS
+    from shadowprice.traces.options import SYNTHESIS_OPTIONS
     from shadowprice.traces.registry import formats as known_formats
 
     known = known_formats().values()
@@ -134,6 +135,9 @@ def formats(output: OutputOption = Output.TABLE) -> None:
             console.print(f"  note     {gotcha}", markup=False)
     console.print("[bold]options of every format[/bold]")
     for name, meaning in SELECTION_OPTIONS.items():
+        console.print(f"  {name}: {meaning}", markup=False)
+    console.print("[bold]options of what a trace lacks, where jobs are made of it[/bold]")
+    for name, meaning in SYNTHESIS_OPTIONS.items():
         console.print(f"  {name}: {meaning}", markup=False)
 
 

@@ -79,6 +79,10 @@ _GIB: Final = 2**30
             "a job's start_time is its submission; it runs from its first instance's start (its "
             "first task's, without the instance table) to its end"
         ),
+        (
+            "a job without plan_gpu is a CPU job: read as it stands, and scheduled with "
+            "cpu_jobs=keep only"
+        ),
         "a blank end_time is an unfinished job: left out; only Terminated is success",
         (
             "parameter servers (task ps), workers and evaluators are tasks of one job: ps and "
@@ -116,7 +120,6 @@ def read_pai(path: Path, reading: Reading) -> Trace:
     joined = joined.filter(began_at < pl.col("end_time"))
     early = joined.filter(began_at < pl.col("start_time")).height
     tally.add("mended", "a task starts before its job's submission; queueing is 0", early)
-    tally.add("kept", "CPU job (no plan_gpu)", joined.filter(pl.col("gpus") == 0).height)
     table.frame = joined
     frame = table.jobs(
         job="job_name",

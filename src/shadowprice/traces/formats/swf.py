@@ -38,7 +38,10 @@ _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
     files="*.swf[.gz]",
     gotchas=(
         "-1 means unknown in every field",
-        "processors are taken as GPUs (processors=cpus: as cores of CPU jobs)",
+        (
+            "processors are taken as GPUs (processors=cpus: as cores of CPU jobs; cpu_jobs=keep "
+            "schedules them)"
+        ),
         "allocated processors, or those requested where the former are unknown (counted)",
         "status 2-4 are parts of a job that another line sums up: left out",
         "a run time of 0 never ran: left out; used memory is KB per processor",
