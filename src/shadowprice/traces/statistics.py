@@ -43,10 +43,11 @@ class TraceStatistics:
     arrival_cv : float, optional
         Standard deviation over mean of the times between submissions (Poisson: 1); None where
         all are at one moment.
-    hourly_fano : float
-        Variance over mean of submissions in an hour of the clock (Poisson: 1).
-    hourly_peak, hourly_mean : float
-        Most and mean submissions in an hour.
+    hourly_fano, hourly_peak : float, int, optional
+        Variance over mean (Poisson: 1) and most of the submissions in whole hours of the clock;
+        None where the trace has fewer than two, or nothing was submitted in any.
+    hourly_mean : float, optional
+        Jobs over the span in hours; None where all were submitted at one moment.
     tenants : int
         How many tenants.
     with_model, with_deadline : int
@@ -66,9 +67,9 @@ class TraceStatistics:
     gpu_hours: float
     multi_gpu_share: float
     arrival_cv: float | None
-    hourly_fano: float
-    hourly_peak: int
-    hourly_mean: float
+    hourly_fano: float | None
+    hourly_peak: int | None
+    hourly_mean: float | None
     tenants: int
     with_model: int
     with_deadline: int
@@ -95,7 +96,9 @@ def describe(trace: Trace) -> TraceStatistics:
     if trace.start is not None:
         midnight = trace.start.replace(hour=0, minute=0, second=0, microsecond=0)
         offset = (trace.start - midnight).total_seconds() % HOUR
+    span = float(submit[-1] - submit[0])
     counts = hourly_counts(submit, offset)
+    counted = len(counts) > 1 and counts.any()
     timed = jobs.filter(pl.col("duration").is_not_null())
     gpu_time = (timed["duration"] * timed["gpus"]).to_numpy()
     several = (timed["gpus"] > 1).to_numpy()
@@ -107,16 +110,16 @@ def describe(trace: Trace) -> TraceStatistics:
         source=trace.source,
         jobs=jobs.height,
         start=trace.start,
-        span=float(submit[-1] - submit[0]),
+        span=span,
         gpu_shares=_gpu_shares(jobs["gpus"].to_numpy()),
         most_gpus=float(jobs.select(pl.col("gpus").max()).item()),
         run_time=dict(zip(PERCENTILES, percentiles, strict=False)),
         gpu_hours=total / HOUR,
         multi_gpu_share=float(gpu_time[several].sum()) / total if total else 0.0,
-        arrival_cv=interarrival_cv(submit) if submit[-1] > submit[0] else None,
-        hourly_fano=fano_factor(counts),
-        hourly_peak=int(counts.max()),
-        hourly_mean=float(counts.mean()),
+        arrival_cv=interarrival_cv(submit) if span else None,
+        hourly_fano=fano_factor(counts) if counted else None,
+        hourly_peak=int(counts.max()) if counted else None,
+        hourly_mean=jobs.height / (span / HOUR) if span else None,
         tenants=jobs["tenant"].drop_nulls().n_unique(),
         with_model=jobs["model"].drop_nulls().len(),
         with_deadline=jobs["deadline"].drop_nulls().len(),

@@ -236,6 +236,16 @@ def _write_yaml(path: Path, document: dict[str, Any]) -> None:
         part.write_text(YAML_MARK + text, encoding="utf-8")
 
 
+def _hourly(statistics: Any) -> str:
+    if statistics.hourly_mean is None:
+        return "unknown"
+    mean = f"mean {statistics.hourly_mean:,.1f}"
+    if statistics.hourly_fano is None:
+        return f"{mean}; peak and Fano unknown, for want of whole hours"
+    peak, fano = statistics.hourly_peak, statistics.hourly_fano
+    return f"{mean}, peak {peak}, Fano {fano:,.{0 if fano >= 10 else 1}f} (Poisson: 1)"
+
+
 def _print_statistics(statistics: Any) -> None:
     from rich.table import Table
 
@@ -254,8 +264,7 @@ def _print_statistics(statistics: Any) -> None:
         "between arrivals": "unknown"
         if statistics.arrival_cv is None
         else f"CV {statistics.arrival_cv:.1f} (Poisson: 1)",
-        "arrivals an hour": f"mean {statistics.hourly_mean:.1f}, peak {statistics.hourly_peak}, "
-        f"Fano {statistics.hourly_fano:.0f} (Poisson: 1)",
+        "arrivals an hour": _hourly(statistics),
         "tenants": str(statistics.tenants),
         "model known": f"{statistics.with_model:,} jobs",
         "deadline known": f"{statistics.with_deadline:,} jobs",
