@@ -36,10 +36,14 @@ class TraceStatistics:
         GPUs of the widest job.
     run_time : mapping of int to float
         Percentiles of run time in seconds, of the jobs whose duration is known.
-    gpu_hours : float
-        GPU-time of those jobs.
-    multi_gpu_share : float
-        Share of it in jobs of more than one GPU.
+    timed : int
+        Jobs whose duration is known.
+    gpu_hours : float, optional
+        GPU-time of those jobs; None where no duration is known.
+    multi_gpu_share : float, optional
+        Share of it in jobs of more than one GPU; None where there is no GPU-time.
+    multi_gpu_jobs : float
+        Share of all jobs that take more than one GPU.
     arrival_cv : float, optional
         Standard deviation over mean of the times between submissions (Poisson: 1); None where
         all are at one moment.
@@ -64,8 +68,10 @@ class TraceStatistics:
     gpu_shares: Mapping[str, float]
     most_gpus: float
     run_time: Mapping[int, float]
-    gpu_hours: float
-    multi_gpu_share: float
+    timed: int
+    gpu_hours: float | None
+    multi_gpu_share: float | None
+    multi_gpu_jobs: float
     arrival_cv: float | None
     hourly_fano: float | None
     hourly_peak: int | None
@@ -114,8 +120,10 @@ def describe(trace: Trace) -> TraceStatistics:
         gpu_shares=_gpu_shares(jobs["gpus"].to_numpy()),
         most_gpus=float(jobs.select(pl.col("gpus").max()).item()),
         run_time=dict(zip(PERCENTILES, percentiles, strict=False)),
-        gpu_hours=total / HOUR,
-        multi_gpu_share=float(gpu_time[several].sum()) / total if total else 0.0,
+        timed=timed.height,
+        gpu_hours=total / HOUR if timed.height else None,
+        multi_gpu_share=float(gpu_time[several].sum()) / total if total else None,
+        multi_gpu_jobs=float((jobs["gpus"] > 1).to_numpy().mean()),
         arrival_cv=interarrival_cv(submit) if span else None,
         hourly_fano=fano_factor(counts) if counted else None,
         hourly_peak=int(counts.max()) if counted else None,

@@ -13,6 +13,13 @@ from shadowprice.traces.records import Tally, Trace, build_trace
 from shadowprice.traces.statistics import describe
 
 
+def held(gpus: Sequence[float], duration: Sequence[float | None]) -> Trace:
+    count = len(gpus)
+    columns = {"job": [f"j{at}" for at in range(count)], "submit": [0.0] * count, "gpus": gpus}
+    frame = pl.DataFrame(columns | {"duration": duration})
+    return build_trace("test", frame, Path("test"), Tally(), absolute=False)
+
+
 def submitted(hours: Sequence[float], *, absolute: bool = False) -> Trace:
     count = len(hours)
     frame = pl.DataFrame(
@@ -66,3 +73,17 @@ def test_what_whole_hours_do_not_tell_is_unknown(hours):
 def test_of_one_moment_no_rate_is_told():
     found = describe(submitted([0.0, 0.0]))
     assert (found.hourly_mean, found.hourly_peak, found.hourly_fano) == (None, None, None)
+
+
+def test_gpu_time_is_that_of_jobs_whose_duration_is_known():
+    found = describe(held([1.0, 2.0, 4.0, 8.0], [3600.0, 1800.0, None, None]))
+    assert (found.timed, found.gpu_hours, found.multi_gpu_share) == (2, 2.0, 0.5)
+    assert found.multi_gpu_jobs == 0.75
+    found = describe(held([0.0], [60.0]))
+    assert (found.gpu_hours, found.multi_gpu_share) == (0.0, None)
+
+
+def test_without_durations_gpu_time_is_unknown():
+    found = describe(held([1.0, 2.0], [None, None]))
+    assert (found.timed, found.gpu_hours, found.multi_gpu_share) == (0, None, None)
+    assert found.multi_gpu_jobs == 0.5

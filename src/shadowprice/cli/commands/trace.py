@@ -236,6 +236,17 @@ def _write_yaml(path: Path, document: dict[str, Any]) -> None:
         part.write_text(YAML_MARK + text, encoding="utf-8")
 
 
+def _gpu_time(statistics: Any) -> str:
+    if statistics.gpu_hours is None:
+        return f"unknown; {statistics.multi_gpu_jobs:.0%} of the jobs take several GPUs"
+    text = f"{statistics.gpu_hours:,.0f} GPU-h"
+    if statistics.multi_gpu_share is not None:
+        text += f", {statistics.multi_gpu_share:.0%} of it in jobs of several GPUs"
+    if statistics.timed < statistics.jobs:
+        text += f", of the {statistics.timed:,} jobs whose run time is known"
+    return text
+
+
 def _hourly(statistics: Any) -> str:
     if statistics.hourly_mean is None:
         return "unknown"
@@ -259,8 +270,7 @@ def _print_statistics(statistics: Any) -> None:
         "span": format_seconds(statistics.span),
         "GPUs a job": f"{shares}; at most {statistics.most_gpus:g}",
         "run time": run or "unknown",
-        "GPU-time": f"{statistics.gpu_hours:,.0f} GPU-h, "
-        f"{statistics.multi_gpu_share:.0%} of it in jobs of several GPUs",
+        "GPU-time": _gpu_time(statistics),
         "between arrivals": "unknown"
         if statistics.arrival_cv is None
         else f"CV {statistics.arrival_cv:.1f} (Poisson: 1)",
