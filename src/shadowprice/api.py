@@ -174,7 +174,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         seeds = len(self.trials.seeds)
-        return f"<Comparison of {', '.join(self.runs)}, {seeds} seed{'s' if seeds > 1 else ''}>"
+        told = f"{', '.join(self.runs)}, {seeds} seed{'s' if seeds > 1 else ''}"
+        why = f"; {self.trials.remark}" if self.trials.remark else ""
+        return f"<Comparison of {told}{why}>"
 
     def __getitem__(self, label: str) -> Result:
         """Return the run of a policy from the first seed."""
@@ -217,7 +219,11 @@ class Comparison:
 
     @property
     def tests(self) -> pl.DataFrame:
-        """What each policy has beyond the first, by paired permutation tests over the seeds."""
+        """What each policy has beyond the first, by paired permutation tests over the seeds.
+
+        Without policies whose runs, like those of the first, no seed changes; where it changes
+        nothing at all, ``trials.remark`` says so.
+        """
         rows = [
             {"measure": one.key, "policy": name}
             | test.difference.record()

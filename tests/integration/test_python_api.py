@@ -124,6 +124,24 @@ def test_compare_and_whatif_are_the_commands(
     assert set(shadowprice.whatif(CLUSTER, JOBS, "drf").gains["change"]) == {"+1 gpu", "+1 old"}
 
 
+def test_the_same_run_over_and_over_is_no_sample() -> None:
+    same = [("srtf", {"workers": "fewest"}), "drf"]
+    fixed = shadowprice.compare(CLUSTER, JOBS, same, seeds=3)
+    assert fixed.tests.is_empty()
+    assert "nothing in this comparison depends on the seed" in repr(fixed)
+    means = fixed.means.filter(pl.col("measure") != "decision_p99")
+    assert means.select(pl.col("low", "high").is_null().all()).row(0) == (True, True)
+    assert set(means["count"]) == {1}
+
+    # FIFO draws numbers of workers: what it has beyond is a sample, what DRF has is not.
+    both = shadowprice.compare(CLUSTER, JOBS, [*same, "fifo"], seeds=3)
+    assert set(both.tests["policy"]) == {"fifo"}
+    assert "depends on the seed" not in repr(both)
+    [*counts] = both.means.filter(pl.col("measure") == "mean_jct")["count"]
+    assert counts == [1, 1, 3]
+    assert "depends on the seed" not in repr(shadowprice.compare(CLUSTER, JOBS, same))
+
+
 def test_wrong_inputs_are_told() -> None:
     with pytest.raises(InputError, match="did you mean 'srtf'"):
         shadowprice.simulate(CLUSTER, JOBS, "srft")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,24 @@ def test_seeds_are_separate_comparisons_put_together(call: Call) -> None:
 def test_a_comparison_that_no_seed_changes_says_so(call: Call) -> None:
     answer = call(
         "compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf,srtf", "-s", "workers=most",
-        "--seeds", "2", "-q",
+        "--seeds", "2", "-q", "--out", "fixed",
     )  # fmt: skip
     assert answer.status == 0
     assert "nothing in this comparison depends on the seed" in answer.err
     assert "beyond" not in answer.out
+    kept = json.loads(Path("fixed/compare.json").read_text())["trials"]
+    assert "nothing in this comparison depends on the seed" in kept["remark"]
+    entries = [entry for policy in kept["policies"].values() for entry in policy.values()]
+    assert not any("against_first" in entry for entry in entries)
+    page = Path("fixed/compare.html").read_text()
+    assert "Nothing in this comparison depends on the seed" in page
+    assert "seed by seed" not in page
+    answer = call(
+        "compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf,srtf,fifo", "--seeds", "2", "-q",
+    )  # fmt: skip
+    assert "depends on the seed" not in answer.err
+    [row] = [line for line in answer.out.splitlines() if line.startswith("restricted mean JCT")][1:]
+    assert re.search(r" - +[+-]", row)  # DRF and SRTF draw nothing, FIFO does
 
 
 def test_whatif_is_the_difference_of_two_simulations(call: Call) -> None:

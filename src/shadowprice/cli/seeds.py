@@ -64,7 +64,10 @@ def comparison_table(trials: Trials) -> Table:
             continue
         tests = trials.against_first(measure.key)
         if tests:
-            cells = (SafeText(*tested(measure, tests[name])) for name in others)
+            cells = (
+                SafeText(*tested(measure, tests[name])) if name in tests else SafeText("-")
+                for name in others
+            )
             table.add_row(SafeText(measure.name), *cells)
     table.caption = (
         "p: paired permutation test over the seeds, with Holm's correction for the policies of "

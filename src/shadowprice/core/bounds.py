@@ -71,7 +71,12 @@ class Bound:
         """Return what an error says of a value above the bound."""
         if value != value:  # noqa: PLR0124  # NaN
             return "is no number"
-        return f"{_shown(value)} is above the bound of {_shown(self.most)} {self.what}"
+        return f"{_shown(value)} {self.broken}"
+
+    @property
+    def broken(self) -> str:
+        """What is said of values above the bound, whichever they are."""
+        return f"is above the bound of {_shown(self.most)} {self.what}"
 
 
 def _bound(name: str, most: float, what: str) -> Bound:

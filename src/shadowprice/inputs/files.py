@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, resolve_jobs, validate
+from shadowprice.core.wording import shown
 from shadowprice.engine.validation import never_fits
 from shadowprice.inputs.durations import measured_in
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
@@ -124,34 +125,58 @@ def resolve_records(
     """
     specs: list[tuple[str, JobSpec]] = []
     faults: list[Fault] = []
+    named: dict[str, str] = {}
     for count, (where, record) in enumerate(records, start=1):
         bounds.JOBS.check(count, place)
         if isinstance(record, InputError):
             faults += record.faults
         else:
             spec, wrong = validate(JobSpec, record, where)
-            faults += wrong
+            faults += [*_name_taken(record, where, named), *wrong]
             if spec is not None:
                 specs.append((where, spec))
         if len(faults) > MOST_FAULTS:
-            del faults[MOST_FAULTS:]
             if not skip_invalid:
-                raise InputError([*faults, Fault(place, "and more; these come first")])
-    jobs, wrong = resolve_jobs(specs, cluster, measured_in(folder))
+                raise InputError(_first_of(faults, place))
+            del faults[MOST_FAULTS:]
+    resolved, wrong = resolve_jobs(specs, cluster, measured_in(folder))
     faults += wrong
-    places = {spec.name: where for where, spec in reversed(specs)}
-    for job in jobs:
+    jobs: dict[str, Job] = {}  # of several of a name, the first that is right
+    for where, job in resolved:
         refusal = never_fits(job, cluster, local_free=True)
-        if refusal is not None:
+        if refusal is None:
+            jobs.setdefault(job.name, job)
+        else:
             message = f"job {job.name!r} can never run here: it {refusal.message}"
             mend = f"ask for less of what is short: {refusal.bottleneck}"
-            faults.append(Fault(places[job.name], message, mend))
+            faults.append(Fault(where, message, mend))
     if faults and not skip_invalid:
-        raise InputError(faults)
-    jobs = [job for job in jobs if never_fits(job, cluster, local_free=True) is None]
+        raise InputError(_first_of(faults, place))
     if not jobs:
         raise InputError(Fault(place, "holds no valid job" if faults else "holds no job"))
-    return jobs
+    return list(jobs.values())
+
+
+def _first_of(faults: Sequence[Fault], place: str) -> list[Fault]:
+    """Return as many faults as are listed, and that there are more where there are."""
+    more = [Fault(place, "and more; these come first")] if len(faults) > MOST_FAULTS else []
+    return [*faults[:MOST_FAULTS], *more]
+
+
+def _name_taken(record: object, where: str, named: dict[str, str]) -> list[Fault]:
+    """Note who has the name of a record, and return what is wrong if somebody has it already.
+
+    Records are asked, not what is made of them: a job that is wrong otherwise has its name too.
+    """
+    name = record.get("name") if isinstance(record, Mapping) else None
+    if not isinstance(name, str):
+        return []
+    if name not in named:
+        named[name] = where
+        return []
+    mend = f"the name is taken by {named[name]}; rename one"
+    joint = " " if where.endswith(":") else "."
+    return [Fault(f"{where}{joint}name", f"duplicate job name {shown(name)}", mend)]
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 
 import polars as pl
 
@@ -20,6 +21,9 @@ from shadowprice.simulator.source import Source
 Bar = Callable[[str], AbstractContextManager[RunProgress | None]]
 Measured = tuple[str, int, Mapping[str, Any]]
 """A policy's label, a seed, and the ``run.json`` of its run."""
+
+TIMES: Final = frozenset({"decision_p99"})
+"""Measures taken by the clock, which no two runs share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +72,46 @@ class Trials:
         """The measures that any run has."""
         return [one for one in OVER_SEEDS if self.frame[one.key].null_count() < len(self.frame)]
 
+    @cached_property
+    def varied(self) -> frozenset[str]:
+        """The policies with which the seed changed anything but times."""
+        keys = [one.key for one in self.measures if one.key not in TIMES]
+        distinct = self.frame.group_by("policy").agg(pl.col(keys).n_unique())
+        return frozenset(policy for policy, *counts in distinct.iter_rows() if max(counts) > 1)
+
     @property
-    def varies(self) -> bool:
-        """Whether the seed changed anything but times."""
-        keys = [one.key for one in self.measures if one.key != "decision_p99"]
-        distinct = self.frame.group_by("policy").agg(pl.col(keys).n_unique()).select(keys)
-        return any(count > 1 for row in distinct.iter_rows() for count in row)
+    def remark(self) -> str:
+        """Why several seeds show no more than one; empty where they do."""
+        if self.varied or len(self.seeds) == 1:
+            return ""
+        return (
+            "nothing in this comparison depends on the seed but times: a job file fixes the "
+            "workload, and these policies draw nothing"
+        )
 
     def values(self, policy: str, key: str) -> list[float | None]:
         """Return a measure of a policy, seed by seed."""
         return self.frame.filter(pl.col("policy") == policy)[key].to_list()
 
     def interval(self, policy: str, key: str) -> Interval | None:
-        """Return the mean of a measure of a policy, None where no run has it."""
+        """Return the mean of a measure of a policy, None where no run has it.
+
+        Where no seed changes a policy's runs they are one run, and one value: the ends of its
+        interval are not known.
+        """
         known = [value for value in self.values(policy, key) if value is not None]
+        if key not in TIMES and policy not in self.varied:
+            known = known[:1]
         return interval(known) if known else None
 
     def against_first(self, key: str) -> dict[str, Paired]:
         """Return what each policy has beyond the first, by paired tests over the seeds.
 
-        Empty where a run has no such measure, or there is one policy.
+        Empty where a run has no such measure, or there is one policy. Without a policy of which, as
+        of the first, no seed changes the runs: the same two over and over are no sample.
         """
         first, *others = self.policies
+        others = [name for name in others if not self.varied.isdisjoint((first, name))]
         samples = [self.values(name, key) for name in (first, *others)]
         if not others or any(value is None for sample in samples for value in sample):
             return {}
@@ -99,6 +121,8 @@ class Trials:
     def record(self) -> Fields:
         """Return it as plain values: values by seed, means, and tests against the first."""
         told: Fields = {"seeds": self.seeds, "confidence": 0.95, "policies": {}}
+        if self.remark:
+            told["remark"] = self.remark
         tests = {one.key: self.against_first(one.key) for one in self.measures}
         for name in self.policies:
             told["policies"][name] = {}

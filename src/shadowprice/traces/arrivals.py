@@ -181,17 +181,27 @@ def interarrival_cv(times: Floats) -> float:
 
 
 def hourly_counts(times: Floats, offset: float = 0.0) -> NDArray[np.int64]:
-    """Return arrivals in each hour of the clock, from the first arrival's to the last's.
+    """Return arrivals in each whole hour of the clock between the first arrival and the last.
+
+    Hours that the span of arrivals fills in part are no measure of their rate, and not counted.
 
     Parameters
     ----------
     times : ndarray of float64
-        Seconds.
+        Seconds; at least one.
     offset : float
         Seconds past a full hour of the clock at time 0.
+
+    Returns
+    -------
+    ndarray of int64
+        An entry an hour; empty where there is no whole one.
     """
-    hours = ((times + offset) // HOUR).astype(np.int64)
-    return np.bincount(hours - hours.min())
+    clock = (times + offset) / HOUR
+    first, end = int(np.ceil(clock.min())), int(np.floor(clock.max()))
+    hours = np.floor(clock).astype(np.int64) - first
+    whole = hours[(hours >= 0) & (hours < end - first)]
+    return np.bincount(whole, minlength=max(0, end - first))
 
 
 def fano_factor(counts: NDArray[np.int64]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final, Literal
 
@@ -49,7 +50,7 @@ class SynthesisOptions:
         traced number, alone. For a measured curve given by the trace, 0 (the default) allows every
         measured number; otherwise 0 means 2.
     cpu_jobs : {"drop", "keep"}
-        What becomes of jobs without GPUs.
+        Whether jobs without GPUs are left out, with a note, or scheduled.
     bandwidth : str
         Network share of one worker with one GPU; the default is 3Gbps, an eighth of 25 Gbps.
     """
@@ -100,3 +101,30 @@ class SynthesisOptions:
 
 
 OPTION_NAMES: Final = tuple(field.name for field in fields(SynthesisOptions))
+
+_MEANINGS: Final[Mapping[str, str]] = {
+    "families": "measured model families that jobs without a model are drawn from",
+    "speed": "linear: any number of workers, each as fast as one; measured: the measured numbers "
+    "of workers, at their rates; auto: measured where the trace names a measured model",
+    "training": "with parameter servers, or all-reduce without",
+    "insensitive": "share of time-insensitive jobs (decay 0)",
+    "sensitive": "share of time-sensitive jobs (decay 0.01 to 1 a slot); the rest are "
+    "time-critical",
+    "target": "relative: the traced duration times 1 to `stretch`; slots: 1 to 15 slots",
+    "stretch": "largest stretch of a relative target, 1 or more",
+    "elasticity": "times its traced workers that a job may run with, 1 to 64; 0: 2, or every "
+    "measured number",
+    "cpu_jobs": "whether jobs without GPUs are left out or scheduled",
+    "bandwidth": "network share of a worker with one GPU",
+}
+
+
+def _described(name: str, default: object) -> str:
+    choices = f"{' or '.join(_CHOICES[name])}; " if name in _CHOICES else ""
+    return f"{_MEANINGS[name]} ({choices}default {default})"
+
+
+SYNTHESIS_OPTIONS: Final[Mapping[str, str]] = {
+    field.name: _described(field.name, field.default) for field in fields(SynthesisOptions)
+}
+"""Options by name, and what they do, for people; ``docs/traces.md`` lists them, held by a test."""

@@ -14,7 +14,6 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.bounds import Bound
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
 
 SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
     {
@@ -54,9 +53,12 @@ LARGEST: Final[Mapping[str, Bound]] = MappingProxyType(
         "memory": bounds.MEMORY,
     }
 )
-"""Largest value of a job's columns."""
+"""Largest value of a job's columns; of those on the clock, since the first job."""
 
 REQUIRED: Final = ("job", "submit", "gpus")
+
+ON_THE_CLOCK: Final = frozenset({"submit", "deadline"})
+"""Columns that count from a moment; the others are lengths and amounts."""
 
 STATUSES: Final = ("passed", "failed", "cancelled", "unfinished")
 
@@ -166,8 +168,8 @@ def build_trace(
     format_name : str
         Name of the format.
     frame : polars.DataFrame
-        Any of the columns of `SCHEMA`, at least those of `REQUIRED`; ``submit`` in seconds of the
-        trace's own clock.
+        Any of the columns of `SCHEMA`, at least those of `REQUIRED`, as `Table.jobs` gives them:
+        within bounds, no name twice; ``submit`` in seconds of the trace's own clock.
     source : Path
         Where it came from.
     tally : Tally
@@ -183,12 +185,13 @@ def build_trace(
     Raises
     ------
     InputError
-        If no job is left or two jobs share a name.
+        If no job is left, or there are more than can be planned.
     """
     if frame.is_empty():
         dropped = "; ".join(f"{n.reason}: {n.count}" for n in tally.notes())
         detail = f" (left out: {dropped})" if dropped else ""
         raise InputError(Fault(str(source), f"holds no job{detail}", "give a trace with jobs"))
+    bounds.JOBS.check(frame.height, str(source), "select some of them by limit, from and to")
     columns = [
         (pl.col(name) if name in frame.columns else pl.lit(None)).cast(kind).alias(name)
         for name, kind in SCHEMA.items()
@@ -196,29 +199,8 @@ def build_trace(
     jobs = frame.select(columns).sort("submit", maintain_order=True)
     first = float(jobs.item(0, "submit"))
     jobs = jobs.with_columns(pl.col("submit") - first, pl.col("deadline") - first)
-    _check_bounds(jobs, str(source))
-    repeated = jobs.filter(pl.col("job").is_duplicated())
-    if not repeated.is_empty():
-        name = repeated.item(0, "job")
-        raise InputError(
-            Fault(
-                str(source),
-                f"{repeated['job'].n_unique()} job names occur more than once, first {name!r}",
-                "job names must be unique within a trace",
-            )
-        )
     start = datetime.fromtimestamp(first, tz=UTC).replace(tzinfo=None) if absolute else None
     return Trace(format_name, jobs, str(source), tally.notes(), start)
-
-
-def _check_bounds(jobs: pl.DataFrame, source: str) -> None:
-    """Refuse more jobs, or a larger number in one of them, than can be planned."""
-    bounds.JOBS.check(jobs.height, source, "select some of them by limit, from and to")
-    for name, bound in LARGEST.items():
-        beyond = jobs.filter(~(pl.col(name) <= bound.most))
-        if not beyond.is_empty():
-            job, value = beyond.select("job", name).row(0)
-            raise InputError(Fault(f"{source}: job {shown(job)}", f"{name} {bound.message(value)}"))
 
 
 def select(trace: Trace, selection: Selection) -> Trace:

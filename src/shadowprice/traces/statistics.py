@@ -36,17 +36,22 @@ class TraceStatistics:
         GPUs of the widest job.
     run_time : mapping of int to float
         Percentiles of run time in seconds, of the jobs whose duration is known.
-    gpu_hours : float
-        GPU-time of those jobs.
-    multi_gpu_share : float
-        Share of it in jobs of more than one GPU.
+    timed : int
+        Jobs whose duration is known.
+    gpu_hours : float, optional
+        GPU-time of those jobs; None where no duration is known.
+    multi_gpu_share : float, optional
+        Share of it in jobs of more than one GPU; None where there is no GPU-time.
+    multi_gpu_jobs : float
+        Share of all jobs that take more than one GPU.
     arrival_cv : float, optional
         Standard deviation over mean of the times between submissions (Poisson: 1); None where
         all are at one moment.
-    hourly_fano : float
-        Variance over mean of submissions in an hour of the clock (Poisson: 1).
-    hourly_peak, hourly_mean : float
-        Most and mean submissions in an hour.
+    hourly_fano, hourly_peak : float, int, optional
+        Variance over mean (Poisson: 1) and most of the submissions in whole hours of the clock;
+        None where the trace has fewer than two, or nothing was submitted in any.
+    hourly_mean : float, optional
+        Jobs over the span in hours; None where all were submitted at one moment.
     tenants : int
         How many tenants.
     with_model, with_deadline : int
@@ -63,12 +68,14 @@ class TraceStatistics:
     gpu_shares: Mapping[str, float]
     most_gpus: float
     run_time: Mapping[int, float]
-    gpu_hours: float
-    multi_gpu_share: float
+    timed: int
+    gpu_hours: float | None
+    multi_gpu_share: float | None
+    multi_gpu_jobs: float
     arrival_cv: float | None
-    hourly_fano: float
-    hourly_peak: int
-    hourly_mean: float
+    hourly_fano: float | None
+    hourly_peak: int | None
+    hourly_mean: float | None
     tenants: int
     with_model: int
     with_deadline: int
@@ -95,7 +102,9 @@ def describe(trace: Trace) -> TraceStatistics:
     if trace.start is not None:
         midnight = trace.start.replace(hour=0, minute=0, second=0, microsecond=0)
         offset = (trace.start - midnight).total_seconds() % HOUR
+    span = float(submit[-1] - submit[0])
     counts = hourly_counts(submit, offset)
+    counted = len(counts) > 1 and counts.any()
     timed = jobs.filter(pl.col("duration").is_not_null())
     gpu_time = (timed["duration"] * timed["gpus"]).to_numpy()
     several = (timed["gpus"] > 1).to_numpy()
@@ -107,16 +116,18 @@ def describe(trace: Trace) -> TraceStatistics:
         source=trace.source,
         jobs=jobs.height,
         start=trace.start,
-        span=float(submit[-1] - submit[0]),
+        span=span,
         gpu_shares=_gpu_shares(jobs["gpus"].to_numpy()),
         most_gpus=float(jobs.select(pl.col("gpus").max()).item()),
         run_time=dict(zip(PERCENTILES, percentiles, strict=False)),
-        gpu_hours=total / HOUR,
-        multi_gpu_share=float(gpu_time[several].sum()) / total if total else 0.0,
-        arrival_cv=interarrival_cv(submit) if submit[-1] > submit[0] else None,
-        hourly_fano=fano_factor(counts),
-        hourly_peak=int(counts.max()),
-        hourly_mean=float(counts.mean()),
+        timed=timed.height,
+        gpu_hours=total / HOUR if timed.height else None,
+        multi_gpu_share=float(gpu_time[several].sum()) / total if total else None,
+        multi_gpu_jobs=float((jobs["gpus"] > 1).to_numpy().mean()),
+        arrival_cv=interarrival_cv(submit) if span else None,
+        hourly_fano=fano_factor(counts) if counted else None,
+        hourly_peak=int(counts.max()) if counted else None,
+        hourly_mean=jobs.height / (span / HOUR) if span else None,
         tenants=jobs["tenant"].drop_nulls().n_unique(),
         with_model=jobs["model"].drop_nulls().len(),
         with_deadline=jobs["deadline"].drop_nulls().len(),

@@ -152,9 +152,8 @@ def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.Dat
     if options.cpu_jobs == "drop":
         kept = frame.filter(pl.col("gpus") > 0)
         if kept.height < frame.height:
-            notes.append(
-                f"{frame.height - kept.height} CPU jobs left out (cpu_jobs=keep keeps them)"
-            )
+            left_out = frame.height - kept.height
+            notes.append(f"{left_out:,} x CPU job left out (cpu_jobs=keep schedules it)")
         frame = kept
     table = family_table()
     known = pl.struct("model", "batch_size").is_in(

@@ -22,12 +22,16 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import is_text
 from shadowprice.inputs.unpacking import MAGIC, blocks, is_gzip
+from shadowprice.traces.records import LARGEST, ON_THE_CLOCK
 from shadowprice.traces.registry import Reading
 
 HEAD_BYTES: Final = 1 << 16
 MOST_FAULTS: Final = 20
 LARGEST_NUMBER: Final = 10**15
 """Largest number of a table: a time in microseconds, or bytes of memory, stay below it."""
+UNIQUE: Final = "job names must be unique within a trace"
+NO_DATE: Final = "is not of the years 1970 to 2128"
+"""What is said of a time that is below 0, or above the bound, in seconds since 1970."""
 
 _GZIP: Final = b"\x1f\x8b"
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
@@ -81,11 +85,19 @@ def read_head(path: Path) -> str:
         if error.start < len(head) - 4:
             raise _encoding_fault(path, head[: error.start].count(b"\n") + 1) from error
         text = head[: error.start].decode("utf-8-sig")
-    if len(head) >= HEAD_BYTES and "\n" not in text and not text.lstrip().startswith(("[", "{")):
-        raise InputError(
-            Fault(f"{path}: line 1", "has no end within 64 KiB", "give a file with one job a line")
-        )
+    _check_first_line(path, text, cut=len(head) >= HEAD_BYTES)
     return text
+
+
+def _check_first_line(path: Path, text: str, *, cut: bool) -> None:
+    """Refuse a head without the end of a line, unless it may be JSON; ``cut``: there is more."""
+    if "\n" not in text and not text.lstrip().startswith(("[", "{")):
+        if "\r" in text.strip():
+            message = "ends in a carriage return alone"
+            raise InputError(Fault(f"{path}: line 1", message, "end lines with a line feed"))
+        if cut:
+            message = "has no end within 64 KiB"
+            raise InputError(Fault(f"{path}: line 1", message, "give a file with one job a line"))
 
 
 def read_bytes(path: Path) -> bytes:
@@ -100,21 +112,35 @@ def read_bytes(path: Path) -> bytes:
 
 
 class Table:
-    """Rows of a delimited file, each with its line number, under checks.
+    """Rows of a file, each with its line number, under checks.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    frame : polars.DataFrame
+        Its rows, with a column ``line`` of whole numbers.
+    reading : Reading
+        How to treat wrong rows.
+    place : str
+        What faults call the place of a row, ``{}`` for its ``line``.
 
     Attributes
     ----------
     path : Path
         The file.
     frame : polars.DataFrame
-        The rows that passed so far, with a column ``line`` (1-based).
+        The rows that passed so far.
     """
 
-    def __init__(self, path: Path, frame: pl.DataFrame, reading: Reading) -> None:
+    def __init__(
+        self, path: Path, frame: pl.DataFrame, reading: Reading, place: str = "line {}"
+    ) -> None:
         self.path = path
         self.frame = frame
         self._reading = reading
-        self._faults: list[Fault] = []
+        self._place = place
+        self._faults: list[tuple[int, Fault]] = []
         self._wrong = 0
 
     def drop(self, condition: pl.Expr, reason: str) -> None:
@@ -153,12 +179,11 @@ class Table:
             room = MOST_FAULTS - len(self._faults)
             for line, value in bad.select("line", column).head(max(room, 0)).iter_rows():
                 shown = "" if value is None else f" {value!r}"
-                self._faults.append(
-                    Fault(f"{self.path}: line {line}", f"{column}{shown} {message}", mend)
-                )
+                place = f"{self.path}: {self._place.format(line)}"
+                self._faults.append((line, Fault(place, f"{column}{shown} {message}", mend)))
         self.frame = self.frame.filter(good)
 
-    def parse_times(self, column: str, pattern: str, *, nullable: bool = False) -> None:
+    def parse_times(self, column: str, pattern: str) -> None:
         """Turn a column of times as text into seconds since 1970.
 
         Parameters
@@ -167,20 +192,48 @@ class Table:
             Column of text.
         pattern : str
             ``strptime`` pattern; a pattern with ``%z`` gives UTC, one without the naive clock.
-        nullable : bool
-            Whether the time may be missing.
         """
         text = pl.col(column)
         kind = pl.Datetime("us", "UTC") if "%z" in pattern else pl.Datetime("us")
         parsed = text.str.strptime(kind, pattern, strict=False)
-        valid = parsed.is_not_null()
+        self.check(parsed.is_not_null(), column, "is not a time", f"write it as {pattern}")
+        # Before the clock is set to the first job's: it must not be set to a wrong row's.
+        seconds = parsed.dt.epoch("us") / 1e6
+        self.check(seconds.is_between(0, bounds.SECONDS.most), column, NO_DATE)
+        self.frame = self.frame.with_columns(seconds.alias(column))
+
+    def jobs(self, **columns: pl.Expr | str) -> pl.DataFrame:
+        """Return the jobs that the rows describe, after the checks that all formats share.
+
+        A job needs a name that no earlier row has, and numbers within `records.LARGEST`.
+
+        Parameters
+        ----------
+        **columns : polars.Expr or str
+            What of a row makes a column of `records.SCHEMA`.
+
+        Returns
+        -------
+        polars.DataFrame
+            Those columns, a row a job.
+
+        Raises
+        ------
+        InputError
+            As `done`.
+        """
+        self.frame = self.frame.select("line", **columns)
+        self.check(pl.col("job").is_not_null(), "job", "has no name")
         self.check(
-            valid | text.is_null() if nullable else valid,
-            column,
-            "is not a time",
-            f"write it as {pattern}",
+            pl.col("job").is_first_distinct(), "job", "is the name of an earlier row", UNIQUE
         )
-        self.frame = self.frame.with_columns(parsed.dt.epoch("us").alias(column) / 1e6)
+        # The clock, which starts at the first of the jobs that are left, comes last.
+        for name in sorted(LARGEST.keys() & columns.keys(), key=ON_THE_CLOCK.__contains__):
+            bound = LARGEST[name]
+            value = pl.col(name)
+            counted = value - pl.col("submit").min() if name in ON_THE_CLOCK else value
+            self.check(value.is_null() | (counted <= bound.most), name, bound.broken)
+        return self.done().drop("line")
 
     def done(self) -> pl.DataFrame:
         """Return the rows, or raise all faults found.
@@ -191,11 +244,11 @@ class Table:
             Listing up to 20 faults and how many more there are.
         """
         if self._faults:
-            self._faults.sort(key=lambda fault: int(fault.place.rsplit(" ", 1)[1]))
-            more = self._wrong - len(self._faults)
+            faults = [fault for _, fault in sorted(self._faults, key=lambda one: one[0])]
+            more = self._wrong - len(faults)
             if more:
-                self._faults.append(Fault(str(self.path), f"and {more} more rows are wrong"))
-            raise InputError(self._faults)
+                faults.append(Fault(str(self.path), f"and {more} more rows are wrong"))
+            raise InputError(faults)
         return self.frame
 
 
@@ -342,26 +395,26 @@ def _parse_leniently(
     reading: Reading,
     cause: Exception,
 ) -> pl.DataFrame:
-    """Walk a file that would not parse: name its wrong lines, or leave them out and count them."""
+    """Walk a file that would not parse: name its wrong lines, or leave them out and count them.
+
+    What it takes stands, also where polars would not have: a blank behind a number, say.
+    """
     faults: list[Fault] = []
     rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
     for line, fields in lines:
         if (header and line == 1) or not fields:
             continue
         fault = _row_fault(f"{path}: line {line}", fields, schema)
-        if fault is None and reading.skip_invalid:
+        if fault is None:
             rows["line"].append(line)
             for (name, kind), text in zip(schema.items(), fields, strict=True):
                 rows[name].append(_value(text, kind))
-        elif fault is not None:
+        else:
             faults.append(fault)
             if not reading.skip_invalid and len(faults) >= MOST_FAULTS:
                 break
     if faults and not reading.skip_invalid:
         raise InputError(faults) from cause
-    if not faults:
-        reason = str(cause).splitlines()[0]
-        raise InputError(Fault(str(path), f"cannot be parsed ({reason})")) from cause
     reading.tally.add("dropped", "row that cannot be parsed", len(faults))
     return pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema})
 
@@ -411,6 +464,8 @@ def _row_fault(
 def _value(text: str, kind: pl.DataType) -> object:
     if text == "":
         return None
+    if kind.is_numeric() and ("_" in text or not text.isascii()):
+        raise ValueError(text)  # Python reads 1_000 and other scripts' digits; traces write neither
     if kind == pl.Int64():
         number = int(text)
         if abs(number) > LARGEST_NUMBER:

@@ -34,6 +34,7 @@ def test_no_format_takes_what_is_no_text(tmp_path, form):
     assert "line 2: is not UTF-8" in fault(tmp_path, b"a,b\n" + "é\n".encode("latin-1") * 9, form)
     assert "line 1" in fault(tmp_path, b"lorem ipsum\n" * 9, form)
     assert "no end within 64 KiB" in fault(tmp_path, b"x" * 100_000, form)
+    assert "carriage return" in fault(tmp_path, GOOD.replace("\n", "\r").encode(), form)
 
 
 @pytest.mark.parametrize("form", ["philly", "pai", "swf"])
@@ -169,6 +170,93 @@ def test_the_philly_log_is_judged_by_its_head(tmp_path):
     assert "is not JSON" in fault(tmp_path, cut)
 
 
-def test_names_must_be_unique(tmp_path):
-    text = fault(tmp_path, b"job_id,submission_time,duration,num_gpu\nx,1,2,1\nx,2,2,1\n", "itp")
-    assert "first 'x'" in text
+WRONG_IN_ONE_FIELD = {
+    "2017-10-09 06:13:03,5.0,100000000,5.0,v": "gpus 100000000 is above the bound of 1,000,000 ",
+    "9999-10-09 06:13:03,5.0,1,5.0,v": "timestamp '9999-10-09 06:13:03' is not of the years 1970 ",
+    "0001-10-09 06:13:03,5.0,1,5.0,v": "timestamp '0001-10-09 06:13:03' is not of the years 1970 ",
+    "2017-10-09 06:13:03,1e12,1,5.0,v": "duration 1000000000000.0 is above the bound of 5,000,",
+    "2017-10-09 06:13:03,1_000,1,5.0,v": "duration '1_000' is not a number; write a number",
+    "2017-10-09 06:13:03,\u0661\u0662,1,5.0,v": "duration '\u0661\u0662' is not a number; write",
+    "2017-10-09 06:13:03,5.0,1_0,5.0,v": "num_gpus '1_0' is not a whole number; write a whole",
+}
+
+
+@pytest.mark.parametrize("row", WRONG_IN_ONE_FIELD)
+def test_a_row_beyond_bounds_is_named_by_its_line_and_can_be_left_out(tmp_path, row):
+    text = (GOOD + row + "\n" + ROW).encode()
+    assert fault(tmp_path, text).startswith(f"bad: line 3: {WRONG_IN_ONE_FIELD[row]}")
+    trace = read_trace(f"philly:{tmp_path}/bad", skip_invalid=True)
+    assert trace.jobs["job"].to_list() == ["v-2", "v-4"]
+    assert trace.jobs["submit"].to_list() == [0.0, 0.0]
+    assert [count for _, count in trace.dropped] == [1]
+
+
+def test_rows_beyond_bounds_are_listed_all_at_once(tmp_path):
+    rows = [*WRONG_IN_ONE_FIELD][:4]
+    text = fault(tmp_path, (GOOD + "\n".join(rows)).encode())
+    lines = [f"bad: line {at}: {WRONG_IN_ONE_FIELD[row]}" for at, row in enumerate(rows, start=3)]
+    for line, expected in zip(text.splitlines(), lines, strict=True):
+        assert line.startswith(expected)
+
+
+def test_a_blank_behind_a_number_is_no_fault(tmp_path):
+    path = tmp_path / "blank.csv"
+    path.write_text(GOOD + ROW.replace("5.0,1", "6.0 ,1"))
+    assert read_trace(f"philly:{path}").jobs["duration"].to_list() == [5.0, 6.0]
+
+
+TWICE = {
+    "itp": ("b,2000,", "a,2000,", "line 3: job 'a'"),
+    "swf": ("\n2 60", "\n1 60", "line 3: job 'job-1'"),
+    "tiresias": ("\n1,8", "\n0,8", "line 3: job '0'"),
+    "pai_job": ("j2,", "j1,", "line 2: job 'j1'"),
+    "philly-log": ("log-1", "log-0", "[1]: job 'log-0'"),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_names_must_be_unique_and_later_ones_can_be_left_out(tmp_path, name):
+    old, new, place = TWICE[name]
+    text = TRACES[name].replace(old, new)
+    assert text != TRACES[name]
+    path = tmp_path / "twice"
+    if name == "pai_job":
+        path.mkdir()
+        (path / "pai_job_table.csv").write_text(text)
+        (path / "pai_task_table.csv").write_text(TRACES["pai_task"])
+    else:
+        path.write_text(text)
+    spec = f"{'pai' if name == 'pai_job' else name.removesuffix('-log')}:{path}"
+    with pytest.raises(InputError) as caught:
+        read_trace(spec)
+    assert f"{place} is the name of an earlier row; job names must be" in str(caught.value)
+    trace = read_trace(spec, skip_invalid=True)
+    assert trace.jobs.height == 1
+    assert dict(trace.dropped) == {"job is the name of an earlier row": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "reason"),
+    [
+        ("swf", "\n2 60", "\n1e30 60", "text has a number out of all range"),
+        ("swf", "\n2 60", "\n2 1e14", "submit is above the bound of 5,000,000,000 seconds"),
+        ("swf", "1 -1 -1 1 100", "1 -1 1e15 1 100", "memory is above the bound of"),
+        ("swf", " 0 50 1 ", " 0 50 1e14 ", "gpus is above the bound of"),
+        ("itp", "2900,64", "1e11,64", "deadline is above the bound of"),
+        ("itp", "bert,2900,64", "bert,2900,64000000000000", "batch_size is above the bound of"),
+        ("helios", "2020-04-01 01:01:00", "9020-04-01 01:01:00", "end_time is not of the years"),
+        ("philly-log", "2017-10-07 02:01:00", "9017-10-07 02:01:00", "entry that is not a job"),
+    ],
+)
+def test_what_no_trace_has_is_left_out_row_by_row(tmp_path, name, old, new, reason):
+    text = TRACES[name].replace(old, new, 1)
+    assert text != TRACES[name]
+    if name == "helios":
+        text += TRACES[name].splitlines()[1].replace("1,u", "2,u", 1) + "\n"
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"(line \d+|\[0\] log-0): "):
+        read_trace(f"{name.removesuffix('-log')}:{path}")
+    trace = read_trace(f"{name.removesuffix('-log')}:{path}", skip_invalid=True)
+    assert trace.jobs.height == 1
+    assert [(found.startswith(reason), count) for found, count in trace.dropped] == [(True, 1)]

@@ -169,7 +169,6 @@ def test_helios(tmp_path):
     assert notes(trace) == {
         "no start or end: never ran": ("dropped", 1),
         "duration is not end - start; the difference is used": ("mended", 1),
-        "CPU job (gpu_num 0)": ("kept", 1),
     }
 
 
@@ -225,7 +224,6 @@ def test_openb(tmp_path):
         "created before t=9e+06 s, long before the dense part": ("dropped", 1),
         "Pending: never ran": ("dropped", 1),
         "pod_phase Running with a deletion_time": ("kept", 1),
-        "CPU pod (num_gpu 0)": ("kept", 1),
         "gpu_spec names a type twice": ("mended", 1),
     }
     assert read(tmp_path, "openb", OPENB, "?since=0").jobs.height == 4

@@ -300,7 +300,7 @@ def test_cpu_jobs_are_left_out_unless_asked_for():
     mixed = trace(gpus=[0.0, 1.0], duration=[60.0, 60.0], cpus=[4.0, 4.0])
     dropped = synthesize(mixed, SLOT)
     assert dropped.names == ["j1"]
-    assert dropped.notes[0].startswith("1 CPU jobs left out")
+    assert dropped.notes[0].startswith("1 x CPU job left out")
     kept = synthesize(mixed, SLOT, SynthesisOptions(cpu_jobs="keep"))
     assert "gpu" not in kept.profiles[0].worker
     assert kept.profiles[0].worker["cpu"] == 4000

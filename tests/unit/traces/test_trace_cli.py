@@ -1,6 +1,7 @@
 """``shadowprice trace`` and ``generate`` from the outside."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from typer.testing import CliRunner
 from shadowprice.cli.commands.trace import app as trace_app
 from shadowprice.cli.commands.trace import generate
 from shadowprice.inputs.files import read_cluster, read_jobs
+from shadowprice.traces.locate import SELECTION_OPTIONS
+from shadowprice.traces.options import SYNTHESIS_OPTIONS
+from shadowprice.traces.registry import formats
+from tests.hostile.trace_files import TRACES
 
 app = typer.Typer()
 app.add_typer(trace_app, name="trace")
@@ -43,6 +48,13 @@ def test_info_as_table_and_json(raw):
     assert record["notes"] == [{"action": "dropped", "reason": "not selected", "count": 1}]
 
 
+def test_info_tells_no_gpu_time_where_durations_are_unknown(tmp_path):
+    path = tmp_path / "gavel.trace"
+    path.write_text(TRACES["gavel"] * 3 + TRACES["gavel"].replace("\t1\t1\t-1", "\t4\t1\t-1"))
+    text = run("trace", "info", f"gavel:{path}")
+    assert re.search(r"GPU-time +│ unknown; 25% of the jobs take several GPUs", text)
+
+
 def test_convert_writes_jobs_and_a_cluster_that_go_together(raw, tmp_path):
     out, where = tmp_path / "jobs.jsonl", tmp_path / "cluster.yaml"
     text = run("trace", "convert", f"itp:{raw}?stretch=2", out, "--cluster", where, "--seed", 3)
@@ -67,7 +79,38 @@ def test_convert_refuses_names_and_folders_it_cannot_write(raw, tmp_path):
 def test_formats_lists_every_one():
     rows = json.loads(run("trace", "formats", "-o", "json"))
     assert {row["name"] for row in rows} >= {"philly", "swf"}
-    assert "vc: only these tenants" in run("trace", "formats")
+    text = " ".join(run("trace", "formats").split())
+    for name, meaning in {**SELECTION_OPTIONS, **SYNTHESIS_OPTIONS}.items():
+        assert f"{name}: {meaning}" in text
+
+
+def test_the_documentation_states_every_format_and_option():
+    page = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="utf-8")
+    options = dict(re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", page, re.MULTILINE))
+    assert options == {**SELECTION_OPTIONS, **SYNTHESIS_OPTIONS}
+    parts = re.split(r"^### (.*)\n", page.partition("\n## Formats\n")[2], flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert sections.keys() == formats().keys()
+    for name, one in formats().items():
+        told = sections[name]
+        assert told.startswith(f"\n{one.title}.\n\n*{one.citation}.* Licence: {one.licence}.")
+        assert tuple(re.findall(r"^- (.*)$", told, re.MULTILINE)) == one.gotchas
+        assert dict(re.findall(r"`(\w+)`: (.*)\.$", told, re.MULTILINE)) == one.options
+
+
+def test_of_a_job_without_gpus_one_thing_is_told(tmp_path):
+    path = tmp_path / "log.csv"
+    rows = TRACES["helios"].splitlines()
+    path.write_text("\n".join([*rows, rows[1].replace("1,u,v,2", "2,u,v,0")]))
+    assert "CPU" not in run("trace", "info", f"helios:{path}")
+    for option, jobs in (("", "1 job"), ("?cpu_jobs=keep", "2 jobs")):
+        result = CliRunner().invoke(
+            app, ["trace", "convert", f"helios:{path}{option}", str(tmp_path / "jobs.jsonl")]
+        )
+        assert result.stdout.startswith(f"{jobs} in ")
+        notes = [line for line in result.stderr.splitlines() if "CPU" in line]
+        left_out = "note: 1 x CPU job left out (cpu_jobs=keep schedules it)"
+        assert notes == ([] if option else [left_out])
 
 
 def test_generate_writes_a_runnable_pair(tmp_path):

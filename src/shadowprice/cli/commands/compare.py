@@ -283,12 +283,8 @@ def _print(runs: list[Run], trials: Trials | None) -> None:
         stdout().print(summary_table(runs))
         return
     stdout().print(seeds_table(trials))
-    if not trials.varies:
-        stderr().print(
-            "note: nothing in this comparison depends on the seed but times: a job file fixes the "
-            "workload, and these policies draw nothing",
-            soft_wrap=True,
-        )
+    if trials.remark:
+        stderr().print(f"note: {trials.remark}", soft_wrap=True)
     elif len(trials.policies) > 1:
         stdout().print()
         stdout().print(comparison_table(trials))

@@ -116,6 +116,7 @@ def convert(
 def formats(output: OutputOption = Output.TABLE) -> None:
     """List the trace formats: what each is, its options, and the traits it is read with."""
     from shadowprice.traces.locate import SELECTION_OPTIONS
+    from shadowprice.traces.options import SYNTHESIS_OPTIONS
     from shadowprice.traces.registry import formats as known_formats
 
     known = known_formats().values()
@@ -134,6 +135,9 @@ def formats(output: OutputOption = Output.TABLE) -> None:
             console.print(f"  note     {gotcha}", markup=False)
     console.print("[bold]options of every format[/bold]")
     for name, meaning in SELECTION_OPTIONS.items():
+        console.print(f"  {name}: {meaning}", markup=False)
+    console.print("[bold]options of what a trace lacks, where jobs are made of it[/bold]")
+    for name, meaning in SYNTHESIS_OPTIONS.items():
         console.print(f"  {name}: {meaning}", markup=False)
 
 
@@ -223,6 +227,27 @@ def _write_yaml(path: Path, document: dict[str, Any]) -> None:
         part.write_text(YAML_MARK + text, encoding="utf-8")
 
 
+def _gpu_time(statistics: Any) -> str:
+    if statistics.gpu_hours is None:
+        return f"unknown; {statistics.multi_gpu_jobs:.0%} of the jobs take several GPUs"
+    text = f"{statistics.gpu_hours:,.0f} GPU-h"
+    if statistics.multi_gpu_share is not None:
+        text += f", {statistics.multi_gpu_share:.0%} of it in jobs of several GPUs"
+    if statistics.timed < statistics.jobs:
+        text += f", of the {statistics.timed:,} jobs whose run time is known"
+    return text
+
+
+def _hourly(statistics: Any) -> str:
+    if statistics.hourly_mean is None:
+        return "unknown"
+    mean = f"mean {statistics.hourly_mean:,.1f}"
+    if statistics.hourly_fano is None:
+        return f"{mean}; peak and Fano unknown, for want of whole hours"
+    peak, fano = statistics.hourly_peak, statistics.hourly_fano
+    return f"{mean}, peak {peak}, Fano {fano:,.{0 if fano >= 10 else 1}f} (Poisson: 1)"
+
+
 def _print_statistics(statistics: Any) -> None:
     from rich.table import Table
 
@@ -236,13 +261,11 @@ def _print_statistics(statistics: Any) -> None:
         "span": format_seconds(statistics.span),
         "GPUs a job": f"{shares}; at most {statistics.most_gpus:g}",
         "run time": run or "unknown",
-        "GPU-time": f"{statistics.gpu_hours:,.0f} GPU-h, "
-        f"{statistics.multi_gpu_share:.0%} of it in jobs of several GPUs",
+        "GPU-time": _gpu_time(statistics),
         "between arrivals": "unknown"
         if statistics.arrival_cv is None
         else f"CV {statistics.arrival_cv:.1f} (Poisson: 1)",
-        "arrivals an hour": f"mean {statistics.hourly_mean:.1f}, peak {statistics.hourly_peak}, "
-        f"Fano {statistics.hourly_fano:.0f} (Poisson: 1)",
+        "arrivals an hour": _hourly(statistics),
         "tenants": str(statistics.tenants),
         "model known": f"{statistics.with_model:,} jobs",
         "deadline known": f"{statistics.with_deadline:,} jobs",

@@ -312,8 +312,8 @@ class JobSpec(Spec):
 
 def resolve_jobs(
     specs: Sequence[tuple[str, JobSpec]], cluster: Cluster, measured: Measured | None = None
-) -> tuple[list[Job], list[Fault]]:
-    """Resolve the jobs of a file, collecting what is wrong with each.
+) -> tuple[list[tuple[str, Job]], list[Fault]]:
+    """Resolve the jobs of a file, each for itself, collecting what is wrong with each.
 
     Parameters
     ----------
@@ -326,24 +326,16 @@ def resolve_jobs(
 
     Returns
     -------
-    jobs : list of Job
+    jobs : list of (place, Job)
         Those that are right, in the order of the file.
     faults : list of Fault
         Everything wrong with the others.
     """
-    jobs: list[Job] = []
+    jobs: list[tuple[str, Job]] = []
     faults: list[Fault] = []
-    seen: dict[str, str] = {}
     for place, spec in specs:
-        if len(faults) > bounds.FAULTS.most:
-            break
-        if spec.name in seen:
-            mend = f"the name is taken by {seen[spec.name]}; rename one"
-            faults.append(Fault(f"{place}.name", f"duplicate job name {spec.name!r}", mend))
-            continue
-        seen[spec.name] = place
         try:
-            jobs.append(spec.resolve(cluster, measured))
+            jobs.append((place, spec.resolve(cluster, measured)))
         except InputError as error:
             faults += [
                 Fault(f"{place}.{fault.place}" if fault.place else place, fault.message, fault.mend)

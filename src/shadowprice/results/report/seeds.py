@@ -33,7 +33,7 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
     trials : mapping
         As ``compare.json`` keeps it: ``seeds``, and ``policies`` by name with the ``values``,
         ``mean``, ``low`` and ``high`` of every measure, and of the others than the first what they
-        have ``against_first``.
+        have ``against_first``; a ``remark`` where seeds say no more than one would.
     """
     policies: Mapping[str, Mapping[str, Entry]] = trials["policies"]
     count = len(trials["seeds"])
@@ -48,6 +48,8 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
     )
     charts = [_chart(one, policies) for one in measures if one.key in DRAWN]
     parts = [f'<div class="grid2">{"".join(chart for chart in charts if chart)}</div>', means]
+    if "remark" in trials:
+        parts.append(f'<p class="remark">{text(trials["remark"].capitalize())}.</p>')
     first, *others = policies
     rows = [
         (one.name, [_against(one, policies[name].get(one.key)) for name in others])
@@ -67,9 +69,12 @@ def _chart(measure: Measure, policies: Mapping[str, Mapping[str, Entry]]) -> str
     for at, (name, entries) in enumerate(policies.items()):
         entry = entries.get(measure.key, {})
         known = np.array([v for v in entry.get("values", ()) if v is not None], dtype=np.float64)
-        if len(known) and entry.get("low") is not None:
+        if len(known):
             scale = 100.0 if measure.share else 1.0
-            ends = [scale * entry[end] for end in ("low", "mean", "high")]
+            mean = entry["mean"]
+            # Without ends: a policy that does the same from every seed.
+            low, high = (mean if entry[end] is None else entry[end] for end in ("low", "high"))
+            ends = [scale * end for end in (low, mean, high)]
             rows.append((name, scale * known, (ends[0], ends[1], ends[2]), at % 8))
     if len({float(value) for _, values, _, _ in rows for value in values}) < 2:
         return ""

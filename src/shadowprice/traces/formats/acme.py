@@ -51,7 +51,7 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S%z"
         ),
         "memory only in Kalos, for each pod; counts may be written 10.0",
         "no virtual cluster: the tenant is the user",
-        "gpu_num 0 is a CPU job: kept and counted",
+        "gpu_num 0 is a CPU job: read as it stands, and scheduled with cpu_jobs=keep only",
     ),
 )
 def read_acme(path: Path, reading: Reading) -> Trace:
@@ -71,15 +71,14 @@ def read_acme(path: Path, reading: Reading) -> Trace:
         (pl.col("duration") - run).abs() > 0.5,
         "duration is not end - start (it includes queueing); the difference is used",
     )
-    table.mend(pl.col("gpu_num") == 0, "CPU job (gpu_num 0)", action="kept")
-    jobs = table.done().select(
+    jobs = table.jobs(
         job="job_id",
         submit="submit_time",
         duration=run,
         queue=pl.col("start_time") - pl.col("submit_time"),
         gpus="gpu_num",
         cpus="cpu_num",
-        memory=(pl.col("mem_per_pod_GB") * pl.col("node_num") * 1e9).round().cast(pl.Int64),
+        memory=(pl.col("mem_per_pod_GB") * pl.col("node_num") * 1e9).round(),
         tenant="user",
         user="user",
         status=pl.col("state").replace(_STATUS).str.to_lowercase(),

@@ -90,14 +90,14 @@ def read_gavel(path: Path, reading: Reading) -> Trace:
     if "mode" in _LAYOUTS[width]:
         table.mend(pl.col("mode") != "static", "batch size changes during the run (mode)", "kept")
     duration = pl.col("duration") if "duration" in _LAYOUTS[width] else pl.lit(None)
-    jobs = table.done().select(
+    jobs = table.jobs(
         job=pl.format("job-{}", "line"),
         submit="arrival",
         duration=duration,
         gpus="scale_factor",
         workers="scale_factor",
         model=pl.col("job_type").str.extract(_TYPE, 1),
-        batch_size=pl.col("job_type").str.extract(_TYPE, 2).cast(pl.Int64),
+        batch_size=pl.col("job_type").str.extract(_TYPE, 2).cast(pl.Float64),
         iterations="total_steps",
     )
     return build_trace("gavel", jobs, path, reading.tally, absolute=False)

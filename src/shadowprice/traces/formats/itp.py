@@ -89,7 +89,7 @@ def read_itp(path: Path, reading: Reading) -> Trace:
             "iterations": "num_iteration",
             "deadline": "deadline",
         }
-    jobs = table.done().select(
+    jobs = table.jobs(
         job="job_id", submit="submission_time", duration="duration", gpus="num_gpu", **extra
     )
     return build_trace("itp", jobs, path, reading.tally, absolute=False)

@@ -44,7 +44,7 @@ _DENSE_SINCE: Final = 9.0e6
         "pod_phase Running still has a deletion_time: kept, counted, status unfinished",
         "a few ancient pods precede the dense 34 days: those created before since= are left out",
         "gpu_spec may name a type twice (V100M16|V100M32|V100M32): named once",
-        "num_gpu 0 is a CPU pod: kept and counted",
+        "num_gpu 0 is a CPU pod: read as it stands, and scheduled with cpu_jobs=keep only",
     ),
     options={"since": "leave out pods created before this second (default 9000000; 0 keeps all)"},
 )
@@ -74,10 +74,9 @@ def read_openb(path: Path, reading: Reading) -> Trace:
     table.mend(
         pl.col("pod_phase") == "Running", "pod_phase Running with a deletion_time", action="kept"
     )
-    table.mend(gpus == 0, "CPU pod (num_gpu 0)", action="kept")
     types = pl.col("gpu_spec").str.split("|")
     table.mend(types.list.n_unique() < types.list.len(), "gpu_spec names a type twice")
-    jobs = table.done().select(
+    jobs = table.jobs(
         job="name",
         submit="creation_time",
         duration=pl.col("deletion_time") - scheduled,
@@ -85,7 +84,7 @@ def read_openb(path: Path, reading: Reading) -> Trace:
         gpus=gpus * milli / 1000,
         gpu_type=types.list.unique(maintain_order=True).list.join("|"),
         cpus=pl.col("cpu_milli") / 1000,
-        memory=pl.col("memory_mib") * 2**20,
+        memory=pl.col("memory_mib") * 2.0**20,
         workers=pl.lit(1),
         status=pl.col("pod_phase").replace(_STATUS).str.to_lowercase(),
     )

@@ -79,6 +79,10 @@ _GIB: Final = 2**30
             "a job's start_time is its submission; it runs from its first instance's start (its "
             "first task's, without the instance table) to its end"
         ),
+        (
+            "a job without plan_gpu is a CPU job: read as it stands, and scheduled with "
+            "cpu_jobs=keep only"
+        ),
         "a blank end_time is an unfinished job: left out; only Terminated is success",
         (
             "parameter servers (task ps), workers and evaluators are tasks of one job: ps and "
@@ -96,11 +100,11 @@ def read_pai(path: Path, reading: Reading) -> Trace:
         raise InputError(
             Fault(str(path), "is not a directory", "give the directory of the pai_*_table.csv")
         )
-    jobs = _read_jobs(path, reading)
+    table = _read_jobs(path, reading)
     tasks = _read_tasks(path, reading)
     began = _first_instances(path, reading)
     workloads = _workloads(path, reading)
-    joined = jobs.join(tasks, on="job_name", how="left")
+    joined = table.done().join(tasks, on="job_name", how="left")
     tally = reading.tally
     orphans = joined.filter(pl.col("tasks").is_null()).height
     tally.add("dropped", "job without tasks in pai_task_table", orphans)
@@ -116,8 +120,8 @@ def read_pai(path: Path, reading: Reading) -> Trace:
     joined = joined.filter(began_at < pl.col("end_time"))
     early = joined.filter(began_at < pl.col("start_time")).height
     tally.add("mended", "a task starts before its job's submission; queueing is 0", early)
-    tally.add("kept", "CPU job (no plan_gpu)", joined.filter(pl.col("gpus") == 0).height)
-    frame = joined.select(
+    table.frame = joined
+    frame = table.jobs(
         job="job_name",
         submit="start_time",
         duration=pl.col("end_time") - began_at,
@@ -127,7 +131,7 @@ def read_pai(path: Path, reading: Reading) -> Trace:
         ps="ps",
         gpu_type="gpu_type",
         cpus="cpus",
-        memory=pl.col("memory").round().cast(pl.Int64),
+        memory=pl.col("memory").round(),
         tenant="user",
         user="user",
         status=pl.col("status").replace(_STATUS).str.to_lowercase(),
@@ -153,13 +157,13 @@ def _read(path: Path, table: str, reading: Reading) -> Table:
     return read_table(found, TABLES[table], reading, header=False)
 
 
-def _read_jobs(path: Path, reading: Reading) -> pl.DataFrame:
+def _read_jobs(path: Path, reading: Reading) -> Table:
     table = _read(path, "job", reading)
     table.check(pl.col("job_name").is_not_null(), "job_name", "is missing")
     table.check(pl.col("start_time") >= 0, "start_time", "is missing")
     table.drop(pl.col("end_time").is_null(), "no end_time: unfinished job")
     table.check(pl.col("end_time") >= pl.col("start_time"), "end_time", "is before start_time")
-    return table.done()
+    return table
 
 
 def _read_tasks(path: Path, reading: Reading) -> pl.DataFrame:
@@ -182,8 +186,8 @@ def _read_tasks(path: Path, reading: Reading) -> pl.DataFrame:
         gpus=planned("plan_gpu", 0.01),
         cpus=planned("plan_cpu", 0.01),
         memory=planned("plan_mem", _GIB),
-        ps=count.filter(is_ps).sum().cast(pl.Int64),
-        workers=count.filter(~is_ps & ~is_evaluator).sum().cast(pl.Int64),
+        ps=count.filter(is_ps).sum().floor(),
+        workers=count.filter(~is_ps & ~is_evaluator).sum().floor(),
         gpu_type=pl.col("gpu_type").drop_nulls().unique(maintain_order=True).str.join("|"),
     )
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import MOST_FAULTS, read_bytes, read_head, read_table
+from shadowprice.traces.text import MOST_FAULTS, NO_DATE, Table, read_bytes, read_head, read_table
 
 TIME: Final = "%Y-%m-%d %H:%M:%S"
 _FLAT: Final[Mapping[str, pl.DataType]] = {
@@ -111,8 +112,7 @@ def _read_flat(path: Path, reading: Reading) -> Trace:
         "local time that happened twice (2017-11-05 01:00-02:00)",
         action="kept",
     )
-    frame = table.done()
-    jobs = frame.select(
+    jobs = table.jobs(
         job=pl.format("{}-{}", pl.col("cluster").fill_null("job"), "line"),
         submit="timestamp",
         duration="duration",
@@ -136,13 +136,16 @@ def _read_log(path: Path, reading: Reading) -> Trace:
             faults.append(Fault(f"{path}: [{index}] {name}".rstrip(), what))
             continue
         if row is not None:
-            rows.append(row)
+            rows.append({"line": index} | row)
     if faults and not reading.skip_invalid:
         more = len(faults) - MOST_FAULTS
         rest = [Fault(str(path), f"and {more} more jobs are wrong")] if more > 0 else []
         raise InputError([*faults[:MOST_FAULTS], *rest])
     reading.tally.add("dropped", "entry that is not a job", len(faults))
     frame = pl.DataFrame(rows, infer_schema_length=None)
+    if rows:
+        given = {name: pl.col(name) for name in frame.columns if name != "line"}
+        frame = Table(path, frame, reading, place="[{}]").jobs(**given)
     return build_trace("philly", frame, path, reading.tally, absolute=True)
 
 
@@ -224,4 +227,7 @@ def _job(entry: Mapping[str, Any], reading: Reading) -> dict[str, object] | None
 def _seconds(text: str | None) -> float | None:
     if text is None or text == "None":
         return None
-    return datetime.strptime(text, TIME).replace(tzinfo=UTC).timestamp()
+    seconds = datetime.strptime(text, TIME).replace(tzinfo=UTC).timestamp()
+    if not 0 <= seconds <= bounds.SECONDS.most:
+        raise ValueError(f"{text} {NO_DATE}")
+    return seconds

@@ -13,7 +13,7 @@ import polars as pl
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import Table, read_bytes, read_head, read_lines
+from shadowprice.traces.text import LARGEST_NUMBER, Table, read_bytes, read_head, read_lines
 
 _EPOCH: Final = datetime(1970, 1, 1)  # UTC without a zone, as in Trace.start
 _FIELDS: Final = (
@@ -22,6 +22,9 @@ _FIELDS: Final = (
     *("queue", "partition", "preceding", "think_time"),
 )
 _TAB_TO_BLANK: Final = bytes.maketrans(b"\t", b" ")
+_NUMBERS: Final = pl.all_horizontal(pl.col(name).is_finite() for name in _FIELDS)
+_IN_RANGE: Final = pl.all_horizontal(pl.col(name).abs() <= LARGEST_NUMBER for name in _FIELDS)
+
 _STATUS: Final = {1: "passed", 0: "failed", 5: "cancelled"}
 _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
 
@@ -35,7 +38,10 @@ _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
     files="*.swf[.gz]",
     gotchas=(
         "-1 means unknown in every field",
-        "processors are taken as GPUs (processors=cpus: as cores of CPU jobs)",
+        (
+            "processors are taken as GPUs (processors=cpus: as cores of CPU jobs; cpu_jobs=keep "
+            "schedules them)"
+        ),
         "allocated processors, or those requested where the former are unknown (counted)",
         "status 2-4 are parts of a job that another line sums up: left out",
         "a run time of 0 never ran: left out; used memory is KB per processor",
@@ -60,14 +66,14 @@ def read_swf(path: Path, reading: Reading) -> Trace:
     table.mend(pl.col("run") < 0, "run time unknown", "kept")
     as_gpus = processors == "gpus"
     memory = pl.when(pl.col("used_memory") > 0).then("used_memory") * held * 1024
-    jobs = table.done().select(
+    jobs = table.jobs(
         job=pl.format("job-{}", pl.col("job").cast(pl.Int64)),
         submit="submit",
         duration=pl.when(pl.col("run") > 0).then("run"),
         queue=pl.when(pl.col("wait") >= 0).then("wait"),
         gpus=held if as_gpus else pl.lit(0.0),
         cpus=pl.lit(None) if as_gpus else held,
-        memory=memory.round().cast(pl.Int64),
+        memory=memory.round(),
         tenant=_label("group"),
         user=_label("user"),
         status=pl.col("status").cast(pl.Int64).replace_strict(_STATUS, default=None),
@@ -97,9 +103,8 @@ def _split(path: Path, reading: Reading) -> Table:
     if frame is None:
         return _split_lines(path, reading)
     blank = pl.all_horizontal(pl.col(name).is_null() for name in _FIELDS)
-    whole = pl.all_horizontal(pl.col(name).is_finite() for name in _FIELDS)
     # A line that ends early, or says nan: the line-by-line reading names it.
-    if not frame.select((blank | whole.fill_null(False)).all()).item():
+    if not frame.select((blank | _IN_RANGE.fill_null(False)).all()).item():
         return _split_lines(path, reading)
     table = Table(path, frame, reading)
     table.drop(blank, "blank line")
@@ -149,8 +154,8 @@ def _split_lines(path: Path, reading: Reading) -> Table:
         for at, name in enumerate(_FIELDS)
     ]
     table.frame = table.frame.with_columns(numbers)
-    whole = pl.all_horizontal(pl.col(name).is_finite() for name in _FIELDS)
-    table.check(whole, "text", "has a field that is not a number")
+    table.check(_NUMBERS, "text", "has a field that is not a number")
+    table.check(_IN_RANGE, "text", "has a number out of all range")
     return table
 
 

@@ -44,7 +44,7 @@ def read_tiresias(path: Path, reading: Reading) -> Trace:
     table.check(pl.col("submit_time") >= 0, "submit_time", "is negative or missing")
     table.check(pl.col("duration") > 0, "duration", "is not above 0")
     table.check(pl.col("num_gpu") > 0, "num_gpu", "is not above 0")
-    jobs = table.done().select(
+    jobs = table.jobs(
         job="job_id",
         submit="submit_time",
         duration="duration",
