@@ -98,6 +98,55 @@ def test_a_step_gone_through_twice_and_a_loss_outside_are_found() -> None:
         step.backward(model(inputs).mean())
 
 
+def test_a_second_backward_pass_that_would_stay_with_one_worker_is_found() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    step = next(run.steps(DATA))
+
+    def go_back_twice() -> None:
+        for inputs, targets in step:
+            scores = model(inputs)
+            step.weigh(torch.nn.functional.mse_loss(scores, targets)).backward(retain_graph=True)
+            step.weigh(scores.square().mean()).backward()
+
+    with pytest.raises(TrainingError, match=r"second backward pass went back to .* add them up"):
+        go_back_twice()
+
+
+def test_a_loss_computed_beside_the_wrapper_is_found() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    step = next(run.steps(DATA))
+
+    def go_beside_it() -> None:
+        for inputs, targets in step:
+            step.backward(torch.nn.functional.mse_loss(model.module(inputs), targets))
+
+    with pytest.raises(TrainingError, match=r"without the model that run.wrap returned"):
+        go_beside_it()
+
+
+def test_several_losses_added_up_and_several_forward_passes_are_as_one_loss() -> None:
+    found = []
+    for way in ("one", "added", "passes"):
+        run, model, optimizer = begun()
+        run.keep(model=model, optimizer=optimizer)
+        step = next(run.steps(DATA))
+        for inputs, targets in step:
+            near = torch.nn.functional.mse_loss(scores := model(inputs), targets)
+            if way == "one":
+                step.backward(near + scores.square().mean())
+            elif way == "added":
+                (step.weigh(near) + step.weigh(scores.square().mean())).backward()
+            else:
+                step.weigh(near).backward()
+                step.weigh(model(inputs).square().mean()).backward()
+        found.append(model.module.weight.grad.clone())
+        training.leave_group()
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+
+
 def test_objects_that_cannot_be_kept_are_found_at_once() -> None:
     run, model, _ = begun()
     with pytest.raises(TrainingError, match="keep what"):

@@ -29,6 +29,7 @@ from shadowprice import jobs
 from shadowprice.training import checkpoints
 from shadowprice.training.allreduce.buffers import Buffers
 from shadowprice.training.allreduce.loading import batches
+from shadowprice.training.allreduce.reduction import Reduction
 from shadowprice.training.allreduce.step import Step
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import (
@@ -89,6 +90,7 @@ class Run:
         self._save_every = save_every
         self._reporter = Reporter(report_every)
         self._models: list[Any] = []
+        self._reductions: list[Reduction] = []
         self._kept: dict[str, Any] | None = None
         self._notes: dict[str, float] = {}
         self._stop: jobs.StopSignal | None = None
@@ -123,6 +125,7 @@ class Run:
             False  # `Buffers` keeps them alike; versions differ in the argument
         )
         self._models.append(wrapped)
+        self._reductions.append(Reduction(wrapped))
         return wrapped
 
     def keep(self, **objects: Any) -> bool:
@@ -213,7 +216,7 @@ class Run:
         for number in left:
             share = self.order.share(number, rank, world)
             step = Step(
-                number, self.order, share, loaded, self._models, buffers,
+                number, self.order, share, loaded, self._reductions, buffers,
                 workers=world, device=self.device,
             )  # fmt: skip
             yield step

@@ -10,6 +10,7 @@ import torch
 
 from shadowprice.training.allreduce.buffers import Buffers
 from shadowprice.training.allreduce.loading import moved
+from shadowprice.training.allreduce.reduction import Reduction
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.sampling import Order, Part
@@ -34,7 +35,7 @@ class Step:
         order: Order,
         share: Sequence[Part],
         batches: Iterator[Any],
-        models: Sequence[Any],
+        reductions: Sequence[Reduction],
         buffers: Buffers,
         *,
         workers: int,
@@ -45,7 +46,7 @@ class Step:
         self.ends_epoch = (number + 1) % order.steps == 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._order, self._share, self._batches = order, share, batches
-        self._models, self._buffers = models, buffers
+        self._reductions, self._buffers = reductions, buffers
         self._workers, self._device = workers, device
         self._part: Part | None = None
         self._weighed = 0
@@ -61,10 +62,10 @@ class Step:
             seed_all(self._order.key(part.step, part.number))
             self._part = part
             with contextlib.ExitStack() as stack:
-                if place + 1 < len(self._share):
+                last = place + 1 == len(self._share)
+                for one in self._reductions:
                     # Gradients are added up here first, and travel once a step.
-                    for model in self._models:
-                        stack.enter_context(model.no_sync())
+                    stack.enter_context(one.watched() if last else one.withheld())
                 yield batch
             self._check(part)
             self._buffers.add(part.weight)
@@ -85,7 +86,9 @@ class Step:
         Parameters
         ----------
         loss : Tensor
-            The mean over the samples of the part; where there are several losses, each of them.
+            The mean over the samples of the part; where there are several losses, each of them,
+            which are then added up: gradients are averaged over the workers in one backward pass
+            after a forward pass, and a second one is refused.
         """
         if self._part is None:
             raise TrainingError(
