@@ -92,6 +92,7 @@ class Run:
         self._models: list[Any] = []
         self._reductions: list[Reduction] = []
         self._kept: dict[str, Any] | None = None
+        self._gradients: dict[str, dict[str, Any]] = {}
         self._notes: dict[str, float] = {}
         self._stop: jobs.StopSignal | None = None
         self._saved_at, self._saved_step = time.monotonic(), -1
@@ -182,6 +183,8 @@ class Run:
                 raise TrainingError(
                     f"{name} is not as in the checkpoint of step {found.step}: {error}"
                 ) from error
+        # Set once the first step begins: scripts clear gradients before.
+        self._gradients = found.state.get("gradients", {})
         self.done, self.loss = found.step, found.state["loss"]
 
     def note(self, **metrics: float) -> None:
@@ -213,6 +216,8 @@ class Run:
         left = range(self.done, self.total)
         loaded = batches(data, self.order, left, rank, world, collate=collate, **options)
         buffers = Buffers([_bare(model) for model in self._models])
+        _set_gradients(self._kept, self._gradients)
+        self._gradients = {}
         for number in left:
             share = self.order.share(number, rank, world)
             step = Step(
@@ -276,7 +281,12 @@ class Run:
         if not self.leads or self._saved_step == self.done:
             return
         states = {name: one.state_dict() for name, one in self._kept.items()}
-        state = {"kept": states, "order": self.order.state(), "loss": self.loss}
+        state = {
+            "kept": states,
+            "gradients": _gradients(self._kept),
+            "order": self.order.state(),
+            "loss": self.loss,
+        }
         checkpoints.save(self.done, state, self.generation.job.checkpoint_dir)
         self._saved_at, self._saved_step = time.monotonic(), self.done
 
@@ -386,6 +396,27 @@ def join(
 
 def _bare(model: Any) -> Any:
     return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _gradients(kept: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return gradients that a later step is to add to; none where they are cleared.
+
+    They are alike on all workers at the end of a step, so one saves them for all.
+    """
+    found = {
+        name: {at: value.grad for at, value in one.named_parameters() if value.grad is not None}
+        for name, one in kept.items()
+        if isinstance(one, torch.nn.Module)
+    }
+    some = any(bool(grad.any()) for grads in found.values() for grad in grads.values())
+    return found if some else {}
+
+
+def _set_gradients(kept: dict[str, Any], gradients: dict[str, dict[str, Any]]) -> None:
+    for name, found in gradients.items():
+        for at, value in kept[name].named_parameters():
+            if at in found:
+                value.grad = found[at].to(value.device)
 
 
 def _check_states(kept: dict[str, Any]) -> None:
