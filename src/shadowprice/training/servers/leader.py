@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -76,6 +77,9 @@ class Leader(Server):
         self._live: set[int] = set()
         self._came: set[int] = set()
         self._heard: dict[int, float] = {}
+        self._waiting: set[int] = set()
+        """Workers that wait here, for work or for slower ones."""
+        self._patience = settings.patience
         self._clocks: dict[int, int] = {}
         self._buffers: dict[Key, Any] = {}
         self._losses: dict[Key, float] = {}
@@ -115,10 +119,11 @@ class Leader(Server):
 
     def _next(self, worker: int) -> Message:
         """Deal work, as soon as there is some."""
-        with self.changed:
+        with self.changed, self._waits(worker):
             while not self.ended:
                 if self._dealer.finished:
                     return Message(Kind.DONE, version=self.version)
+                self._lapse(time.monotonic())
                 work = self._dealer.deal(worker, max(1, len(self._live)))
                 if work is not None:
                     if not self._began:
@@ -141,9 +146,11 @@ class Leader(Server):
         with self.changed:
             if self.ended:
                 return Message(Kind.STOP)
-            self._heard[worker] = time.monotonic()
+            now = time.monotonic()
+            silent, self._heard[worker] = now - self._heard.get(worker, now), now
             keys = self._dealer.commit(worker, *key)
             if keys is None:
+                self._was_slow(worker, silent)
                 return Message(Kind.REFUSED, version=self.version)
             self._measure(message)
             self._losses[key] = message.numbers[0]
@@ -185,7 +192,9 @@ class Leader(Server):
             return bool(self.ended) or slowest is None or self._clocks[worker] - slowest <= bound
 
         self.changed.notify_all()  # this one is not the slowest any more
-        self.changed.wait_for(may_go)
+        with self._waits(worker):
+            self.changed.wait_for(may_go)
+        self._heard[worker] = time.monotonic()
 
     def _measure(self, message: Message) -> None:
         _, computing, exchanging, moved, pulled = message.numbers
@@ -225,7 +234,8 @@ class Leader(Server):
                 self.report()
             elif not done and bool(stop):
                 return self._end("stop")
-            self._lapse(now)
+            with self.changed:
+                self._lapse(now)
             if now - saved >= self._settings.save_every and not done:
                 saved = now
                 self.save()
@@ -253,14 +263,39 @@ class Leader(Server):
             follower.send(Message(Kind.END, index=int(how == "done")))
         return how
 
+    @contextlib.contextmanager
+    def _waits(self, worker: int) -> Iterator[None]:
+        """Count a worker among those that wait here; `changed` is held."""
+        self._waiting.add(worker)
+        try:
+            yield
+        finally:
+            self._waiting.discard(worker)
+
     def _lapse(self, now: float) -> None:
-        """Give the work of workers that have been silent for too long to others."""
-        with self.changed:
-            for worker in self._dealer.holders():
-                if now - self._heard.get(worker, now) > self._settings.patience:
-                    say(f"worker {worker} has been silent for long: another goes on for it")
-                    self._dealer.lost(worker)
-                    self.changed.notify_all()
+        """Give the work of workers that have been silent for too long to others; `changed` is held.
+
+        Only where one waits for it: what nobody else would do is best left to whoever has it.
+        """
+        for worker in self._dealer.holders() - self._waiting if self._waiting else ():
+            silent = now - self._heard.get(worker, now)
+            if silent > self._patience:
+                say(f"worker {worker} has been silent for {silent:.3g} s: another goes on for it")
+                self._dealer.lost(worker)
+                self.changed.notify_all()
+
+    def _was_slow(self, worker: int, silent: float) -> None:
+        """Wait longer from now on, since one whose work was taken away comes back with it.
+
+        Otherwise workers that are all slower than the patience would take the same work from each
+        other for ever.
+        """
+        self._patience = max(self._patience, 2.0 * silent)
+        say(
+            f"worker {worker} was slow, not gone: what it did in {silent:.3g} s, another does again. "
+            f"Work is taken away after {self._patience:.3g} s from now on; set patience to more "
+            "than a mini-batch takes"
+        )
 
     def report(self) -> None:
         """Report progress and what was measured; this server outlives any worker."""
