@@ -204,6 +204,24 @@ def test_a_silent_worker_loses_its_chunk_and_comes_back(tmp_path: Path) -> None:
     assert threads.leader.version == sum(recipe.order().minibatches(recipe.minibatch))
 
 
+def test_a_checkpoint_that_cannot_be_written_ends_nothing_but_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=1, pace=0.1)
+    stop: list[int] = []
+    settings = Settings(observe=lambda *_: stop.append(1))
+    healthy = Threads(recipe, Settings(save_every=0.1), 2, 2)
+    stopped = Threads(recipe, settings, 1, 1, stop=stop)
+    monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "file" / "checkpoints"))
+    assert healthy.run() == "done"
+    said = capfd.readouterr().err
+    assert "no checkpoint after mini-batch 6, the one before stands: [Errno 20]" in said
+    assert said.count("no checkpoint after mini-batch") > 1
+    with pytest.raises(TrainingError, match=r"told to stop, but mini-batch \d could not be saved"):
+        stopped.run()
+
+
 class TooOftenError(Exception):
     """A mini-batch is computed again and again."""
 

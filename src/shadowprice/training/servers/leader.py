@@ -11,6 +11,7 @@ import torch
 
 from shadowprice import jobs
 from shadowprice.training import checkpoints
+from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say
 from shadowprice.training.servers.dealing import Key, Ledger, Rounds
 from shadowprice.training.servers.measuring import Measured
@@ -230,7 +231,7 @@ class Leader(Server):
                 raise self.failure
             if done and finished == float("inf"):
                 finished = now
-                self.save()
+                self._save_if_possible()
                 self.report()
             elif not done and bool(stop):
                 return self._end("stop")
@@ -238,7 +239,7 @@ class Leader(Server):
                 self._lapse(now)
             if now - saved >= self._settings.save_every and not done:
                 saved = now
-                self.save()
+                self._save_if_possible()
             if now - reported >= self._settings.report_every:
                 reported = now
                 self.report()
@@ -257,7 +258,11 @@ class Leader(Server):
             self.ended = how
             self.changed.notify_all()
         if how == "stop":
-            self.save()
+            try:
+                self.save()
+            except OSError as error:
+                message = f"told to stop, but mini-batch {self.version} could not be saved: {error}"
+                raise TrainingError(message) from error
             self.report()
         for follower in self.followers:
             follower.send(Message(Kind.END, index=int(how == "done")))
@@ -292,14 +297,20 @@ class Leader(Server):
         """
         self._patience = max(self._patience, 2.0 * silent)
         say(
-            f"worker {worker} was slow, not gone: what it did in {silent:.3g} s, another does again. "
-            f"Work is taken away after {self._patience:.3g} s from now on; set patience to more "
-            "than a mini-batch takes"
+            f"worker {worker} was slow, not gone: what it did in {silent:.3g} s, another does "
+            f"again. Work is taken away after {self._patience:.3g} s from now on; set patience to "
+            "more than a mini-batch takes"
         )
 
     def report(self) -> None:
         """Report progress and what was measured; this server outlives any worker."""
         jobs.announce(self.version, self.measured.metrics())
+
+    def _save_if_possible(self) -> None:
+        try:
+            self.save()
+        except OSError as error:
+            say(f"no checkpoint after mini-batch {self.version}, the one before stands: {error}")
 
     def save(self) -> int:
         """Save everything, as it is after one mini-batch on all servers; return its bytes."""
