@@ -22,6 +22,7 @@ from shadowprice.training.generation import current
 
 pytestmark = pytest.mark.train
 
+WIDE = TensorDataset(torch.randn(20, 3), torch.randn(20, 4))
 DATA = TensorDataset(torch.randn(20, 3), torch.randn(20, 1))
 
 
@@ -145,6 +146,20 @@ def test_several_losses_added_up_and_several_forward_passes_are_as_one_loss() ->
         training.leave_group()
     torch.testing.assert_close(found[1], found[0])
     torch.testing.assert_close(found[2], found[0])
+
+
+def test_batch_normalisation_of_one_sample_names_the_part_and_what_to_do() -> None:
+    def trained(inner: torch.nn.Module, **options: Any) -> None:
+        run, _, _ = begun(**options)
+        model = run.wrap(torch.nn.Sequential(torch.nn.Linear(3, 4), inner))
+        run.keep(model=model)
+        train(run, model, torch.optim.SGD(model.parameters(), lr=0.1), WIDE)
+        training.leave_group()
+
+    with pytest.raises(TrainingError, match=r"part 0 of step 1 has one sample.*whole=True.*parts="):
+        trained(torch.nn.BatchNorm1d(4), batch=19)
+    training.leave_group()
+    trained(torch.nn.BatchNorm1d(4), batch=19, whole=True)
 
 
 def test_objects_that_cannot_be_kept_are_found_at_once() -> None:

@@ -23,10 +23,15 @@ class Reduction:
     ----------
     wrapped : DistributedDataParallel
         The model.
+
+    Attributes
+    ----------
+    wrapped : DistributedDataParallel
+        The model.
     """
 
     def __init__(self, wrapped: Any) -> None:
-        self._wrapped = wrapped
+        self.wrapped = wrapped
         self._travelled: set[str] | None = None
         """Parameters whose gradients were, since the last forward pass; None before the first."""
         self._watching = False
@@ -37,13 +42,13 @@ class Reduction:
 
     def withheld(self) -> contextlib.AbstractContextManager[None]:
         """Let gradients be added up here within, and not travel."""
-        withheld: contextlib.AbstractContextManager[None] = self._wrapped.no_sync()
+        withheld: contextlib.AbstractContextManager[None] = self.wrapped.no_sync()
         return withheld
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Watch the part within, with whose backward pass gradients travel."""
-        self._watching, self._travelled = not self._wrapped.static_graph, None
+        self._watching, self._travelled = not self.wrapped.static_graph, None
         try:
             yield
         finally:

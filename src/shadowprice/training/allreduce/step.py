@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from shadowprice.training.allreduce.buffers import Buffers
 from shadowprice.training.allreduce.loading import moved
@@ -66,6 +67,8 @@ class Step:
                 for one in self._reductions:
                     # Gradients are added up here first, and travel once a step.
                     stack.enter_context(one.watched() if last else one.withheld())
+                    if len(part.samples) == 1:
+                        stack.enter_context(_alone(one.wrapped, part))
                 yield batch
             self._check(part)
             self._buffers.add(part.weight)
@@ -116,3 +119,24 @@ class Step:
                 f"step {self.number} was left after {self._done} of {len(self._share)} parts: "
                 "every sample has to be used, write `for batch in step:` to its end"
             )
+
+
+@contextlib.contextmanager
+def _alone(model: Any, part: Part) -> Iterator[None]:
+    """Say within which part it is where batch normalisation has one value of each channel."""
+
+    def check(layer: Any, given: tuple[Any, ...]) -> None:
+        if layer.training and given[0].numel() == given[0].size(1):
+            raise TrainingError(
+                f"part {part.number} of step {part.step} has one sample, and batch normalisation "
+                "needs two: leave out mini-batches that are not full (join(..., whole=True)), or "
+                "cut them into fewer parts (join(..., parts=...))"
+            )
+
+    layers = [one for one in model.modules() if isinstance(one, _BatchNorm)]
+    hooks = [one.register_forward_pre_hook(check) for one in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
