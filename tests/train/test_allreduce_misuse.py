@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,15 @@ def test_a_training_alone_goes_through_and_is_whole() -> None:
     assert again.keep(model=model, optimizer=optimizer)
     assert list(again.steps(DATA)) == []
     assert torch.equal(model.module.weight, found.state["kept"]["model"]["weight"])
+
+
+def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
+    # In an interpreter that shuts down it would abort the process.
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    train(run, model, optimizer)
+    time.sleep(0.5)
+    assert run._told._use_count() > 1
 
 
 def test_parts_left_out_are_found() -> None:

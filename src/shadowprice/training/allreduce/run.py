@@ -40,6 +40,7 @@ from shadowprice.training.generation import (
     join_group,
     leave_group,
     say,
+    wait_for,
 )
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.reporting import Reporter
@@ -240,7 +241,7 @@ class Run:
         told[0] = float(bool(self._stop))
         told[1] = step.loss_sum.cpu() if asked else 0.0
         told[2] = float(self.leads and self._reporter.due)
-        self._together(lambda: dist.all_reduce(told, group=self._group))
+        self._together(lambda: wait_for(dist.all_reduce(told, group=self._group, async_op=True)))
         stopping, self._loss_wanted = bool(told[0]), bool(told[2])
         if asked:
             self.loss = float(told[1])
