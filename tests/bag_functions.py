@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,3 +116,21 @@ def late(task: tuple[str, int]) -> int:
 def waits(folder: str) -> None:
     Path(folder, f"{bag.current().task}.pid").write_text(str(os.getpid()))
     time.sleep(600)
+
+
+class Unreadable:
+    """What can be pickled, and not unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def spoils(way: str) -> Any:
+    """Leave a result, or a directory, that nothing can be done with."""
+    if way == "unreadable":
+        return Unreadable()
+    if way == "removed":
+        shutil.rmtree(bag.current().directory)
+    if way == "taken":
+        (bag.current().directory / "result.pickle").write_text("mine")
+    return way

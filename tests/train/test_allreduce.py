@@ -202,6 +202,16 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(job: Make) ->
     assert losses(moved) == pytest.approx(losses(fixed), rel=1e-9)
 
 
+def test_gradients_added_up_over_steps_survive_moves(job: Make) -> None:
+    words = ("--double", "--epochs", "4", "--every", "20")
+    fixed, moved = job("fixed", words=words), job("moved", words=(*words, "--pace", "0.02"))
+    fixed.run(1)
+    resized(moved, [(2, "told"), (1, "told")], by=3)
+    moved.run(2)
+    assert losses(moved) == pytest.approx(losses(fixed), rel=1e-12)
+    assert final(moved)["final"] == pytest.approx(final(fixed)["final"], rel=1e-12, abs=1e-14)
+
+
 def test_it_may_be_told_to_stop_at_any_moment_of_its_beginning(job: Make) -> None:
     moved = job(words=("--epochs", "400"))
     for late in (0.0, 0.05, 0.2, 0.5, 1.0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from shadowprice.training.generation import current
 
 pytestmark = pytest.mark.train
 
+WIDE = TensorDataset(torch.randn(20, 3), torch.randn(20, 4))
 DATA = TensorDataset(torch.randn(20, 3), torch.randn(20, 1))
 
 
@@ -64,6 +66,15 @@ def test_a_training_alone_goes_through_and_is_whole() -> None:
     assert torch.equal(model.module.weight, found.state["kept"]["model"]["weight"])
 
 
+def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
+    # In an interpreter that shuts down it would abort the process.
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    train(run, model, optimizer)
+    time.sleep(0.5)
+    assert run._told._use_count() > 1
+
+
 def test_parts_left_out_are_found() -> None:
     run, model, optimizer = begun()
     run.keep(model=model, optimizer=optimizer)
@@ -96,6 +107,69 @@ def test_a_step_gone_through_twice_and_a_loss_outside_are_found() -> None:
         next(iter(step))
     with pytest.raises(TrainingError, match="outside of its step"):
         step.backward(model(inputs).mean())
+
+
+def test_a_second_backward_pass_that_would_stay_with_one_worker_is_found() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    step = next(run.steps(DATA))
+
+    def go_back_twice() -> None:
+        for inputs, targets in step:
+            scores = model(inputs)
+            step.weigh(torch.nn.functional.mse_loss(scores, targets)).backward(retain_graph=True)
+            step.weigh(scores.square().mean()).backward()
+
+    with pytest.raises(TrainingError, match=r"second backward pass went back to .* add them up"):
+        go_back_twice()
+
+
+def test_a_loss_computed_beside_the_wrapper_is_found() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    step = next(run.steps(DATA))
+
+    def go_beside_it() -> None:
+        for inputs, targets in step:
+            step.backward(torch.nn.functional.mse_loss(model.module(inputs), targets))
+
+    with pytest.raises(TrainingError, match=r"without the model that run.wrap returned"):
+        go_beside_it()
+
+
+def test_several_losses_added_up_and_several_forward_passes_are_as_one_loss() -> None:
+    found = []
+    for way in ("one", "added", "passes"):
+        run, model, optimizer = begun()
+        run.keep(model=model, optimizer=optimizer)
+        step = next(run.steps(DATA))
+        for inputs, targets in step:
+            near = torch.nn.functional.mse_loss(scores := model(inputs), targets)
+            if way == "one":
+                step.backward(near + scores.square().mean())
+            elif way == "added":
+                (step.weigh(near) + step.weigh(scores.square().mean())).backward()
+            else:
+                step.weigh(near).backward()
+                step.weigh(model(inputs).square().mean()).backward()
+        found.append(model.module.weight.grad.clone())
+        training.leave_group()
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+
+
+def test_batch_normalisation_of_one_sample_names_the_part_and_what_to_do() -> None:
+    def trained(inner: torch.nn.Module, **options: Any) -> None:
+        run, _, _ = begun(**options)
+        model = run.wrap(torch.nn.Sequential(torch.nn.Linear(3, 4), inner))
+        run.keep(model=model)
+        train(run, model, torch.optim.SGD(model.parameters(), lr=0.1), WIDE)
+        training.leave_group()
+
+    with pytest.raises(TrainingError, match=r"part 0 of step 1 has one sample.*whole=True.*parts="):
+        trained(torch.nn.BatchNorm1d(4), batch=19)
+    training.leave_group()
+    trained(torch.nn.BatchNorm1d(4), batch=19, whole=True)
 
 
 def test_objects_that_cannot_be_kept_are_found_at_once() -> None:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice import jobs
-from shadowprice.training.generation import say
+from shadowprice.training.generation import say, wait_for
 
 State = Mapping[str, Any]
 
@@ -167,12 +167,12 @@ def load_together(directory: Path | None = None, group: Any = None) -> Restored 
     if found is not None:
         data = bytes(packed({**found.state, _PIECES: list(found._digests)}))
         head[1] = len(data)
-    dist.broadcast(head, 0, group=group)
+    wait_for(dist.broadcast(head, 0, group=group, async_op=True))
     step, size = (int(one) for one in head)
     if step < 0:
         return None
     content = torch.frombuffer(bytearray(data or bytes(size)), dtype=torch.uint8)
-    dist.broadcast(content, 0, group=group)
+    wait_for(dist.broadcast(content, 0, group=group, async_op=True))
     if found is not None:
         return found
     state = unpacked(content.numpy().tobytes())

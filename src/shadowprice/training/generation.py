@@ -6,6 +6,7 @@ import ctypes
 import ipaddress
 import os
 import sys
+from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -156,6 +157,29 @@ def hold(group: Any) -> None:
     wait for ever. So leaving would hang, now and then: what is held is never let go of.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+
+_newest: Final[deque[Any]] = deque(maxlen=16)
+"""What was done together last; see `wait_for`."""
+
+hold(_newest)
+
+
+def wait_for(work: Any) -> None:
+    """Wait for what was begun together (``async_op=True``), and hold it while it is new.
+
+    A gloo thread lets go of what it did a moment after it is known to be done. Whoever is the last
+    to do so lets go of its tensors, for which Python's lock is needed; in an interpreter that is
+    shutting down no thread gets it, but is ended where nothing may fail, and the process is aborted
+    (SIGABRT). So no thread is the last.
+
+    Parameters
+    ----------
+    work : torch.distributed.Work
+        What `dist.all_reduce` and the like return.
+    """
+    work.wait()
+    _newest.append(work)
 
 
 def leave_group() -> None:

@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--save-every", type=float, default=600.0)
+    parser.add_argument("--every", type=int, default=1, help="steps of one update")
     parser.add_argument("--file-limit", type=int, default=0)
     chosen = parser.parse_args()
     if chosen.file_limit:
@@ -91,8 +92,9 @@ def main() -> None:
             for inputs, labels in step:
                 step.backward(torch.nn.functional.cross_entropy(model(inputs), labels))
                 time.sleep(chosen.pace / 6)
-            optimizer.step()
-            optimizer.zero_grad()
+            if (step.number + 1) % chosen.every == 0:
+                optimizer.step()
+                optimizer.zero_grad()
             schedule.step()
     finally:
         write({"workers": run.generation.world})

@@ -204,6 +204,73 @@ def test_a_silent_worker_loses_its_chunk_and_comes_back(tmp_path: Path) -> None:
     assert threads.leader.version == sum(recipe.order().minibatches(recipe.minibatch))
 
 
+def test_a_checkpoint_that_cannot_be_written_ends_nothing_but_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=1, pace=0.1)
+    stop: list[int] = []
+    settings = Settings(observe=lambda *_: stop.append(1))
+    healthy = Threads(recipe, Settings(save_every=0.1), 2, 2)
+    stopped = Threads(recipe, settings, 1, 1, stop=stop)
+    monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "file" / "checkpoints"))
+    assert healthy.run() == "done"
+    said = capfd.readouterr().err
+    assert "no checkpoint after mini-batch 6, the one before stands: [Errno 20]" in said
+    assert said.count("no checkpoint after mini-batch") > 1
+    with pytest.raises(TrainingError, match=r"told to stop, but mini-batch \d could not be saved"):
+        stopped.run()
+
+
+class TooOftenError(Exception):
+    """A mini-batch is computed again and again."""
+
+
+def slow(recipe: Recipe, seconds: float, most: int) -> tuple[Recipe, list[int]]:
+    """Return a recipe whose mini-batches, or parts, take long, and a list with one for each."""
+    computed: list[int] = []
+
+    def loss(model: Any, batch: Any) -> Any:
+        computed.append(1)
+        if len(computed) > most:
+            raise TooOftenError
+        time.sleep(seconds)
+        return recipe.loss(model, batch)
+
+    return replace(recipe, loss=loss), computed
+
+
+def test_a_worker_alone_may_be_slower_than_the_patience(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path, 20, 20), epochs=1)
+    recipe, computed = slow(recipe, 0.5, 10)
+    outcome = run(recipe, Settings(patience=0.1))
+    assert outcome is not None
+    assert outcome.minibatches == len(computed)
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_workers_all_slower_than_the_patience_get_to_the_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], *, synchronous: bool
+) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=1)
+    # In step each has one part; the second begins late, so that the first waits for it.
+    settings = Settings(patience=0.1, synchronous=synchronous, parts=2)
+    recipe, computed = slow(recipe, 0.5, 20)
+    threads = Threads(recipe, settings, 2, 1)
+    late, compute = [1.0], threads.workers[1]._computed
+
+    def lately(*given: Any) -> Any:
+        time.sleep(late.pop() if late else 0.0)
+        return compute(*given)
+
+    threads.workers[1]._computed = lately  # type: ignore[method-assign]
+    assert threads.run() == "done"
+    steps = recipe.steps(2).steps if synchronous else 6
+    assert threads.leader.version == steps
+    assert len(computed) <= 2 * 6 + 4
+    assert "was slow, not gone" in capfd.readouterr().err
+
+
 def test_a_checkpoint_of_another_recipe_or_mode_is_refused(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
     assert run(recipe) is not None

@@ -70,6 +70,8 @@ class Threads:
         try:
             worker.work()
         except (GoneError, SystemExit):
+            pass
+        finally:  # whatever else it raises, the leader is not to wait for it
             for link in worker._links:
                 link.close()
 

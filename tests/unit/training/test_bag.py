@@ -189,6 +189,23 @@ def test_a_result_that_cannot_be_sent_is_a_failure() -> None:
         _run(functions.unpicklable, [0])
 
 
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("unreadable", "its result cannot be unpickled (ValueError: invalid literal"),
+        ("removed", "it removed its own attempt.directory"),
+        ("taken", "it wrote result.pickle in attempt.directory"),
+    ],
+)
+def test_a_result_that_cannot_be_kept_is_its_own_tasks_failure(
+    tmp_path: Path, way: str, told: str
+) -> None:
+    outcome = _run(functions.spoils, ["", way, ""], keep_going=True, directory=tmp_path)
+    assert dict(outcome.values) == {0: "", 2: ""}
+    assert told in outcome.failed[1].reason
+    assert not (tmp_path / "task-000001").exists()
+
+
 _PROGRAM = """
 import signal, sys, time
 from shadowprice.training import bag

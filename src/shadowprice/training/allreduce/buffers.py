@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shadowprice.training.generation import wait_for
+
 
 class Buffers:
     """The persistent buffers of models, made the same whoever computed which part.
@@ -62,7 +64,7 @@ class Buffers:
                     if (one.dtype, one.device) == kind
                 ]
                 flat = torch.cat([self._changes[number].reshape(-1) for number in alike])
-                dist.all_reduce(flat)
+                wait_for(dist.all_reduce(flat, async_op=True))
                 sizes = [self._floating[number].numel() for number in alike]
                 for number, change in zip(alike, flat.split(sizes), strict=True):
                     buffer = self._floating[number]

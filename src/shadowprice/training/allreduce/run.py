@@ -29,6 +29,7 @@ from shadowprice import jobs
 from shadowprice.training import checkpoints
 from shadowprice.training.allreduce.buffers import Buffers
 from shadowprice.training.allreduce.loading import batches
+from shadowprice.training.allreduce.reduction import Reduction
 from shadowprice.training.allreduce.step import Step
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import (
@@ -39,6 +40,7 @@ from shadowprice.training.generation import (
     join_group,
     leave_group,
     say,
+    wait_for,
 )
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.reporting import Reporter
@@ -89,7 +91,9 @@ class Run:
         self._save_every = save_every
         self._reporter = Reporter(report_every)
         self._models: list[Any] = []
+        self._reductions: list[Reduction] = []
         self._kept: dict[str, Any] | None = None
+        self._gradients: dict[str, dict[str, Any]] = {}
         self._notes: dict[str, float] = {}
         self._stop: jobs.StopSignal | None = None
         self._saved_at, self._saved_step = time.monotonic(), -1
@@ -123,6 +127,7 @@ class Run:
             False  # `Buffers` keeps them alike; versions differ in the argument
         )
         self._models.append(wrapped)
+        self._reductions.append(Reduction(wrapped))
         return wrapped
 
     def keep(self, **objects: Any) -> bool:
@@ -179,6 +184,8 @@ class Run:
                 raise TrainingError(
                     f"{name} is not as in the checkpoint of step {found.step}: {error}"
                 ) from error
+        # Set once the first step begins: scripts clear gradients before.
+        self._gradients = found.state.get("gradients", {})
         self.done, self.loss = found.step, found.state["loss"]
 
     def note(self, **metrics: float) -> None:
@@ -210,10 +217,12 @@ class Run:
         left = range(self.done, self.total)
         loaded = batches(data, self.order, left, rank, world, collate=collate, **options)
         buffers = Buffers([_bare(model) for model in self._models])
+        _set_gradients(self._kept, self._gradients)
+        self._gradients = {}
         for number in left:
             share = self.order.share(number, rank, world)
             step = Step(
-                number, self.order, share, loaded, self._models, buffers,
+                number, self.order, share, loaded, self._reductions, buffers,
                 workers=world, device=self.device,
             )  # fmt: skip
             yield step
@@ -232,7 +241,7 @@ class Run:
         told[0] = float(bool(self._stop))
         told[1] = step.loss_sum.cpu() if asked else 0.0
         told[2] = float(self.leads and self._reporter.due)
-        self._together(lambda: dist.all_reduce(told, group=self._group))
+        self._together(lambda: wait_for(dist.all_reduce(told, group=self._group, async_op=True)))
         stopping, self._loss_wanted = bool(told[0]), bool(told[2])
         if asked:
             self.loss = float(told[1])
@@ -273,7 +282,12 @@ class Run:
         if not self.leads or self._saved_step == self.done:
             return
         states = {name: one.state_dict() for name, one in self._kept.items()}
-        state = {"kept": states, "order": self.order.state(), "loss": self.loss}
+        state = {
+            "kept": states,
+            "gradients": _gradients(self._kept),
+            "order": self.order.state(),
+            "loss": self.loss,
+        }
         checkpoints.save(self.done, state, self.generation.job.checkpoint_dir)
         self._saved_at, self._saved_step = time.monotonic(), self.done
 
@@ -383,6 +397,27 @@ def join(
 
 def _bare(model: Any) -> Any:
     return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _gradients(kept: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return gradients that a later step is to add to; none where they are cleared.
+
+    They are alike on all workers at the end of a step, so one saves them for all.
+    """
+    found = {
+        name: {at: value.grad for at, value in one.named_parameters() if value.grad is not None}
+        for name, one in kept.items()
+        if isinstance(one, torch.nn.Module)
+    }
+    some = any(bool(grad.any()) for grads in found.values() for grad in grads.values())
+    return found if some else {}
+
+
+def _set_gradients(kept: dict[str, Any], gradients: dict[str, dict[str, Any]]) -> None:
+    for name, found in gradients.items():
+        for at, value in kept[name].named_parameters():
+            if at in found:
+                value.grad = found[at].to(value.device)
 
 
 def _check_states(kept: dict[str, Any]) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from shadowprice.training.allreduce.buffers import Buffers
 from shadowprice.training.allreduce.loading import moved
+from shadowprice.training.allreduce.reduction import Reduction
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.sampling import Order, Part
@@ -34,7 +36,7 @@ class Step:
         order: Order,
         share: Sequence[Part],
         batches: Iterator[Any],
-        models: Sequence[Any],
+        reductions: Sequence[Reduction],
         buffers: Buffers,
         *,
         workers: int,
@@ -45,7 +47,7 @@ class Step:
         self.ends_epoch = (number + 1) % order.steps == 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._order, self._share, self._batches = order, share, batches
-        self._models, self._buffers = models, buffers
+        self._reductions, self._buffers = reductions, buffers
         self._workers, self._device = workers, device
         self._part: Part | None = None
         self._weighed = 0
@@ -61,10 +63,12 @@ class Step:
             seed_all(self._order.key(part.step, part.number))
             self._part = part
             with contextlib.ExitStack() as stack:
-                if place + 1 < len(self._share):
+                last = place + 1 == len(self._share)
+                for one in self._reductions:
                     # Gradients are added up here first, and travel once a step.
-                    for model in self._models:
-                        stack.enter_context(model.no_sync())
+                    stack.enter_context(one.watched() if last else one.withheld())
+                    if len(part.samples) == 1:
+                        stack.enter_context(_alone(one.wrapped, part))
                 yield batch
             self._check(part)
             self._buffers.add(part.weight)
@@ -85,7 +89,9 @@ class Step:
         Parameters
         ----------
         loss : Tensor
-            The mean over the samples of the part; where there are several losses, each of them.
+            The mean over the samples of the part; where there are several losses, each of them,
+            which are then added up: gradients are averaged over the workers in one backward pass
+            after a forward pass, and a second one is refused.
         """
         if self._part is None:
             raise TrainingError(
@@ -113,3 +119,24 @@ class Step:
                 f"step {self.number} was left after {self._done} of {len(self._share)} parts: "
                 "every sample has to be used, write `for batch in step:` to its end"
             )
+
+
+@contextlib.contextmanager
+def _alone(model: Any, part: Part) -> Iterator[None]:
+    """Say within which part it is where batch normalisation has one value of each channel."""
+
+    def check(layer: Any, given: tuple[Any, ...]) -> None:
+        if layer.training and given[0].numel() == given[0].size(1):
+            raise TrainingError(
+                f"part {part.number} of step {part.step} has one sample, and batch normalisation "
+                "needs two: leave out mini-batches that are not full (join(..., whole=True)), or "
+                "cut them into fewer parts (join(..., parts=...))"
+            )
+
+    layers = [one for one in model.modules() if isinstance(one, _BatchNorm)]
+    hooks = [one.register_forward_pre_hook(check) for one in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -125,6 +125,14 @@ class Commits:
         _write(self._path / "token", str(self._token).encode())
         return self._token
 
+    def refused(self, scratch: Path) -> str:
+        """Return why what a copy wrote cannot become its task's, empty if it can."""
+        if not scratch.is_dir() or scratch.is_symlink():
+            return "it removed its own attempt.directory, which is kept with the result"
+        if os.path.lexists(scratch / RESULT):
+            return f"it wrote {RESULT} in attempt.directory, where its result belongs: rename it"
+        return ""
+
     def commit(self, task: int, scratch: Path, result: bytes) -> None:
         """Make a copy's directory the task's, at once; it is on disk before."""
         (scratch / RESULT).write_bytes(result)

@@ -206,8 +206,17 @@ class Run:
         winner.holds = True
 
     def _win(self, copy: _Copy, at: float, content: bytes) -> None:
-        value = pickle.loads(content)
+        try:
+            value = pickle.loads(content)
+        except Exception as error:  # reading it may raise anything
+            kind = type(error).__name__
+            self._fail(copy, f"its result cannot be unpickled ({kind}: {error})", alive=True)
+            return
         if self._store is not None and copy.scratch is not None:
+            wrong = self._store.refused(copy.scratch)
+            if wrong:
+                self._fail(copy, wrong, alive=True)
+                return
             self._store.commit(copy.task, copy.scratch, content)
         self._values[copy.task] = value
         self._ends[copy.task] = at - self._began

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from shadowprice import jobs
 from shadowprice.training.errors import TrainingError
-from shadowprice.training.generation import hold, say
+from shadowprice.training.generation import hold, say, wait_for
 from shadowprice.training.reporting import Reporter
 
 SAVE_EVERY: Final = 600.0
@@ -77,7 +77,7 @@ class Following:
         due = self.leads and now - self._saved >= self._save_every
         self._flags[0], self._flags[1] = float(bool(self._stop)), float(due)
         if dist.is_initialized():
-            dist.all_reduce(self._flags, group=self._group)
+            wait_for(dist.all_reduce(self._flags, group=self._group, async_op=True))
         self.told = bool(self._flags[0])
         if self.leads:
             jobs.note_step(done)

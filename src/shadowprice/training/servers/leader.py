@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from shadowprice import jobs
 from shadowprice.training import checkpoints
+from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say
 from shadowprice.training.servers.dealing import Key, Ledger, Rounds
 from shadowprice.training.servers.measuring import Measured
@@ -76,6 +78,9 @@ class Leader(Server):
         self._live: set[int] = set()
         self._came: set[int] = set()
         self._heard: dict[int, float] = {}
+        self._waiting: set[int] = set()
+        """Workers that wait here, for work or for slower ones."""
+        self._patience = settings.patience
         self._clocks: dict[int, int] = {}
         self._buffers: dict[Key, Any] = {}
         self._losses: dict[Key, float] = {}
@@ -115,10 +120,11 @@ class Leader(Server):
 
     def _next(self, worker: int) -> Message:
         """Deal work, as soon as there is some."""
-        with self.changed:
+        with self.changed, self._waits(worker):
             while not self.ended:
                 if self._dealer.finished:
                     return Message(Kind.DONE, version=self.version)
+                self._lapse(time.monotonic())
                 work = self._dealer.deal(worker, max(1, len(self._live)))
                 if work is not None:
                     if not self._began:
@@ -141,9 +147,11 @@ class Leader(Server):
         with self.changed:
             if self.ended:
                 return Message(Kind.STOP)
-            self._heard[worker] = time.monotonic()
+            now = time.monotonic()
+            silent, self._heard[worker] = now - self._heard.get(worker, now), now
             keys = self._dealer.commit(worker, *key)
             if keys is None:
+                self._was_slow(worker, silent)
                 return Message(Kind.REFUSED, version=self.version)
             self._measure(message)
             self._losses[key] = message.numbers[0]
@@ -185,7 +193,9 @@ class Leader(Server):
             return bool(self.ended) or slowest is None or self._clocks[worker] - slowest <= bound
 
         self.changed.notify_all()  # this one is not the slowest any more
-        self.changed.wait_for(may_go)
+        with self._waits(worker):
+            self.changed.wait_for(may_go)
+        self._heard[worker] = time.monotonic()
 
     def _measure(self, message: Message) -> None:
         _, computing, exchanging, moved, pulled = message.numbers
@@ -221,14 +231,15 @@ class Leader(Server):
                 raise self.failure
             if done and finished == float("inf"):
                 finished = now
-                self.save()
+                self._save_if_possible()
                 self.report()
             elif not done and bool(stop):
                 return self._end("stop")
-            self._lapse(now)
+            with self.changed:
+                self._lapse(now)
             if now - saved >= self._settings.save_every and not done:
                 saved = now
-                self.save()
+                self._save_if_possible()
             if now - reported >= self._settings.report_every:
                 reported = now
                 self.report()
@@ -247,24 +258,59 @@ class Leader(Server):
             self.ended = how
             self.changed.notify_all()
         if how == "stop":
-            self.save()
+            try:
+                self.save()
+            except OSError as error:
+                message = f"told to stop, but mini-batch {self.version} could not be saved: {error}"
+                raise TrainingError(message) from error
             self.report()
         for follower in self.followers:
             follower.send(Message(Kind.END, index=int(how == "done")))
         return how
 
+    @contextlib.contextmanager
+    def _waits(self, worker: int) -> Iterator[None]:
+        """Count a worker among those that wait here; `changed` is held."""
+        self._waiting.add(worker)
+        try:
+            yield
+        finally:
+            self._waiting.discard(worker)
+
     def _lapse(self, now: float) -> None:
-        """Give the work of workers that have been silent for too long to others."""
-        with self.changed:
-            for worker in self._dealer.holders():
-                if now - self._heard.get(worker, now) > self._settings.patience:
-                    say(f"worker {worker} has been silent for long: another goes on for it")
-                    self._dealer.lost(worker)
-                    self.changed.notify_all()
+        """Give the work of workers that have been silent for too long to others; `changed` is held.
+
+        Only where one waits for it: what nobody else would do is best left to whoever has it.
+        """
+        for worker in self._dealer.holders() - self._waiting if self._waiting else ():
+            silent = now - self._heard.get(worker, now)
+            if silent > self._patience:
+                say(f"worker {worker} has been silent for {silent:.3g} s: another goes on for it")
+                self._dealer.lost(worker)
+                self.changed.notify_all()
+
+    def _was_slow(self, worker: int, silent: float) -> None:
+        """Wait longer from now on, since one whose work was taken away comes back with it.
+
+        Otherwise workers that are all slower than the patience would take the same work from each
+        other for ever.
+        """
+        self._patience = max(self._patience, 2.0 * silent)
+        say(
+            f"worker {worker} was slow, not gone: what it did in {silent:.3g} s, another does "
+            f"again. Work is taken away after {self._patience:.3g} s from now on; set patience to "
+            "more than a mini-batch takes"
+        )
 
     def report(self) -> None:
         """Report progress and what was measured; this server outlives any worker."""
         jobs.announce(self.version, self.measured.metrics())
+
+    def _save_if_possible(self) -> None:
+        try:
+            self.save()
+        except OSError as error:
+            say(f"no checkpoint after mini-batch {self.version}, the one before stands: {error}")
 
     def save(self) -> int:
         """Save everything, as it is after one mini-batch on all servers; return its bytes."""

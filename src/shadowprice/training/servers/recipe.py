@@ -99,7 +99,8 @@ class Settings:
         Parts that a shared mini-batch is cut into, whatever the number of workers: a model sees
         one part at a time. Synchronous only.
     patience : float
-        Seconds that a worker may be silent before its work is given to another.
+        Seconds that a worker may be silent, longer than any mini-batch takes, before its work is
+        given to another that waits. One that was only slow is told of, and waited for longer.
     join : float
         Seconds to wait for the other processes in the beginning.
     save_every : float

@@ -1,0 +1,75 @@
+"""When gradients travel: once a step, and what would be left with one worker is refused."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from shadowprice.training.errors import TrainingError
+
+
+class Reduction:
+    """Lets a model's gradients travel once a step, and watches that all of them do.
+
+    `DistributedDataParallel` averages gradients in the first backward pass after a forward pass
+    through it, and in no other. What a second one adds stays with its worker, and the workers'
+    models drift apart without a word.
+
+    Parameters
+    ----------
+    wrapped : DistributedDataParallel
+        The model.
+
+    Attributes
+    ----------
+    wrapped : DistributedDataParallel
+        The model.
+    """
+
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+        self._travelled: set[str] | None = None
+        """Parameters whose gradients were, since the last forward pass; None before the first."""
+        self._watching = False
+        wrapped.register_forward_pre_hook(self._forward)
+        for name, one in wrapped.module.named_parameters():
+            if one.requires_grad:
+                one.register_post_accumulate_grad_hook(partial(self._accumulated, name))
+
+    def withheld(self) -> contextlib.AbstractContextManager[None]:
+        """Let gradients be added up here within, and not travel."""
+        withheld: contextlib.AbstractContextManager[None] = self.wrapped.no_sync()
+        return withheld
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch the part within, with whose backward pass gradients travel."""
+        self._watching, self._travelled = not self.wrapped.static_graph, None
+        try:
+            yield
+        finally:
+            self._watching = False
+
+    def _forward(self, *_: Any) -> None:
+        if torch.is_grad_enabled():
+            self._travelled = set()
+
+    def _accumulated(self, name: str, _: Any) -> None:
+        if not self._watching:
+            return
+        if self._travelled is None:
+            raise TrainingError(
+                f"a loss went back to {name} that was computed without the model that run.wrap "
+                "returned: call that one, for nothing else averages gradients over the workers"
+            )
+        if name in self._travelled:
+            raise TrainingError(
+                f"a second backward pass went back to {name}, whose gradient had been averaged "
+                "over the workers: weigh each loss, add them up, and go back once: "
+                "(step.weigh(a) + step.weigh(b)).backward()"
+            )
+        self._travelled.add(name)
