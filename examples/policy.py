@@ -7,7 +7,7 @@ import numpy as np
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.events import Decision, JobsArrived, Place, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.registry import Parameters, PolicyInfo
@@ -42,7 +42,8 @@ class FirstServer:
                     yield Queue(job.name)
         for name, state in list(view.open_jobs.items()):
             if state.placement is None:
-                free = view.ledger.capacity - view.ledger.used[0]  # nothing on lost servers
+                free = view.ledger.capacity - view.ledger.used[0]
+                free[servers_out(view)] = -1  # not even what takes nothing that is counted
                 placement = first_servers(state.job, view.cluster, free)
                 if placement is not None:
                     yield Place(name, placement)

@@ -12,6 +12,7 @@ import pytest
 from shadowprice import simulate as simulated
 from shadowprice.cli.main import main
 from shadowprice.core import bounds
+from shadowprice.policies.registry import policy_info
 from shadowprice.simulator.scenario import build_policy, record_run
 from shadowprice.simulator.source import Source
 from tests.policy_worlds import SHARED, every_policy
@@ -102,7 +103,10 @@ def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) 
     ]
     ran = simulated(cluster, jobs, policy=policy).jobs
     assert "waiting" not in ran["outcome"].to_list()
-    # Planners may refuse; what is taken does not wait for the one that comes late.
+    # Planners may refuse; what is taken does not wait for the one that comes late. Who knows all
+    # jobs need not hurry: what they are worth never falls.
+    if policy_info(policy).knows_all_jobs:
+        return
     assert all(slot < 100 for slot in ran.head(20)["completion"].drop_nulls())
 
 

@@ -401,8 +401,16 @@ def put_servers_first(
 
     Parameters
     ----------
+    line : Timeline
+        Where.
+    state : int
+        The state that is packed.
     before : int
         The state as it was; on failure it is so again.
+    worker, ps : int64[resources]
+        What one of each takes.
+    workers, servers : int
+        How many there are.
     """
     copy_state(line, before, state)
     if put(line, state, SERVERS, ps, servers) and put(line, state, WORKERS, worker, workers):
