@@ -231,8 +231,8 @@ class Hour:
 
     async def _turn(self) -> None:
         await self.driver.turn()
-        self.runner._inbox += self.executor.reports()
-        for kept in self.runner._kept.values():
+        self.runner.inbox.told += self.executor.reports()
+        for kept in self.runner.inbox.kept.values():
             kept.due = 0.0  # a turn is later by longer than one is put off at first
         try:
             await self.runner.take_in()

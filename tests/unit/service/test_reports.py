@@ -21,7 +21,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.running.outbox import Outbox
-from shadowprice.service.running.runner import Runner
+from shadowprice.service.running.servers import FoundServers
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import LoseServer, Submit
 from shadowprice.service.truth.reports import TakeReports
@@ -66,9 +66,9 @@ class Played(Hour):
     async def hear(self, *reports: Report, later: bool = False) -> None:
         """Take reports in; later: once pauses are over."""
         if later:
-            for one in self.runner._kept.values():
+            for one in self.runner.inbox.kept.values():
                 one.due = 0.0
-        self.runner._inbox += reports
+        self.runner.inbox.told += reports
         await self.runner.settle()
 
     @property
@@ -96,10 +96,10 @@ class Bug:
         self.mended = False
         perform = TakeReports.perform
 
-        def failing(operation: TakeReports, batch: Batch) -> None:
+        def failing(operation: TakeReports, batch: Batch) -> Any:
             if not self.mended and any(one.job == job for one in operation.reports):
                 raise error
-            perform(operation, batch)
+            return perform(operation, batch)
 
         monkeypatch.setattr(TakeReports, "perform", failing)
 
@@ -166,7 +166,7 @@ def test_a_start_that_could_not_be_recorded_is_of_no_use_after_the_end(
         await hour.hear(hour.end("job"))
         assert hour.state("job") == "finished"
         assert hour.runner.trouble is None
-        assert not hour.runner._kept
+        assert not hour.runner.inbox.kept
 
     play(tmp_path, scenario)
 
@@ -177,19 +177,19 @@ def test_a_start_that_could_not_be_recorded_is_of_no_use_after_the_end(
 def test_a_server_that_cannot_be_recorded_costs_no_other_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = Runner._server
+    server = FoundServers.take
 
-    async def failing(self: Runner, report: ServerSeen | ServerGone) -> None:
+    async def failing(self: FoundServers, report: ServerSeen | ServerGone) -> None:
         raise KeyError("a bug")
 
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
-        monkeypatch.setattr(Runner, "_server", failing)
+        monkeypatch.setattr(FoundServers, "take", failing)
         await hour.hear(ServerGone("g-1", hour.world.now), hour.end("job"))
         assert hour.state("job") == "finished"
         said = "what was reported of server 'g-1' cannot be recorded: KeyError: 'a bug'"
         assert hour.runner.trouble == said
-        monkeypatch.setattr(Runner, "_server", server)
+        monkeypatch.setattr(FoundServers, "take", server)
         await hour.hear(later=True)
         assert set(hour.driver.published.servers.lost) == {"g-1"}
         assert hour.runner.trouble is None
@@ -200,21 +200,21 @@ def test_a_server_that_cannot_be_recorded_costs_no_other_report(
 def test_what_could_not_be_recorded_of_a_server_is_overtaken_by_what_is_newer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = Runner._server
+    server = FoundServers.take
     seen = ServerSeen(ServerSlice("g-1", {"gpu": 4000, "cpu": 16000}), 0.0)
 
-    async def failing(self: Runner, report: ServerSeen | ServerGone) -> None:
+    async def failing(self: FoundServers, report: ServerSeen | ServerGone) -> None:
         if report is seen:
             raise KeyError("a bug")
         await server(self, report)
 
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
-        monkeypatch.setattr(Runner, "_server", failing)
+        monkeypatch.setattr(FoundServers, "take", failing)
         await hour.hear(seen)
         assert hour.runner.trouble is not None
         await hour.hear(ServerGone("g-1", hour.world.now))
-        monkeypatch.setattr(Runner, "_server", server)
+        monkeypatch.setattr(FoundServers, "take", server)
         await hour.hear(later=True)
         assert set(hour.driver.published.servers.lost) == {"g-1"}
         assert hour.runner.trouble is None

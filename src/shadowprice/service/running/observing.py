@@ -25,7 +25,7 @@ from shadowprice.executors.contract import ExecutorError, Observed, ServerSlice,
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.running.runner import slices
+from shadowprice.service.running.servers import slices
 from shadowprice.service.store import tables
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.submission import resolved

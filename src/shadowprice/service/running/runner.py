@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.cluster import Cluster, Role
-from shadowprice.core.errors import EventError, InputError
-from shadowprice.core.events import ServerState
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.specs.fields import plain
@@ -28,27 +25,25 @@ from shadowprice.executors.contract import (
     Fresh,
     GenerationSpec,
     Held,
-    Misreported,
     Progressed,
     Receipt,
     Refused,
     Report,
     ServerGone,
     ServerSeen,
-    ServerSlice,
     Share,
-    Started,
     Troubled,
 )
 from shadowprice.service.auth import order_identity, progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.running.inbox import Inbox, Kept
 from shadowprice.service.running.modes import user_fault
 from shadowprice.service.running.outbox import Begin, End, Outbox, Run
+from shadowprice.service.running.servers import FoundServers, slices
 from shadowprice.service.settings import Settings
-from shadowprice.service.truth.operations import ChangeServers, LoseServer
-from shadowprice.service.truth.outcome import Outcome, Servers
+from shadowprice.service.truth.outcome import Outcome
 from shadowprice.service.truth.reports import Acknowledge, Lasting, TakeReports, TellForeign
 
 log = logging.getLogger("shadowprice.service")
@@ -61,37 +56,8 @@ AT_ONCE: Final = 16
 A_ROUND: Final = 4 * AT_ONCE
 """Orders that are given before it is asked again which are still wanted."""
 
-ROLE_LABEL: Final = "shadowprice.io/role"
-"""Label of a server that says what may run there: worker, ps or any."""
-
 RETRY: Final = 1.0
-"""Seconds before an executor that could not be reached, or a report that could not be recorded, is
-tried again."""
-
-RETRY_AT_LAST: Final = 60.0
-"""The longest of the growing pauses between tries to record a report."""
-
-
-@dataclass(slots=True)
-class _Kept:
-    """A report that is not recorded yet.
-
-    Parameters
-    ----------
-    report : Report
-        What was told last.
-    fault : str
-        Why it could not be recorded; empty where that was not tried.
-    due : float
-        When that is tried, on the monotonic clock.
-    pause : float
-        Seconds from then to the next try.
-    """
-
-    report: Lasting | ServerSeen | ServerGone
-    fault: str = ""
-    due: float = 0.0
-    pause: float = RETRY
+"""Seconds before an executor that could not be reached is tried again."""
 
 
 class Runner:
@@ -112,6 +78,8 @@ class Runner:
     ----------
     settings : Settings or None
         Which users jobs may run as; None checks none.
+    inbox : Inbox
+        What was told, and is not recorded.
     """
 
     def __init__(
@@ -123,17 +91,16 @@ class Runner:
         self._trouble: str | None = None
         self._driver = driver
         self._key = key
-        self._stated = frozenset(stated)
+        discovers = executor.capabilities.discovers_servers
+        self._servers = FoundServers(driver, stated, discovers=discovers)
         self._outbox = Outbox()
-        self._inbox: list[Report] = []
-        self._kept: dict[Hashable, _Kept] = {}
+        self.inbox = Inbox()
         self._untold: list[Held] = []
         self._wake = asyncio.Event()
         self._due = asyncio.Event()
         self._ordering = asyncio.Lock()
         self._cluster: Cluster | None = None
         self._resync = False
-        self._closed: set[str] = set()
         self._retry_at = 0.0
         self._background = Background(log, driver.metrics.failed)
         driver.listeners.append(self._published)
@@ -146,8 +113,7 @@ class Runner:
     def trouble(self) -> str | None:
         """Why not all orders and reports are carried just now; None where they are."""
         executor = self.executor.trouble if isinstance(self.executor, Troubled) else None
-        left = next((one.fault for one in self._kept.values() if one.fault), None)
-        return self._trouble or self._background.trouble or left or executor
+        return self._trouble or self._background.trouble or self.inbox.fault or executor
 
     # ---------------------------------------------------------------- life
 
@@ -183,7 +149,7 @@ class Runner:
                 )
                 self._untold.append(one)
         self._outbox.found(held, foreign)
-        self._inbox += [one.end for one in held if one.end is not None]
+        self.inbox.told += [one.end for one in held if one.end is not None]
 
     def _is_ours(self, held: Held, ordered: Mapping[tuple[str, int], int]) -> bool:
         key = held.job, held.generation
@@ -195,7 +161,7 @@ class Runner:
     def lose_all(self, reason: str) -> None:
         """Take every generation that should run, and is not held, for lost."""
         at = self._driver.clock.now() / SECOND
-        self._inbox += [
+        self.inbox.told += [
             Ended(0, job, order.generation, at, Ending.LOST, None, reason)
             for job, order in self._driver.published.running.items()
             if order.generation not in self._outbox.held.get(job, {})
@@ -223,7 +189,7 @@ class Runner:
     async def _watch(self) -> bool:
         try:
             async for report in self.executor.watch():
-                self._inbox.append(report)
+                self.inbox.told.append(report)
                 self._wake.set()
         except ExecutorError as error:
             self._unreachable(error)
@@ -244,11 +210,7 @@ class Runner:
         return self.executor.unheard() if isinstance(self.executor, Fresh) else frozenset()
 
     async def settle(self) -> None:
-        """Take in what was reported so far.
-
-        Executors tell nothing twice to who goes on listening, so a report stays until it is
-        recorded. What cannot be is tried again, after longer and longer pauses, and holds up
-        nothing else.
+        """Take in what was reported so far; what cannot be recorded waits in the inbox.
 
         Raises
         ------
@@ -262,8 +224,7 @@ class Runner:
             await self._driver.do(TellForeign(untold))
             del self._untold[: len(untold)]
         await _each(self._forget, self._hear())
-        now = time.monotonic()
-        due = [one for one in self._kept.values() if one.due <= now]
+        due = self.inbox.due
         for one in due:
             if isinstance(one.report, ServerSeen | ServerGone):
                 await self._recorded_server(one, one.report)
@@ -280,41 +241,29 @@ class Runner:
             Ends of what the store never ordered: they need not be recorded.
         """
         now, foreign = self._driver.clock.now(), list[Ended]()
-        for report in self._inbox:
+        for report in self.inbox.told:
             self._outbox.heard(report, now)
             if self._outbox.says_nothing(report):
                 foreign += [report] if isinstance(report, Ended) else []
                 continue
             if isinstance(report, Progressed):
                 self._driver.report(report)
-                continue
-            before = self._kept.pop(_subject(report), None)
-            if isinstance(report, ServerSeen | ServerGone):
-                before = None
-                self._overtake(_server_of(report))
-            kept = _Kept(report) if before is None else replace(before, report=report)
-            self._kept[_subject(report)] = kept
-        self._inbox.clear()
+            else:
+                self.inbox.keep(report)
+        self.inbox.told.clear()
         return foreign
 
-    def _overtake(self, server: str) -> None:
-        """Let go of what could not be recorded of a server, since something newer was told."""
-        for kind in (ServerSeen, ServerGone):
-            one = self._kept.get((kind, server))
-            if one is not None and one.fault:
-                del self._kept[kind, server]
-
-    async def _recorded_server(self, one: _Kept, report: ServerSeen | ServerGone) -> None:
+    async def _recorded_server(self, one: Kept, report: ServerSeen | ServerGone) -> None:
         try:
-            await self._server(report)
+            await self._servers.take(report)
         except ProblemError:
             raise
         except Exception as error:
             self._put_off(one, error)
         else:
-            self._drop(one)
+            self.inbox.drop(one)
 
-    async def _recorded(self, kept: Sequence[_Kept]) -> list[Ended | Refused]:
+    async def _recorded(self, kept: Sequence[Kept]) -> list[Ended | Refused]:
         """Have reports recorded; return the ends among those that were."""
         try:
             left = await self._take(kept)
@@ -331,84 +280,23 @@ class Runner:
             if one.report in left:
                 self._put_off(one, None)
                 continue
-            self._drop(one)
+            self.inbox.drop(one)
             if isinstance(one.report, Ended | Refused):
                 over.append(one.report)
         return over
 
-    async def _take(self, kept: Sequence[_Kept]) -> Collection[Report]:
+    async def _take(self, kept: Sequence[Kept]) -> Collection[Report]:
         """Have reports recorded, all or none; return those that the truth left out."""
         reports = [one.report for one in kept if isinstance(one.report, Lasting)]
         return await self._driver.do(TakeReports(reports)) or ()
 
-    def _drop(self, one: _Kept) -> None:
-        """Let go of what was recorded; a start is of no use after the end."""
-        if self._kept.get(_subject(one.report)) is one:  # else it was told again meanwhile
-            del self._kept[_subject(one.report)]
-        if isinstance(one.report, Ended | Refused):
-            self._kept.pop((Started, one.report.job, one.report.generation, ""), None)
-
-    def _put_off(self, one: _Kept, error: Exception | None) -> None:
-        """Try to record a report again in a while."""
-        of = _about(one.report)
-        why = "the log tells why" if error is None else f"{type(error).__name__}: {error}"
-        one.fault = f"what was reported of {of} cannot be recorded: {why}"
-        one.due, one.pause = time.monotonic() + one.pause, min(2.0 * one.pause, RETRY_AT_LAST)
+    def _put_off(self, one: Kept, error: Exception | None) -> None:
+        self.inbox.put_off(one, error)
         self._driver.metrics.failed("report")
-        log.error("%s; it is tried again", one.fault, exc_info=error)
 
     async def _forget(self, report: Ended | Refused) -> None:
         await self.executor.forget(report.job, report.generation)
         self._outbox.recorded(report.job, report.generation)
-
-    async def _server(self, report: ServerSeen | ServerGone) -> None:
-        """Let servers that join, change, leave or come back be such for the engine."""
-        servers = self._driver.published.servers
-        if isinstance(report, ServerGone):
-            if report.server in servers.cluster.index and report.server not in servers.lost:
-                await self._try(LoseServer(report.server))
-            return
-        name = report.server.name
-        if name not in servers.cluster.index:
-            state = found_state(report.server, servers.cluster)
-            if any(state.capacity.values()) and report.server.takes_work:
-                await self._try(ChangeServers({name: state}, "joined"))
-            return
-        if not report.server.takes_work or name in self._closed:
-            servers = await self._opened_or_closed(report.server)
-        if name in servers.lost and name not in servers.drained:
-            await self._try(LoseServer(name, back=True))
-        if name not in self._stated and self.executor.capabilities.discovers_servers:
-            row = servers.cluster.index[name]
-            state = found_state(report.server, servers.cluster)
-            state = replace(state, role=servers.cluster.roles[row], drained=name in servers.drained)
-            if slices(servers.cluster)[row].capacity != state.capacity:
-                await self._try(ChangeServers({name: state}, "changed"))
-
-    async def _opened_or_closed(self, server: ServerSlice) -> Servers:
-        """Drain a server that takes nothing new any more, or take it back; return all servers.
-
-        What an operator of the service drained stays so.
-        """
-        servers = self._driver.published.servers
-        row = servers.cluster.index[server.name]
-        drained = server.name in servers.drained
-        if drained != server.takes_work:
-            return servers
-        capacity = slices(servers.cluster)[row].capacity
-        state = ServerState(servers.cluster.roles[row], capacity, drained=not drained)
-        await self._try(ChangeServers({server.name: state}, "closed" if not drained else "opened"))
-        if server.takes_work:
-            self._closed.discard(server.name)
-        else:
-            self._closed.add(server.name)
-        return self._driver.published.servers
-
-    async def _try(self, operation: LoseServer | ChangeServers) -> None:
-        try:
-            await self._driver.do(operation)
-        except (InputError, EventError) as error:  # it never will be; all else is tried again
-            log.warning("%s was left out: %s", operation, error)
 
     # ---------------------------------------------------------------- orders
 
@@ -458,8 +346,7 @@ class Runner:
         moment = self._outbox.next_moment(self._driver.published.running)
         if moment is not None:
             wait = min(wait, max(0.05, (moment - self._driver.clock.now()) / SECOND))
-        tries = (one.due - time.monotonic() for one in self._kept.values() if one.fault)
-        wait = min(wait, max(0.05, min(tries, default=wait)))
+        wait = min(wait, max(0.05, self.inbox.next_try(wait)))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._wake.wait()
@@ -523,7 +410,7 @@ class Runner:
 
     def _refuse(self, order: Run, reason: str) -> None:
         at = self._driver.clock.now() / SECOND
-        self._inbox.append(Refused(order.id, order.job, order.generation, at, reason))
+        self.inbox.told.append(Refused(order.id, order.job, order.generation, at, reason))
         self._wake.set()
 
     def _spec(self, order: Run, ordered: int) -> GenerationSpec:
@@ -611,51 +498,3 @@ async def _each(ask: Callable[[Asked], Awaitable[None]], items: Iterable[Asked])
     for error in told:
         if isinstance(error, BaseException):
             raise error
-
-
-def _subject(report: Lasting | ServerSeen | ServerGone) -> Hashable:
-    """Return what a report is of; a later one of the same takes its place."""
-    if isinstance(report, ServerSeen | ServerGone):
-        return type(report), _server_of(report)
-    reason = report.reason if isinstance(report, Misreported) else ""
-    kind = Ended if isinstance(report, Refused) else type(report)
-    return kind, report.job, report.generation, reason
-
-
-def _server_of(report: ServerSeen | ServerGone) -> str:
-    return report.server if isinstance(report, ServerGone) else report.server.name
-
-
-def _about(report: Lasting | ServerSeen | ServerGone) -> str:
-    """Return what a report is of, for people."""
-    if isinstance(report, ServerSeen | ServerGone):
-        return f"server {_server_of(report)!r}"
-    return f"generation {report.generation} of {report.job!r}"
-
-
-def found_state(server: ServerSlice, cluster: Cluster) -> ServerState:
-    """Return what a server that an executor found is to a cluster, in what that counts.
-
-    A cluster that tells kinds of GPUs apart counts a server's by kind, another as GPUs.
-    """
-    counted = {name: n for name, n in server.capacity.items() if n and name in cluster.column}
-    if any(name.startswith("gpu/") for name in counted):
-        counted.pop("gpu", None)
-    told = server.labels.get(ROLE_LABEL, Role.ANY.value)
-    role = Role(told) if told in {one.value for one in Role} else Role.ANY
-    return ServerState(role, counted)
-
-
-def slices(cluster: Cluster) -> Sequence[ServerSlice]:
-    """Return the servers of a cluster as executors are told of them."""
-    return [
-        ServerSlice(
-            name,
-            {
-                resource: amount
-                for resource, amount in zip(cluster.resources, row, strict=True)
-                if 0 < amount < UNLIMITED
-            },
-        )
-        for name, row in zip(cluster.names, cluster.capacity.tolist(), strict=True)
-    ]
