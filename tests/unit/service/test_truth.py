@@ -21,7 +21,7 @@ from shadowprice.executors.contract import Ended, Ending, Progressed, Started
 from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.operations import Cancel, Revise, Submit
+from shadowprice.service.truth.operations import Cancel, LoseServer, Revise, Submit
 from shadowprice.service.truth.outcome import Outcome
 from shadowprice.service.truth.reading import list_events, list_jobs
 from shadowprice.service.truth.recovery import PolicyChoice, recover
@@ -226,6 +226,56 @@ def test_slots_that_nothing_was_heard_of_say_nothing_of_a_jobs_speed(bench: Benc
         bench.do(Edge(unheard=frozenset() if done is not None else frozenset({"far"})))
     assert bench.truth.views["far"].progress == 120.0
     assert "remeasured" not in bench.kinds("far")
+
+
+def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: Bench) -> None:
+    for name in ("back", "never", "says"):
+        bench.submit(name, minibatches=400, utility={"kind": "constant", "value": 20})
+    bench.slot()
+    for name in ("back", "never", "says"):
+        bench.started(name)
+    for done in (50.0, 90.0, 30.0, 20.0, 100.0, 10.0):
+        bench.report("back", done)
+    for done in (50.0, 50.0, 60.0):
+        bench.report("says", done)
+    assert bench.truth.views["back"].progress == 100.0
+    assert bench.kinds("back").count("misreported") == 1
+    assert "misreported" not in bench.kinds("says")
+    at = bench.clock.wall() / SECOND
+    ends = [Ended(0, name, 1, at, Ending.DONE, 0, "") for name in ("never", "says")]
+    told = {one.job: one.data for one in bench.do(TakeReports(ends)).told if one.kind == "finished"}
+    assert told["never"]["reported"] is False
+    assert "reported" not in told["says"]
+    # One that goes on from a checkpoint begins before where the one before it was.
+    generation = bench.truth.orders["back"].generation
+    failed = Ended(0, "back", generation, at, Ending.FAILED, 1, "killed")
+    bench.do(TakeReports([failed]))
+    bench.slot()
+    bench.started("back")
+    for done in (40.0, 60.0):
+        bench.report("back", done)
+    assert bench.kinds("back").count("misreported") == 1
+    bench.report("back", 50.0)
+    assert bench.kinds("back").count("misreported") == 2
+
+
+def test_who_was_displaced_says_what_it_waits_for_until_it_runs(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "fifo")
+    bench.submit("one", utility={"kind": "constant", "value": 20}, workers={"max": 1})
+    bench.slot()
+    bench.started("one")
+    [server] = bench.truth.orders["one"].servers
+    bench.do(LoseServer(server))
+    view = bench.truth.views["one"]
+    assert not view.servers
+    assert view.reason is not None
+    assert f"{server} was lost" in view.reason["message"]
+    bench.slot()
+    view = bench.truth.views["one"]
+    assert view.servers
+    assert view.servers != (server,)
+    assert view.reason is None
+    bench.store.close()
 
 
 def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(bench: Bench) -> None:

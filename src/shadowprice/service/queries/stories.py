@@ -53,7 +53,10 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
     """Return what became of a generation, None where it is about something else."""
     if kind == "finished":
         kept = {True: ", as promised", False: ", later than promised", None: ""}[data["kept"]]
-        return f"finished{kept}; earned {data['utility']:.6g}"
+        silent = (
+            "" if data.get("reported", True) else "; it never reported progress: time was counted"
+        )
+        return f"finished{kept}; earned {data['utility']:.6g}{silent}"
     if "generation" not in data:
         return None
     generation = f"generation {data['generation']}"

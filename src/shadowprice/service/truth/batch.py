@@ -226,6 +226,9 @@ class Batch:
                 if isinstance(command, Displaced):
                     messages.setdefault(command.job, command.reason)
                     self.tell("displaced", command.job, reason=command.reason)
+                    if command.job in self.truth.views:
+                        why = f"{command.reason}: it waits for a place"
+                        self.change(command.job, reason={"code": "displaced", "message": why})
                 elif isinstance(command, Completed):
                     self._completed(command)
         for name in touched:
@@ -300,6 +303,9 @@ class Batch:
             record["on"] = on = placement_record(command.placement, engine.cluster.names)
             record["plan"] = command.plan
             self.undo.put(self.truth.orders, name, command)
+            view = self.truth.views.get(name)
+            if view is not None and view.reason and view.reason.get("code") == "displaced":
+                self.change(name, reason=None)
             kind = "started" if isinstance(command, Start) else "resized"
             self.tell(kind, name, slot=command.slot, generation=command.generation, placement=on)
             begins = None
@@ -353,7 +359,10 @@ class Batch:
             return
         kept = None if view.first_promise is None else command.slot <= view.first_promise
         self.change(command.job, utility=command.utility)
-        self.tell("finished", command.job, slot=command.slot, utility=command.utility, kept=kept)
+        told: dict[str, Any] = {"slot": command.slot, "utility": command.utility, "kept": kept}
+        if not (self.truth.virtual or view.reports):
+            told["reported"] = False  # it may have stood still: only its exit was seen
+        self.tell("finished", command.job, **told)
 
     def _refresh(self, record: JobRecord, message: str) -> None:
         name = record.job.name

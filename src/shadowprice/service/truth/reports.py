@@ -47,6 +47,11 @@ TELLING: Final = 0.1
 """Share of a slot that a job may have worked by its first report for that to tell of its start."""
 
 
+_WENT_BACK: Final = (
+    "its progress went back, which is not counted; report mini-batches since the job's beginning, "
+    "not since the last checkpoint"
+)
+
 MOST_FAULTS: Final = 5
 """Different faults in what a generation reports that its job's story tells."""
 
@@ -96,7 +101,7 @@ class TakeReports:
         if isinstance(report, Started):
             self._started(batch, report)
         elif isinstance(report, Misreported):
-            self._misreported(batch, report)
+            self.misreported(batch, report)
         elif self._first(batch, report):
             self._over(batch, report)
 
@@ -142,7 +147,7 @@ class TakeReports:
         batch.tell("running", name, generation=report.generation)
 
     @staticmethod
-    def _misreported(batch: Batch, report: Misreported) -> None:
+    def misreported(batch: Batch, report: Misreported) -> None:
         """Tell that what a generation reports cannot be taken: each fault once, and few of them.
 
         Who reports remembers what it told until it is started again, the story for ever.
@@ -336,6 +341,8 @@ class TakeProgress:
         noted = [_note_change(batch, report, lost) for report, lost in running]
         if any(noted):
             batch.put("restarts", json.dumps(restarts.record()))
+        for point in self.points:
+            self._follow(batch, point)
         if self.points:
             batch.also(
                 tables.progress.insert(),
@@ -350,6 +357,20 @@ class TakeProgress:
                     for point in self.points
                 ],
             )
+
+    @staticmethod
+    def _follow(batch: Batch, point: Progressed) -> None:
+        """Tell once of a generation that what it reports went back: that is not counted.
+
+        A generation may begin before where the one before it was: it goes on from a checkpoint.
+        """
+        furthest = batch.truth.furthest
+        generation, reached = furthest.get(point.job, (0, 0))
+        if point.generation > generation or point.progress >= reached:
+            if point.generation >= generation:
+                furthest[point.job] = point.generation, point.progress
+        elif point.generation == generation:
+            TakeReports.misreported(batch, Misreported(point.job, generation, point.at, _WENT_BACK))
 
 
 def _stated(batch: Batch, name: str) -> float:

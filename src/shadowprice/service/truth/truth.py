@@ -87,6 +87,7 @@ class Truth:
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
         self.speeds = Speeds()
+        self.furthest: dict[str, tuple[int, int]] = {}
         self.restarts = Restarts(json.loads(store.get("restarts") or "{}"))
         self.recover()
 
@@ -223,6 +224,7 @@ class Truth:
             self.views.pop(name, None)
             self.specs.pop(name, None)
             self.speeds.forget(name)
+            self.furthest.pop(name, None)
             self.restarts.forget(name)
         self.engine.collect()
         for name in self.orders.keys() - self.engine.running.keys():

@@ -57,7 +57,7 @@ export function said({ kind, data }) {
     case "started": case "resized": return `generation ${data.generation}, from slot ${number(data.slot)}: ${data.placement.map(([server, workers, ps]) => `${server} (${workers}${ps ? `+${ps} ps` : ""})`).join(", ")}`;
     case "running": return `generation ${data.generation} runs`;
     case "stopped": return `generation ${data.generation} is stopped from slot ${number(data.slot)} on`;
-    case "finished": return `finished${data.kept === true ? ", as promised" : data.kept === false ? ", later than promised" : ""}; earned ${number(data.utility)}`;
+    case "finished": return `finished${data.kept === true ? ", as promised" : data.kept === false ? ", later than promised" : ""}; earned ${number(data.utility)}${data.reported === false ? "; it never reported progress: time was counted" : ""}`;
     case "failed": case "retrying": case "lost": case "ended": case "start-failed": return `generation ${data.generation}${data.code !== undefined && data.code !== null ? `, exit status ${data.code}` : ""}${first ? `: ${first}` : ""}`;
     case "revised": return `revised: ${Object.entries(data.changes ?? {}).map(([name, value]) => `${name} = ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ")}`;
     case "rescheduled": return `the promise is at another time: ${data.why ?? ""}`;
