@@ -21,9 +21,10 @@ import pytest
 from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock, stamp
+from shadowprice.service.driver import Driver
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.reading import list_events
-from shadowprice.service.truth.slots import CATCH_UP, Edge
+from shadowprice.service.truth.slots import CATCH_UP, EDGES, Edge
 from tests.live_hours import CLUSTER, SLOT, Crash, Hour, disk_full, play, scattered
 from tests.worlds import HandClock
 
@@ -170,6 +171,31 @@ def test_a_suspended_service_catches_up_every_slot(
     assert began == sorted(set(began))
     # While anything runs or is planned, no slot is left out.
     assert {10, 11, 12, 13, 14, 15, 16, 17} <= set(began)
+
+
+def test_who_stood_still_listens_once_however_many_slots_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are caught up batch by batch; what was heard before the first counts in all."""
+    hour = Hour(tmp_path, "fifo", seed=10, jobs=10)
+    listened: list[int] = []
+    begin = Driver._begin_listening
+
+    def noting(driver: Driver) -> None:
+        listened.append(driver.published.sequence if hasattr(driver, "published") else 0)
+        begin(driver)
+
+    monkeypatch.setattr(Driver, "_begin_listening", noting)
+    monkeypatch.setattr(Driver, "listen_seconds", 0.0)
+
+    def suspend(hour: Hour, tick: int) -> None:
+        if tick == 60:
+            assert hour.driver.published.running
+            hour.world.advance(3.5 * EDGES * SLOT)
+
+    hour.before_slot = suspend
+    play(hour)
+    assert len(listened) == 2  # at the start, and then
 
 
 def test_a_service_that_was_down_for_long_takes_most_of_it_out(tmp_path: Path) -> None:

@@ -154,7 +154,8 @@ class Driver:
         self._reports: dict[str, Progressed] = {}
         self._points: list[Progressed] = []
         self._last_point: dict[str, float] = {}
-        self._heard: set[str] = set()
+        self._heard: dict[str, int] = {}
+        self._catching_up = False
         self._begin_listening()
         self._edge_failed = 0.0
         self._chunk = 16
@@ -239,7 +240,7 @@ class Driver:
         """Take in how far a job says it is; written with the next slot, or sooner."""
         if self.foreign is not None and self.foreign(report.job, report.generation):
             return
-        self._heard.add(report.job)
+        self._heard[report.job] = max(self._heard.get(report.job, 0), int(report.at * SECOND))
         known = self._reports.get(report.job)
         if known is None or (report.generation, report.progress) > (
             known.generation,
@@ -339,7 +340,7 @@ class Driver:
             self._last_point = {
                 job: at for job, at in self._last_point.items() if job in self.published.jobs
             }
-            self._heard &= self.published.jobs.keys()
+            self._heard = {job: at for job, at in self._heard.items() if job in self.published.jobs}
             if self._sweeping is None or self._sweeping.done():
                 said = "letting go of what is old"
                 self._sweeping = self._background.spawn("sweep", self.sweep(), said, vital=False)
@@ -394,7 +395,7 @@ class Driver:
                 operations.append(self._progress())
             edge_at = len(operations)
             told = [one for one in batch if isinstance(one.operation, TakeReports)]
-            batch = [one for one in batch if one not in told]
+            batch = [one for one in batch if not isinstance(one.operation, TakeReports)]
             operations.append(self._edge(told))
         elif len(self._points) > MANY_POINTS:
             operations.append(self._progress())
@@ -419,7 +420,8 @@ class Driver:
         if edge_at is not None:
             answer = outcome.answers[edge_at]
             self._edged(answer)
-            if isinstance(answer, Passed) and answer.caught_up:
+            self._catching_up = not (isinstance(answer, Passed) and answer.caught_up)
+            if not self._catching_up:
                 for one in told:
                     if not one.answer.done():
                         one.answer.set_result(answer.left)
@@ -431,7 +433,7 @@ class Driver:
         unheard = self.unheard() if self.unheard is not None else frozenset()
         known = (one.operation for one in told)
         reports = [one for some in known if isinstance(some, TakeReports) for one in some.reports]
-        return Edge(self.virtual, unheard, reports, self._since, frozenset(self._heard))
+        return Edge(self.virtual, unheard, reports, self._since, dict(self._heard))
 
     async def _listen(self) -> None:
         """Let word come in of what happened while nobody listened.
@@ -444,7 +446,8 @@ class Driver:
             return
         servers, now = self.published.servers, self.clock.now()
         running = servers.slot_running
-        if running is not None and now - servers.calendar.ends(running) > servers.calendar.slot:
+        late = running is not None and now - servers.calendar.ends(running) > servers.calendar.slot
+        if late and not self._catching_up:  # else it was listened for them all before
             self._begin_listening()
         left = self._listening + self.listen_seconds - time.monotonic()
         if left > 0.0 and self.fresh is not None:
@@ -452,7 +455,6 @@ class Driver:
 
     def _begin_listening(self) -> None:
         self._since, self._listening = self.clock.now(), time.monotonic()
-        self._heard.clear()
 
     async def _freshen(self) -> None:
         """Let reports of this moment come in; the slot is counted whether they can or not.

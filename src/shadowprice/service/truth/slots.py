@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
@@ -66,15 +66,15 @@ class Edge:
     since : int
         Since when somebody listens, in nanoseconds since 1970: of slots that began before, what
         jobs said may be lost.
-    heard : collection of str
-        Jobs that said since then how far they are.
+    heard : mapping of str to int
+        When jobs last said how far they are, likewise.
     """
 
     virtual: bool = False
     unheard: frozenset[str] = frozenset()
     reports: Sequence[Lasting] = ()
     since: int = 0
-    heard: Collection[str] = frozenset()
+    heard: Mapping[str, int] = field(default_factory=dict)
 
     def perform(self, batch: Batch) -> Passed | ShadowpriceError:
         """Return how far it came, or what went wrong.
@@ -169,11 +169,12 @@ class Edge:
     def _end(self, batch: Batch, slot: int) -> None:
         engine = batch.engine
         progress: dict[str, int] = {}
-        missed = not self.virtual and batch.calendar.begins(slot) < self.since
+        begins = batch.calendar.begins(slot)
+        missed = not self.virtual and begins < self.since
         for name in engine.running:
             record = engine.jobs[name]
             says = not self.virtual and (record.measured or batch.truth.views[name].reports)
-            if says and not (missed and name not in self.heard):
+            if says and not (missed and self.heard.get(name, 0) < begins):
                 continue  # as far as it says, be it nowhere
             progress[name] = self._gain(batch, record, slot)
         batch.take(SlotEnded(slot, progress), counted=list(engine.running))
