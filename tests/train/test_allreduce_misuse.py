@@ -75,6 +75,63 @@ def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
     assert run._told._use_count() > 1
 
 
+def test_a_checkpoint_asked_for_within_a_step_is_of_a_whole_step() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    saved = []
+    for step in run.steps(DATA):
+        found = checkpoints.load()
+        if found is not None and found.step == step.number:
+            saved.append(found.step)
+            assert torch.equal(found.state["kept"]["model"]["weight"], model.module.weight)
+        if step.number == 1:
+            run.save()
+        for inputs, targets in step:
+            step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+            if step.number == 3:
+                run.save()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step.number == 5:
+            run.save()
+    assert saved == [2, 4, 6]
+
+
+def test_a_loop_left_within_a_step_cannot_be_saved(capfd: pytest.CaptureFixture[str]) -> None:
+    run, model, optimizer = begun()
+    with pytest.raises(TrainingError, match=r"save what\? call run.keep"):
+        run.save()
+    run.keep(model=model, optimizer=optimizer)
+    for step in run.steps(DATA):
+        for inputs, targets in step:
+            step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+        optimizer.step()
+        if step.number == 1:
+            run.save()
+            break
+    assert "not saved: the loop over the steps was left within step 1" in capfd.readouterr().err
+    with pytest.raises(TrainingError, match="left within step 1, so what is kept is of no step"):
+        run.save()
+    assert checkpoints.load() is None
+
+
+def test_a_loop_left_before_a_step_can_be_saved() -> None:
+    run, model, optimizer = begun()
+    run.keep(model=model, optimizer=optimizer)
+    for step in run.steps(DATA):
+        if step.number == 3:
+            break
+        for inputs, targets in step:
+            step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+    run.save()
+    found = checkpoints.load()
+    assert found is not None
+    assert found.step == 3
+    assert torch.equal(found.state["kept"]["model"]["weight"], model.module.weight)
+
+
 def test_parts_left_out_are_found() -> None:
     run, model, optimizer = begun()
     run.keep(model=model, optimizer=optimizer)

@@ -96,6 +96,9 @@ class Run:
         self._gradients: dict[str, dict[str, Any]] = {}
         self._notes: dict[str, float] = {}
         self._stop: jobs.StopSignal | None = None
+        self._step: Step | None = None  # the one that is under way
+        self._broken: Step | None = None  # one that was begun, and the loop left before its end
+        self._save_asked = False
         self._saved_at, self._saved_step = time.monotonic(), -1
 
     @property
@@ -225,13 +228,26 @@ class Run:
                 number, self.order, share, loaded, self._reductions, buffers,
                 workers=world, device=self.device,
             )  # fmt: skip
-            yield step
+            self._step = step
+            try:
+                yield step
+            except GeneratorExit:
+                self._left_within(step)
+                raise
             step.check_done()
             self._together(buffers.end)
             seed_all(self.order.key(number, 0, 2))  # what is drawn between steps
-            self.done = number + 1
+            self.done, self._step = number + 1, None
             self._after(step)
         self._finish()
+
+    def _left_within(self, step: Step) -> None:
+        """Know of a loop that was left early, by `break` say."""
+        self._step = None
+        if step.begun:
+            self._broken = step
+        if self._save_asked and self.leads:
+            say(f"not saved: the loop over the steps was left within step {step.number}")
 
     def _after(self, step: Step) -> None:
         """Agree on whether to go on; report and save where it is time to."""
@@ -249,7 +265,8 @@ class Run:
             jobs.note_step(self.done)
             if stopping or (asked and (self._reporter.due or self.done == self.total)):
                 self._reporter.report(self.done, {**self._losses(), **self._notes})
-            if not stopping and time.monotonic() - self._saved_at >= self._save_every:
+            waited = time.monotonic() - self._saved_at
+            if not stopping and (self._save_asked or waited >= self._save_every):
                 self._save_if_possible()
         if stopping and self.done < self.total:
             self._leave()
@@ -273,13 +290,34 @@ class Run:
     def save(self) -> None:
         """Save a checkpoint now, whenever the next one is due; of the leader only.
 
+        Within the loop over a step, what is kept is between two steps: it is saved when the step is
+        over, and one that cannot be written then is told as any other.
+
         Raises
         ------
+        TrainingError
+            If nothing is kept yet, or the loop over the steps was left within one: what is kept may
+            be ahead of the steps that are done.
         OSError
             If it cannot be written; the checkpoints before are untouched.
         """
+        if self._kept is None:
+            raise TrainingError("save what? call run.keep(model=..., optimizer=...) before")
+        if self._broken is not None:
+            raise TrainingError(
+                f"the loop was left within step {self._broken.number}, so what is kept is of no "
+                "step: leave it before `for batch in step:`, and save after it"
+            )
+        if self._step is not None:
+            self._save_asked = True
+            return
+        if self.leads:
+            self._save()
+
+    def _save(self) -> None:
         assert self._kept is not None
-        if not self.leads or self._saved_step == self.done:
+        self._save_asked = False
+        if self._saved_step == self.done:
             return
         states = {name: one.state_dict() for name, one in self._kept.items()}
         state = {
@@ -293,7 +331,7 @@ class Run:
 
     def _save_if_possible(self) -> None:
         try:
-            self.save()
+            self._save()
         except OSError as error:
             say(f"no checkpoint after step {self.done}, the one before stands: {error}")
             self._saved_at = time.monotonic()
@@ -301,7 +339,7 @@ class Run:
     def _leave(self) -> NoReturn:
         if self.leads:
             try:
-                self.save()
+                self._save()
             except OSError as error:
                 message = f"told to stop, but step {self.done} could not be saved: {error}"
                 raise TrainingError(message) from error

@@ -53,6 +53,11 @@ class Step:
         self._weighed = 0
         self._done = 0
 
+    @property
+    def begun(self) -> bool:
+        """Whether any of its samples were handed out."""
+        return self._done > 0 or self._part is not None
+
     def __iter__(self) -> Iterator[Any]:
         if self._done:
             raise TrainingError(f"step {self.number} is gone through twice: its samples count once")
