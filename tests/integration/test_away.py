@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.test_serve_command import Process
+from tests.served import Served
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -53,9 +53,9 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
     cluster.write_text(yaml.safe_dump(CLUSTER))
     port = free_port()
 
-    def begin() -> Process:
+    def begin() -> Served:
         more = ("--listen", f"127.0.0.1:{port}", "-p", "rolling")
-        return Process(tmp_path / "data", cluster, *more)
+        return Served(tmp_path / "data", cluster, *more)
 
     # A report that nobody answers holds its job up for five seconds.
     later = "48s" if way == "suspended" else "36s"
@@ -72,9 +72,9 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
             assert service.until(one["name"], {"running"})["promise"], one["name"]
         until(lambda: reported(service, "files") and reported(service, "posts"))
         if way == "suspended":
-            service.process.send_signal(signal.SIGSTOP)
+            service.signal(signal.SIGSTOP)
             time.sleep(AWAY)
-            service.process.send_signal(signal.SIGCONT)
+            service.signal(signal.SIGCONT)
         else:
             service.kill(signal.SIGKILL if way == "killed" else signal.SIGTERM)
             time.sleep(AWAY)
@@ -94,7 +94,7 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
         service.kill(signal.SIGTERM)
 
 
-def reported(service: Process, name: str) -> bool:
+def reported(service: Served, name: str) -> bool:
     return bool(service.client.get(f"/v1/jobs/{name}/progress").json()["points"])
 
 

@@ -16,7 +16,8 @@ import yaml
 from shadowprice.cli.main import main
 from shadowprice.service.running.remembering import KEY, MARK
 from shadowprice.service.store import Store
-from tests.integration.test_serve_command import Process, _refused
+from tests.integration.test_serve_command import _refused
+from tests.served import Served
 
 pytestmark = pytest.mark.processes
 
@@ -96,13 +97,13 @@ def until(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def submitted(service: Process, record: dict[str, Any]) -> None:
+def submitted(service: Served, record: dict[str, Any]) -> None:
     answer = service.client.post("/v1/jobs", json=record)
     assert answer.status_code == 200, answer.text
 
 
 def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -> None:
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     place.back_up()
     submitted(service, place.job("orphan", "orphan"))
     service.until("orphan", {"running"})
@@ -110,7 +111,7 @@ def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -
     service.kill(signal.SIGKILL)
     assert len(place.alive("orphan")) == 1
     place.restore(place.data)
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     try:
         until(lambda: not place.alive("orphan"))
         assert service.client.get("/v1/jobs/orphan").status_code == 404
@@ -121,14 +122,14 @@ def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -
 
 def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
     """Its first number is used up, the old process says nothing about it, and it is ended."""
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     place.back_up()
     submitted(service, place.job("same", "old"))
     service.until("same", {"running"})
     until(lambda: place.alive("old"))
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     try:
         submitted(service, place.job("same", "new"))
         until(lambda: place.alive("new"))
@@ -145,19 +146,19 @@ def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
 
 def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: Place) -> None:
     """By then it has ordered that number, too."""
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     place.back_up()
     submitted(service, place.slow(place.job("same", "old")))
     service.until("same", {"running"})
     until(lambda: place.alive("old"))
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     submitted(service, place.job("same", "new"))
     until(lambda: service.client.get("/v1/jobs/same").json()["generation"] == 1)
     time.sleep(2)
     service.kill(signal.SIGKILL)
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     try:
         time.sleep(2)
         assert len(place.alive("old")) == 1
@@ -176,7 +177,7 @@ def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: 
 
 def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) -> None:
     """It saves for a while; the engine believes its server empty."""
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     place.back_up()
     orphan = place.slow(place.job("orphan", "orphan"))
     orphan["worker"]["cpu"] = 2
@@ -185,7 +186,7 @@ def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) ->
     until(lambda: place.alive("orphan"))
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     try:
         submitted(service, place.job("next", "next"))
         time.sleep(4)
@@ -201,14 +202,14 @@ def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) ->
 
 
 def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     submitted(service, place.job("kept", "kept"))
     service.until("kept", {"running"})
     until(lambda: place.alive("kept"))
     place.back_up()
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     try:
         time.sleep(3)
         place.go("kept")
@@ -220,7 +221,7 @@ def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
 
 
 def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) -> None:
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     record = place.job("moved", "moved", retries=9)
     fail = place.folder / "fail"
     first = f'[ "$SHADOWPRICE_GENERATION" -lt 3 ] && until [ -e {fail} ]; do sleep 0.05; done'
@@ -234,7 +235,7 @@ def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) 
     assert service.client.get("/v1/jobs/moved").json()["generation"] == 3
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     try:
         until(lambda: len(place.began("moved")) == 2)
         assert len(place.alive("moved")) == 1
@@ -251,7 +252,7 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And then it is restored where it came from."""
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     submitted(service, place.job("once", "once"))
     service.until("once", {"running"})
     until(lambda: place.alive("once"))
@@ -268,7 +269,7 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
     assert not (elsewhere / "executor").exists()
     assert len(place.began("once")) == 1
     place.restore(place.data)
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     try:
         time.sleep(2)
         place.go("once")
@@ -281,10 +282,10 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
 def test_records_of_other_data_are_refused(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     place.back_up()
     service.kill(signal.SIGTERM)
-    other = Process(place.folder / "other", place.cluster)
+    other = Served(place.folder / "other", place.cluster)
     other.kill(signal.SIGTERM)
     capsys.readouterr()
     place.restore(place.folder / "other")
@@ -295,7 +296,7 @@ def test_a_copy_of_an_earlier_version_is_known_by_what_it_has_running(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those kept no mark; where the records are, they go on."""
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     submitted(service, place.job("old", "old"))
     service.until("old", {"running"})
     until(lambda: place.alive("old"))
@@ -310,7 +311,7 @@ def test_a_copy_of_an_earlier_version_is_known_by_what_it_has_running(
     capsys.readouterr()
     place.restore(place.folder / "elsewhere")
     assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.folder / "elsewhere")
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     try:
         place.go("old")
         assert service.until("old", {"finished"})["generation"] == 1
@@ -319,7 +320,7 @@ def test_a_copy_of_an_earlier_version_is_known_by_what_it_has_running(
 
 
 def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None:
-    service = Process(place.data, place.cluster)
+    service = Served(place.data, place.cluster)
     submitted(service, place.job("again", "again"))
     service.until("again", {"running"})
     until(lambda: place.alive("again"))
@@ -330,14 +331,14 @@ def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None
     until(lambda: not place.alive("again"))
     elsewhere = place.folder / "elsewhere"
     place.restore(elsewhere)
-    service = Process(elsewhere, place.cluster, "--nothing-runs")
+    service = Served(elsewhere, place.cluster, "--nothing-runs")
     try:
         until(lambda: place.alive("again"))
         story = service.client.get("/v1/jobs/again/explain").json()["events"]
         assert [one["data"]["generation"] for one in story if one["kind"] == "lost"] == [1]
     finally:
         service.kill(signal.SIGKILL)
-    service = Process(elsewhere, place.cluster)  # its records are here now
+    service = Served(elsewhere, place.cluster)  # its records are here now
     try:
         place.go("again")
         assert service.until("again", {"finished"})["generation"] == 2

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 from sqlalchemy import text
 
 from shadowprice.cli.main import main
 from shadowprice.service.store import Store
+from tests.served import Served
 from tests.services import CLUSTER, job
 
 pytestmark = pytest.mark.processes
-
-START = "from shadowprice.cli.main import run; run()"
 
 
 @pytest.fixture
@@ -265,43 +259,6 @@ def test_an_address_for_an_executor_that_runs_jobs_here(
 # ------------------------------------------------------------------ a process of its own
 
 
-class Process:
-    """``serve`` as a process."""
-
-    def __init__(self, folder: Path, cluster: Path, *more: str) -> None:
-        self.folder = folder
-        words = [sys.executable, "-c", START, "serve", "-c", str(cluster), "--data", str(folder)]
-        words += ["--listen", "127.0.0.1:0", "-p", "fifo", "-q", "-o", "json", *more]
-        self.log = (folder.parent / "log").open("ab")
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=self.log, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, (folder.parent / "log").read_text()
-        told = json.loads(line)
-        assert told["pid"] == self.process.pid
-        token = (folder / "operator.token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}"}
-        self.client = httpx.Client(base_url=told["address"], headers=headers, timeout=30)
-
-    def kill(self, number: int) -> int:
-        self.client.close()
-        self.process.send_signal(number)
-        status = self.process.wait(60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.log.close()
-        return status
-
-    def until(self, name: str, states: set[str], seconds: float = 60) -> dict:
-        began = time.monotonic()
-        while time.monotonic() - began < seconds:
-            told = self.client.get(f"/v1/jobs/{name}").json()
-            if told["state"] in states:
-                return dict(told)
-            time.sleep(0.1)
-        raise AssertionError(told)
-
-
 def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(
@@ -319,7 +276,7 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
         "utility": {"kind": "constant", "value": 1},
         "run": {"command": script},
     }
-    service = Process(tmp_path / "data", cluster)
+    service = Served(tmp_path / "data", cluster)
     try:
         assert service.client.post("/v1/jobs", json=record).status_code == 200
         service.until("long", {"running"})
@@ -328,7 +285,7 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
     pids = marks.read_text().split()
     assert len(pids) == 1
     os.kill(int(pids[0]), 0)  # it runs on
-    service = Process(tmp_path / "data", cluster)
+    service = Served(tmp_path / "data", cluster)
     try:
         told = service.until("long", {"running"})
         assert told["generation"] == 1
@@ -353,7 +310,7 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
 
 
 def test_places_that_are_no_text_are_used_as_any_other(cluster: Path, tmp_path: Path) -> None:
-    service = Process(tmp_path / "half\udcff", cluster)
+    service = Served(tmp_path / "half\udcff", cluster)
     try:
         tokens = service.client.get("/v1/tokens").json()["tokens"]
     finally:
@@ -458,7 +415,7 @@ def _damage(file: Path, kept: int = 60) -> None:
 
 def _filled(folder: Path, cluster: Path) -> Path:
     """Data of a service with a long journal and many events."""
-    service = Process(folder, cluster, *OBSERVING)
+    service = Served(folder, cluster, *OBSERVING)
     try:
         assert service.client.post("/v1/jobs", json=job("a")).status_code == 200
     finally:
@@ -482,7 +439,7 @@ def test_a_damaged_database_is_named_with_what_restores_it(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     file = _filled(tmp_path / "data", cluster)
-    service = Process(tmp_path / "data", cluster, *OBSERVING)
+    service = Served(tmp_path / "data", cluster, *OBSERVING)
     try:
         _damage(file)
         answers = [service.client.get("/v1/jobs/a/events") for _ in range(2)]

@@ -1,0 +1,105 @@
+"""``shadowprice serve`` in a process of its own, really killed and really started again.
+
+It is forked from one that has imported what the command imports, which takes longer than all that a
+service does when it starts. Nothing else is another: arguments, streams, signals and exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    ["shadowprice.service.server", "shadowprice.executors.local.executor", "tests.served", "pytest"]
+)
+
+
+def _run(
+    words: list[str], environment: Mapping[str, str], folder: str, out: Connection, log: bytes
+) -> None:
+    """Be the process."""
+    from shadowprice.cli.main import run
+
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.dup2(out.fileno(), 1)
+    out.close()
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(written, 2)
+    os.close(written)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.argv = ["shadowprice", *words]
+    run()
+
+
+class Served:
+    """A running service.
+
+    Parameters
+    ----------
+    folder : Path
+        Its data directory; what it logs is beside it.
+    cluster : Path
+        Its cluster file.
+    *more : str
+        Further words of the call; policy and address are set again by these.
+    """
+
+    def __init__(self, folder: Path, cluster: Path, *more: str) -> None:
+        self.folder, self.log = folder, folder.parent / "log"
+        words = ["serve", "-c", str(cluster), "--data", str(folder)]
+        words += ["--listen", "127.0.0.1:0", "-p", "fifo", "-q", "-o", "json", *more]
+        told, tells = _CONTEXT.Pipe(duplex=False)
+        given = (words, dict(os.environ), str(Path.cwd()), tells, os.fsencode(self.log))
+        self.process = _CONTEXT.Process(target=_run, args=given)
+        self.process.start()
+        tells.close()
+        self._out = os.fdopen(os.dup(told.fileno()), encoding="utf-8")
+        told.close()
+        line = self._out.readline()
+        assert line, self.log.read_text()
+        first = json.loads(line)
+        assert first["pid"] == self.process.pid
+        token = (folder / "operator.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        self.client = httpx.Client(base_url=first["address"], headers=headers, timeout=30)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it lives."""
+        assert self.process.pid is not None
+        if self.process.exitcode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    def kill(self, number: int) -> int:
+        """Send a signal that ends it; return its exit status, of a signal the negative number."""
+        self.client.close()
+        self.signal(number)
+        self.process.join(60)
+        status = self.process.exitcode
+        assert status is not None, f"signal {number} did not end it in a minute"
+        self._out.close()
+        return status
+
+    def until(self, name: str, states: set[str], seconds: float = 60) -> dict[str, Any]:
+        """Return what is told of a job once it is in one of some states."""
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            told = self.client.get(f"/v1/jobs/{name}").json()
+            if told["state"] in states:
+                return dict(told)
+            time.sleep(0.1)
+        raise AssertionError(told)
