@@ -67,7 +67,9 @@ def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path:
             assert standby.client.get("/v1/jobs/stale").status_code == 404
 
 
-def test_one_without_the_records_of_what_runs_lets_another_write(tmp_path: Path) -> None:
+def test_one_without_the_records_of_what_runs_lets_another_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with postgres() as server, ExitStack() as ends:
 
         def begun(records: str) -> AbstractContextManager[Running]:
@@ -82,6 +84,7 @@ def test_one_without_the_records_of_what_runs_lets_another_write(tmp_path: Path)
         with begun("one") as again:
             _until(lambda: again.client.get("/readyz").status_code == 200, 20)
             assert standby.client.get("/readyz").json() == {"status": "standby"}
+        assert caplog.text.count("standing by: ") == 1
 
 
 def _standby(server: Server, folder: Path):

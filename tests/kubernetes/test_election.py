@@ -73,11 +73,15 @@ class Replica:
             token.touch(0o600)
             token.write_text("sp_" + "a" * 60)
         self.log = self.folder / "log"
+        account = str(bed.account("shadowprice", "shadowprice"))
         words = [
             "serve", "-c", str(cluster), "--data", database, "--listen", "127.0.0.1:0",
             "-o", "json", "--policy", "fifo", "--token-file", str(token),
             "--lease", "shadowprice/shadowprice",
-            "--trainingjobs", str(bed.account("shadowprice", "shadowprice")),
+            # Which keeps in the cluster what runs: with another, both would have to be on one machine.
+            "--executor", "kubernetes", "--address", account,
+            "--executor-set", "namespace=shadowprice",
+            "--trainingjobs", account,
         ]  # fmt: skip
         main = MAIN.format(skew=skew)
         log = self.log.open("w")

@@ -212,6 +212,7 @@ class Service:
         """Wait until this instance may write, and then begin."""
         loop = asyncio.get_running_loop()
         self.metrics.writer.set(0)
+        refused = ""
         while not self.stopping:
             try:
                 epoch = 0 if self._resident is None else await self._resident.elected()
@@ -222,7 +223,9 @@ class Service:
                     log.warning("this instance writes from now on")
                     return
             except (InputError, StoreError) as error:
-                log.warning("standing by: %s", error)
+                if str(error) != refused:  # it may be the same for days
+                    refused = str(error)
+                    log.warning("standing by: %s", error)
                 self.store.close()  # another may be able to
             except Exception:
                 log.exception("taking over failed")
