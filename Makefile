@@ -11,11 +11,11 @@ API_EXAMPLES ?= 30
 unexport PYTHONDONTWRITEBYTECODE
 TESTS_STAMP := $(VENV)/.compiled-tests
 # Tests that need nothing but what is installed first.
-SMALL := --ignore tests/train --ignore tests/on_ray --ignore tests/kubernetes -m 'not browser and not postgres and not train and not ray and not kubernetes'
+SMALL := --ignore tests/train --ignore tests/on_ray --ignore tests/kubernetes -m 'not browser and not postgres and not train and not ray and not kubernetes and not compiles'
 # What pip does on one processor, file by file. Some files are templates, or for other versions of Python.
 COMPILED := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: help demo live live-train test test-properties test-debian test-train test-families hdfs testbed test-kubernetes image test-image test-nojit test-plain smoke lint docs charts fuzz fuzz-api bench clean
+.PHONY: help demo live live-train test test-properties test-debian test-train test-families hdfs testbed test-kubernetes image test-image test-nojit test-kernels smoke lint docs charts fuzz fuzz-api bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show what can be made
@@ -65,8 +65,8 @@ test: $(STAMP) $(TESTS_STAMP) ## Run the tests
 	@# In the order of files: those of few tests are often the longest, and xdist would keep them for the end.
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(SMALL)
 
-test-properties: $(STAMP) ## Run the tests of properties with all their draws; make test has half of them
-	@SHADOWPRICE_TEST_DRAWS=all $(BIN)/python -m pytest -n 2 --dist loadfile tests/properties
+test-properties: $(STAMP) ## Run the tests of properties with all their draws, and all hostile inputs; make test has half of them
+	@SHADOWPRICE_TEST_DRAWS=all $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/integration/test_hostile_inputs.py tests/properties
 
 test-debian: $(STAMP) ## Run the tests that need Chromium and PostgreSQL, which Debian has
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs -m 'browser or postgres'
@@ -100,8 +100,8 @@ test-nojit: $(STAMP) ## Run every file of kernels interpreted, without the compi
 	@$(BIN)/python -m pytest tests/integration/test_interpreted.py
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 tests/unit/kernels
 
-# How kernels are kept and warmed that way is among what `make test` runs.
-test-plain: $(STAMP) ## Run tests of kernels without numba's private parts, as with a version that is not known
+test-kernels: $(STAMP) ## Run the tests that compile kernels anew, and kernels without numba's private parts, as with a version that is not known
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m compiles tests/unit/kernels
 	@SHADOWPRICE_PLAIN_NUMBA=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit/kernels/test_rounding.py tests/unit/kernels/test_revision.py
 
 smoke: ## Build the wheel, install it into a clean environment, and use it there

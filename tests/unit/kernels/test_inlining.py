@@ -14,6 +14,7 @@ import pytest
 from shadowprice.kernels import numba_parts
 
 pytestmark = [
+    pytest.mark.compiles,
     pytest.mark.processes,
     pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled"),
 ]

@@ -76,6 +76,7 @@ compiled = pytest.mark.skipif(
 )
 
 
+@pytest.mark.compiles
 @compiled
 @pytest.mark.parametrize("plain", ["0", "1"], ids=["by private parts", "plain"])
 def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path, plain: str) -> None:
@@ -109,6 +110,7 @@ def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path, 
     assert run(50) == 100
 
 
+@pytest.mark.compiles
 @compiled
 @pytest.mark.skipif(not numba_parts.are_known(), reason="private parts of numba are left alone")
 def test_a_kernel_on_disk_runs_without_the_compiler_and_can_be_compiled_into_others(

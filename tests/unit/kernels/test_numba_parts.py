@@ -50,6 +50,7 @@ def run(version: str, cache: Path, plain: str = "") -> str:
     return done.stdout
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("version", "plain", "told"),
     [

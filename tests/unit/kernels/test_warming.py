@@ -66,6 +66,7 @@ def files(folder: Path) -> tuple[str, str]:
     return str(folder / "c.yaml"), str(folder / "j.jsonl")
 
 
+@pytest.mark.compiles
 @compiled
 @pytest.mark.parametrize("plain", ["0", "1"], ids=["by private parts", "plain"])
 def test_a_policy_that_was_warmed_compiles_nothing_more(tmp_path: Path, plain: str) -> None:
@@ -84,6 +85,7 @@ def test_a_policy_that_was_warmed_compiles_nothing_more(tmp_path: Path, plain: s
     assert again.stdout == f"nothing to compile: everything is kept in {cache}\n"
 
 
+@pytest.mark.compiles
 @compiled
 def test_an_interrupt_ends_the_compiling_at_once(tmp_path: Path) -> None:
     warm = (
@@ -108,6 +110,7 @@ def test_an_interrupt_ends_the_compiling_at_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.nbi"))) < 20
 
 
+@pytest.mark.compiles
 @compiled
 def test_an_install_that_nobody_can_write_to_runs(tmp_path: Path) -> None:
     package = ROOT / "src" / "shadowprice"
