@@ -78,7 +78,7 @@ class Replica:
             "serve", "-c", str(cluster), "--data", database, "--listen", "127.0.0.1:0",
             "-o", "json", "--policy", "fifo", "--token-file", str(token),
             "--lease", "shadowprice/shadowprice",
-            # Which keeps in the cluster what runs: with another, both would have to be on one machine.
+            # What runs is recorded in the cluster: elsewhere, all had to be on one machine.
             "--executor", "kubernetes", "--address", account,
             "--executor-set", "namespace=shadowprice",
             "--trainingjobs", account,
