@@ -21,11 +21,12 @@ import numpy as np
 import polars as pl
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
-from shadowprice.experiments.elastic.live import HERE, Decides, Lived, Where, live
+from shadowprice.experiments.elastic.live import HERE, Lived, Where, live
 from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Run
-from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
 from shadowprice.training.measure.findings import Findings, rounded
 from shadowprice.training.measure.running import Command, Limits, measure_all
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 POLICIES: Final = (
-    Decides("rolling", {"steady": True}),
-    Decides("oasis", {"prices": "online"}),
-    Decides("fifo"),
-    Decides("drf"),
+    PolicyChoice("rolling", {"steady": True}, "rolling"),
+    PolicyChoice("oasis", {"prices": "online"}, "oasis"),
+    PolicyChoice("fifo"),
+    PolicyChoice("drf"),
 )
 """As where jobs really run, with what is set: the simulator's have to be set as the service's."""
 
@@ -130,7 +131,7 @@ def measure_elastic(settings: Settings) -> Tables:
     ran = settings.each(
         _lived,
         [(jobs, who, slot, where) for who in policies],
-        lambda _jobs, who, *_: f"really running under {who.policy}",
+        lambda _jobs, who, *_: f"really running under {who.label}",
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -157,13 +158,13 @@ def measure_elastic(settings: Settings) -> Tables:
                 }
             ]
         ),
-        "summary": _summary(table, progress, [who.policy for who in policies]),
+        "summary": _summary(table, progress, [who.label for who in policies]),
     }
 
 
 def _lived(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    who: Decides,
+    who: PolicyChoice,
     slot: float,
     where: Where,
 ) -> dict[str, Lived]:
@@ -194,14 +195,14 @@ def _moved(speeds: Mapping[int, float], where: Where, seed: int, slot: float) ->
         (0.0, _probe(1, long, speeds, seed)),
         (2 * slot, _probe(2, short, speeds, seed, "language")),
     ]
-    found = _lived(jobs, Decides("drf"), slot, where)["probe-1"].changes
+    found = _lived(jobs, PolicyChoice("drf"), slot, where)["probe-1"].changes
     return median(found) if found else 0.0
 
 
 def _started(speeds: Mapping[int, float], where: Where, seed: int) -> float:
     """Return the seconds from the beginning of a job's first slot on in which it got nowhere."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBED)]
-    lived = _lived(probes, Decides("fifo"), SLOT, where)
+    lived = _lived(probes, PolicyChoice("fifo"), SLOT, where)
     found = [one.start(speeds) for one in lived.values()]
     known = [one for one in found if one is not None]
     if not known:
@@ -260,7 +261,7 @@ def _record(one: Asked, speeds: Mapping[int, float], seed: int, restart: float) 
 
 
 def _compare(
-    who: Decides,
+    who: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, Lived],
@@ -268,7 +269,7 @@ def _compare(
     curves: list[dict[str, Any]],
 ) -> None:
     """Set what was lived beside what the simulator says of the same jobs and submissions."""
-    policy = who.policy
+    policy = who.label
     run = _simulated(who, slot, jobs, lived)
     told = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
@@ -317,7 +318,7 @@ def _compare(
 
 
 def _simulated(
-    who: Decides,
+    who: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, Lived],
@@ -332,9 +333,7 @@ def _simulated(
         documents.append({**stated, **named})
     source = Source(cluster=cluster(slot), jobs=documents)
     scenario, _ = source.scenario()
-    settings = dict(who.parameters)
-    policy = build_policy(scenario, who.policy, settings)
-    return record_run(scenario, who.policy, policy, settings=settings, at_once=True)
+    return run_policy(scenario, who, at_once=True)
 
 
 def _predicted_progress(

@@ -21,23 +21,24 @@ import polars as pl
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Sigmoid
-from shadowprice.experiments.elastic.live import Decides, Lived, Where, live
+from shadowprice.experiments.elastic.live import Lived, Where, live
 from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Run
-from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
 
 if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 POLICIES: Final = (
-    Decides("fifo"),
-    Decides("drf"),
-    Decides("rrh"),
-    Decides("dorm", {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}),
-    Decides("oasis", {"prices": "online"}),
-    Decides("rolling", {"steady": True}),
+    PolicyChoice("fifo"),
+    PolicyChoice("drf"),
+    PolicyChoice("rrh"),
+    PolicyChoice("dorm", {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}, "dorm"),
+    PolicyChoice("oasis", {"prices": "online"}, "oasis"),
+    PolicyChoice("rolling", {"steady": True}, "rolling"),
 )
 """As where jobs really run: nobody knows the jobs that are still to come."""
 
@@ -61,7 +62,7 @@ class Size:
     seconds: int
     slots: int
     jobs: int
-    policies: tuple[Decides, ...]
+    policies: tuple[PolicyChoice, ...]
 
 
 FULL: Final = Size(seconds=40, slots=10, jobs=12, policies=POLICIES)
@@ -88,7 +89,7 @@ def measure_testbed(settings: Settings) -> Tables:
     ran = settings.each(
         _ran,
         [(size, who, where, settings.seed, restart) for who in size.policies],
-        lambda _size, who, *_: f"really running under {who.policy}",
+        lambda _size, who, *_: f"really running under {who.label}",
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -109,7 +110,7 @@ def measure_testbed(settings: Settings) -> Tables:
         "starts": pl.DataFrame(
             [{"executor": where.executor, "slot": size.seconds, "start": start}]
         ),
-        "summary": _summary(table, progress, [who.policy for who in size.policies]).with_columns(
+        "summary": _summary(table, progress, [who.label for who in size.policies]).with_columns(
             hindsight_utility=pl.Series(hindsight)
         ),
     }
@@ -125,7 +126,7 @@ def _files(size: Size, seed: int, restart: float | None) -> Files:
 def _lived(
     files: Files,
     jobs: Sequence[Mapping[str, Any]],
-    who: Decides,
+    who: PolicyChoice,
     where: Where,
     seed: int,
     slots: int,
@@ -158,7 +159,7 @@ def _started(size: Size, where: Where, seed: int) -> float:
     ]
     once = APART * len(waves)
     for slots in (once, PATIENT * once):
-        lived = _lived(files, jobs, Decides("drf"), where, seed, slots)
+        lived = _lived(files, jobs, PolicyChoice("drf"), where, seed, slots)
         for wave in reversed(waves):
             found = [lived[str(job["name"])].start(files.speeds(job)) for job in wave]
             known = [one for one in found if one is not None]
@@ -168,7 +169,9 @@ def _started(size: Size, where: Where, seed: int) -> float:
     raise ShadowpriceError(f"the jobs that were to be measured got nowhere: {told}")
 
 
-def _ran(size: Size, who: Decides, where: Where, seed: int, restart: float) -> dict[str, Lived]:
+def _ran(
+    size: Size, who: PolicyChoice, where: Where, seed: int, restart: float
+) -> dict[str, Lived]:
     """Run all jobs under a policy until the last slot is over."""
     files = _files(size, seed, restart)
     return _lived(files, files.jobs, who, where, seed, size.slots)
@@ -177,14 +180,14 @@ def _ran(size: Size, who: Decides, where: Where, seed: int, restart: float) -> d
 # ------------------------------------------------------------------ beside the simulator
 
 
-def simulated(files: Files, who: Decides, lived: Mapping[str, Lived] | None = None) -> Run:
+def simulated(files: Files, who: PolicyChoice, lived: Mapping[str, Lived] | None = None) -> Run:
     """Return what the simulator makes of the files, or of what was really submitted of them.
 
     Parameters
     ----------
     files : Files
         What is run.
-    who : Decides
+    who : PolicyChoice
         Who decides.
     lived : mapping of str to Lived, optional
         What became of the jobs: then they have the names under which they ran, by which `fifo`
@@ -198,16 +201,14 @@ def simulated(files: Files, who: Decides, lived: Mapping[str, Lived] | None = No
             moment = f"{max(0.0, one.submitted):.6f}s"
             documents[at] = {**job, "name": one.record["name"], "arrival": moment}
     scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario()
-    parameters = dict(who.parameters)
-    policy = build_policy(scenario, who.policy, parameters)
     # Submitted ahead of its slot, a job is answered in the middle of the one before.
     at_once = lived is not None
-    return record_run(scenario, who.policy, policy, settings=parameters, at_once=at_once)
+    return run_policy(scenario, who, at_once=at_once)
 
 
 def _compare(
     files: Files,
-    who: Decides,
+    who: PolicyChoice,
     lived: Mapping[str, Lived],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
@@ -234,7 +235,7 @@ def _compare(
 
         rows.append(
             {
-                "policy": who.policy, "job": name, "family": job["labels"]["family"],
+                "policy": who.label, "job": name, "family": job["labels"]["family"],
                 "class": job["labels"]["class"], "arrival": arrival - base,
                 "state": record["state"], "predicted_state": said["outcome"],
                 "completion": None if done is None else done - base,
@@ -252,7 +253,7 @@ def _compare(
         measured = measured_progress(one, files.seconds, over, done, work)
         curves.extend(
             {
-                "policy": who.policy,
+                "policy": who.label,
                 "job": name,
                 "slot": slot - base,
                 "predicted": min(1.0, predicted[slot] / work),
@@ -269,7 +270,7 @@ def _mean_start(files: Files, lived: Mapping[str, Lived]) -> float | None:
     return min(files.seconds, fmean(known)) if known else None
 
 
-def _predicted_utility(files: Files, who: Decides, lived: Mapping[str, Lived]) -> float:
+def _predicted_utility(files: Files, who: PolicyChoice, lived: Mapping[str, Lived]) -> float:
     """Return what the simulator says is earned until all is over."""
     run = simulated(files, who, lived)
     over = next(iter(lived.values())).base + files.slots
