@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowprice.core.specs import ClusterSpec
-from shadowprice.experiments.elastic.live import Lived
+from shadowprice.experiments.live import Lived
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.store import Store

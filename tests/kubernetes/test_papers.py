@@ -11,8 +11,8 @@ from tools.testbed import BASE, Testbed, missing
 from tools.testbed.audit import Audit
 from tools.testbed.papers import nodes, pod
 
-from shadowprice.experiments.elastic.live import Where
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.live import Where
 from shadowprice.experiments.testbed import measure
 from shadowprice.policies.choice import PolicyChoice
 

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from shadowprice.experiments.elastic import measure
-from shadowprice.experiments.elastic.live import Where
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.live import Where
 from shadowprice.policies.choice import PolicyChoice
 from tests.rays import RayCluster
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from shadowprice.experiments.elastic.live import Where
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.live import Where
 from shadowprice.experiments.testbed import measure
 from shadowprice.policies.choice import PolicyChoice
 from tests.rays import RayCluster

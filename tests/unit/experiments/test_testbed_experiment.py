@@ -12,8 +12,9 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from shadowprice.experiments.elastic.live import Lived, Where
+from shadowprice.experiments.beside import predicted_progress
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.live import Lived, Where
 from shadowprice.experiments.oasis.testbed import declared
 from shadowprice.experiments.testbed import measure, starts
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
@@ -87,7 +88,9 @@ def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
     for row in finished.iter_rows(named=True):
         job = jobs[row["job"]]
         work = job["epochs"] * job["chunks"] * job["minibatches"]
-        found = measure.predicted_progress(run, files, job, row["completion"] + 1)
+        found = predicted_progress(
+            run, files.cluster, job, files.speeds(job), row["completion"] + 1, files.seconds
+        )
         # A worker's slot is a whole number of mini-batches, so the simulator counts a little less.
         assert found[row["completion"]] >= work * (1 - 1e-9)
         assert found[row["completion"] - 1] < work * 1.03

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import math
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import polars as pl
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Sigmoid
-from shadowprice.experiments.elastic.live import Lived, Where, live
+from shadowprice.experiments.beside import as_submitted, measured_progress, predicted_progress
 from shadowprice.experiments.framework import UnavailableError
+from shadowprice.experiments.live import Lived, Where, live_once
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Run
@@ -132,17 +130,11 @@ def _lived(
     slots: int,
 ) -> dict[str, Lived]:
     """Run some of the files' jobs, and return what became of each."""
-    mark = where.mark()
     asked = []
     for job in jobs:
-        told = runnable(files, job, seed)
         after = files.seconds * int(str(job["arrival"]).removesuffix(" slots"))
-        asked.append((after, {**told, "name": f"{job['name']}{mark}"}))
-    with tempfile.TemporaryDirectory(prefix="shadowprice-testbed-") as folder:
-        found = live(
-            Path(folder), files.cluster, asked, who, files.seconds * slots, where, ahead=AHEAD
-        )
-    return {name.removesuffix(mark): one for name, one in found.items()}
+        asked.append((after, runnable(files, job, seed)))
+    return live_once(files.cluster, asked, who, files.seconds * slots, where, ahead=AHEAD)
 
 
 def _started(size: Size, where: Where, seed: int) -> float:
@@ -195,11 +187,7 @@ def simulated(files: Files, who: PolicyChoice, lived: Mapping[str, Lived] | None
     """
     documents = list(files.jobs)
     if lived is not None:
-        for at, job in enumerate(documents):
-            one = lived[str(job["name"])]
-            # A job of a slot that has not begun is settled before it: it arrives with the slot.
-            moment = f"{max(0.0, one.submitted):.6f}s"
-            documents[at] = {**job, "name": one.record["name"], "arrival": moment}
+        documents = [as_submitted(job, lived[str(job["name"])]) for job in documents]
     scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario()
     # Submitted ahead of its slot, a job is answered in the middle of the one before.
     at_once = lived is not None
@@ -249,8 +237,11 @@ def _compare(
             }
         )  # fmt: skip
         work = float(job["epochs"] * job["chunks"] * job["minibatches"])
-        predicted = predicted_progress(run, files, job, over, record["name"])
-        measured = measured_progress(one, files.seconds, over, done, work)
+        named = {**job, "name": record["name"]}
+        predicted = predicted_progress(
+            run, files.cluster, named, files.speeds(job), over, files.seconds
+        )
+        measured = measured_progress(one, over, files.seconds, done, work)
         curves.extend(
             {
                 "policy": who.label,
@@ -281,74 +272,6 @@ def _predicted_utility(files: Files, who: PolicyChoice, lived: Mapping[str, Live
 def _within(slot: int | None, over: int) -> int | None:
     """Return a slot of completion, None where it comes when all is over."""
     return None if slot is None or slot >= over else int(slot)
-
-
-def predicted_progress(
-    run: Run, files: Files, job: Mapping[str, Any], slots: int, name: str = ""
-) -> list[float]:
-    """Return mini-batches by the end of each slot, from what the simulator ran.
-
-    Parameters
-    ----------
-    run : Run
-        What it ran.
-    files : Files
-        Of what.
-    job : mapping
-        One of its jobs.
-    slots : int
-        How many.
-    name : str
-        What the job was called there, if otherwise.
-    """
-    restart = float(str(job.get("restart", "0s")).removesuffix("s"))
-    first = restart if files.cluster.get("restart_first") else 0.0
-    speeds = files.speeds(job)
-    held: dict[int, list[tuple[int, int, int]]] = {}
-    for row in run.allocations.filter(pl.col("job") == (name or job["name"])).iter_rows(named=True):
-        held.setdefault(row["slot"], []).append((row["server"], row["workers"], row["ps"]))
-    done, total = [], 0.0
-    before: tuple[int, list[tuple[int, int, int]]] | None = None
-    for slot in range(slots):
-        now = sorted(held.get(slot, ()))
-        if now:
-            lost = 0.0
-            if before is None:
-                lost = first
-            elif now != before[1] or before[0] != slot - 1:
-                lost = restart
-            total += speeds[sum(workers for _, workers, _ in now)] * (files.seconds - lost)
-            before = (slot, now)
-        done.append(total)
-    return done
-
-
-def measured_progress(
-    lived: Lived, seconds: float, slots: int, finished: int | None, work: float
-) -> list[float]:
-    """Return mini-batches that were reported by the end of each slot.
-
-    Parameters
-    ----------
-    lived : Lived
-        What became of the job.
-    seconds : float
-        Length of a slot.
-    slots : int
-        How many.
-    finished : int or None
-        The slot in which it completed: from then on all is done.
-    work : float
-        All of it.
-    """
-    at = np.array([moment for moment, _ in lived.curve])
-    most = np.maximum.accumulate([done for _, done in lived.curve]) if len(at) else np.zeros(0)
-    done = []
-    for slot in range(slots):
-        seen = int(np.searchsorted(at, (slot + 1) * seconds, side="right"))
-        over = finished is not None and slot >= finished
-        done.append(work if over else float(most[seen - 1]) if seen else 0.0)
-    return done
 
 
 def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from shadowprice.experiments.elastic.live import Lived
+from shadowprice.experiments.live import Lived
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.experiments.testbed.files import scaled
 from shadowprice.experiments.testbed.measure import AHEAD, POLICIES, simulated

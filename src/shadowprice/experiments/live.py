@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -257,6 +258,29 @@ def live(
                 ),
             )
         return found
+
+
+def live_once(
+    cluster: Mapping[str, Any],
+    jobs: Sequence[tuple[float, Mapping[str, Any]]],
+    who: PolicyChoice,
+    limit: float,
+    where: Where,
+    *,
+    ahead: float | None = None,
+) -> dict[str, Lived]:
+    """Run jobs for real, keep nothing of the service, and return what became of each by its name.
+
+    Parameters
+    ----------
+    cluster, jobs, who, limit, where, ahead
+        As of `live`; jobs run under names that are used once, where that is needed.
+    """
+    mark = where.mark()
+    asked = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
+    with tempfile.TemporaryDirectory(prefix="shadowprice-live-") as folder:
+        found = live(Path(folder), cluster, asked, who, limit, where, ahead=ahead)
+    return {name.removesuffix(mark): one for name, one in found.items()}
 
 
 def _changes(
