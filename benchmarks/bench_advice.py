@@ -19,13 +19,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from shadowprice.core.specs import ClusterSpec
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice import advise, advise_together, repeats_once
 from shadowprice.simulator.advice.moments import Visitor, visit_moments
 from shadowprice.simulator.advice.retracing import Known
 from shadowprice.simulator.advice.ways import later
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.simulator.scenario import Scenario
 from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
 
 SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
@@ -51,7 +52,8 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
     on = ClusterSpec.model_validate(document).resolve("bench")
     workload = generate(options).fitted_to(on)
     scenario = Scenario(on, workload.to_jobs(on), until=slots)
-    policy = build_policy(scenario, name, settings)
+    choice = PolicyChoice(name, settings)
+    policy = choice.build(scenario.context())
     engine = Simulation(on, scenario.jobs, policy, until=slots).run([Observer()])
     refused = [
         at for at, job in enumerate(scenario.jobs) if engine.jobs[job.name].refusal is not None
@@ -65,7 +67,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
         arrivals = [int(value.split()[0]) for value in later(job, slots - 1).values]
 
         began = time.process_time()
-        counsel = advise(scenario, name, settings, position, entry, most_arrivals=2000)
+        counsel = advise(scenario, choice, position, entry, most_arrivals=2000)
         whole = time.process_time() - began
         if not asks:
             asked.append(1000 * whole)
@@ -76,14 +78,13 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
         last = int(delayed[0].after.split()[0]) if delayed else slots
         moments = [job.arrival, *(slot for slot in arrivals if slot <= last)]
         began = time.process_time()
-        built = build_policy(scenario, name, settings, explained=False)
+        built = choice.build(scenario.context(explained=False))
         visit_moments(scenario, built, [Visitor(position, moments, lambda _: True)])
         repeating = time.process_time() - began
         asked.append(1000 * (whole - repeating))
         repeated.append(1000 * repeating)
-    label = " ".join([name, *(f"{key}={value}" for key, value in settings.items())])
     if not asked:
-        print(f"{label:22} refused none of {jobs}")
+        print(f"{choice.label:22} refused none of {jobs}")
         return
     chosen = refused[:: max(1, len(refused) // at_once)][:at_once]
     parts = [chosen] if repeats_once(policy) else [[position] for position in chosen]
@@ -92,7 +93,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
     for part in parts:
         entries = {position: workload.to_record(position) for position in part}
         began = time.process_time()
-        advise_together(scenario, name, settings, entries, most_arrivals=2000, known=known)
+        advise_together(scenario, choice, entries, most_arrivals=2000, known=known)
         took.append(1000 * (time.process_time() - began) / len(part))
     mean = f"{statistics.mean(took):.1f} ms a job"
     if len(took) > 1:
@@ -103,7 +104,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
     if repeated:
         median, worst = statistics.median(repeated), max(repeated)
         each += f", repeating the run {median:6.1f} ms (worst {worst:6.1f})"
-    print(f"{label:22} refused {len(refused):4} of {jobs}: {each}{together}", flush=True)
+    print(f"{choice.label:22} refused {len(refused):4} of {jobs}: {each}{together}", flush=True)
 
 
 def main() -> None:

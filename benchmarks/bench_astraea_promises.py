@@ -21,6 +21,7 @@ from shadowprice.experiments.astraea.workload import SHORT, draw_jobs, shared_cl
 from shadowprice.policies.astraea.market import Market, Places
 from shadowprice.policies.astraea.optimum import Batch, dominating
 from shadowprice.policies.astraea.prices import price_table, theta_of
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
 from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
@@ -84,7 +85,9 @@ def main() -> None:
     ):
         print(f"truthfulness: {trials} misreports a user, arrivals {source}, theta {name}")
         print("user        honest revenue  gained  largest gain       by")
-        for result in audit_truthfulness(scenario, "astraea", settings, trials=trials):
+        for result in audit_truthfulness(
+            scenario, PolicyChoice("astraea", settings), trials=trials
+        ):
             gained = sum(won for won, _ in result.gained.values())
             best = result.best
             share = best.gain / result.honest_revenue if best else 0.0
@@ -93,7 +96,7 @@ def main() -> None:
             print(f"{result.tenant:<12}{result.honest_revenue:14.1f}{gained:8}  {gain}   {story}")
     print("\nsharing incentive: in the pool, and alone on servers of one's share (batchsche)")
     print("user          alone  own share  revenue  utility kept  revenue kept")
-    for row in audit_sharing(scenario, "astraea", {}, {}):
+    for row in audit_sharing(scenario, PolicyChoice("astraea"), {}):
         print(
             f"{row.tenant:<10}{row.alone.earned:9.1f}{row.pooled.earned_own:11.1f}"
             f"{row.pooled.revenue:9.1f}  {row.utility_kept!s:>12}  {row.revenue_kept!s:>12}"

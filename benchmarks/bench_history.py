@@ -33,10 +33,10 @@ import yaml
 from benchmarks.bench_service import CLUSTER, Connection, HandClock, Server, job, serving
 
 from shadowprice.inputs.files import resolve_cluster
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.operations import Submit
-from shadowprice.service.truth.recovery import PolicyChoice
 from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import SNAPSHOT_EVENTS, Truth

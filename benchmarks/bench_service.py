@@ -34,11 +34,11 @@ from urllib.parse import urlsplit
 import yaml
 
 from shadowprice.inputs.files import resolve_cluster
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.service import rehearse
 from shadowprice.service.store import Store, history
 from shadowprice.service.truth.operations import Submit
-from shadowprice.service.truth.recovery import PolicyChoice
 from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth

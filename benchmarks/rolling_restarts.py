@@ -51,7 +51,7 @@ def windows() -> Iterator[Workload]:
 
 def measure(window: Workload, policy: str, part: int) -> float:
     """Return the part of the value on offer that a policy earns in a window."""
-    scheme = next(one for one in SCHEMES if one.key == policy)
+    scheme = next(one for one in SCHEMES if one.label == policy)
     asked = restarting(window.scenario(0), SLOT_SECONDS * part // 100)
     return float(run(asked, scheme)["share"])
 

@@ -15,10 +15,11 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.advice import Advice, Counsel
 from shadowprice.simulator.advice import advise
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.simulator.scenario import Scenario
 
 Entries = Sequence[Mapping[str, Any]]
 
@@ -34,6 +35,10 @@ class Case:
     until: int | None = None
     seed: int = 0
 
+    @property
+    def choice(self) -> PolicyChoice:
+        return PolicyChoice(self.policy, self.settings)
+
     def scenario(self, entries: Entries | None = None) -> Scenario:
         return Scenario(
             self.cluster,
@@ -45,14 +50,14 @@ class Case:
     def run(self, entries: Entries | None = None) -> Engine:
         """Run a job file from its beginning to its end, with a policy built anew."""
         scenario = self.scenario(entries)
-        policy = build_policy(scenario, self.policy, self.settings)
+        policy = self.choice.build(scenario.context())
         return Simulation(
             self.cluster, scenario.jobs, policy, until=self.until, seed=self.seed
         ).run()
 
     def counsel(self, position: int, **limits: int) -> Counsel:
         entry = self.entries[position]
-        return advise(self.scenario(), self.policy, self.settings, position, entry, **limits)
+        return advise(self.scenario(), self.choice, position, entry, **limits)
 
     def edited(self, position: int, key: str, value: str) -> list[dict[str, Any]]:
         """Return the entries as somebody with an editor would change them."""

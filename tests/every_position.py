@@ -24,10 +24,11 @@ from typing import Any
 
 from shadowprice.engine.records import placement_record
 from shadowprice.engine.snapshot import snapshot
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SteadyClock
 from shadowprice.service.store import Store
 from shadowprice.service.truth.outcome import Operation, Outcome
-from shadowprice.service.truth.recovery import PolicyChoice, Recovered, recover
+from shadowprice.service.truth.recovery import Recovered, recover
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import JobView
 from tests.live_hours import CLUSTER, Crash, Hour, play

@@ -24,6 +24,7 @@ from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.inputs.files import resolve_cluster
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.budgeting import PutTenant
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.driver import Driver
@@ -34,7 +35,6 @@ from shadowprice.service.store import Store
 from shadowprice.service.truth.operations import Cancel, ChangeServers, Revise, Submit
 from shadowprice.service.truth.outcome import Operation
 from shadowprice.service.truth.reading import job, list_events, list_jobs
-from shadowprice.service.truth.recovery import PolicyChoice
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import JobView

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from shadowprice.core.specs import ClusterSpec
-from shadowprice.experiments.elastic.live import Decides, Lived
+from shadowprice.experiments.live import Lived
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.store import Store
 from shadowprice.service.truth.operations import Submit
 from shadowprice.service.truth.reading import list_jobs
-from shadowprice.service.truth.recovery import PolicyChoice
 from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
@@ -24,7 +24,7 @@ def declared(
     folder: Path,
     cluster: Mapping[str, Any],
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    who: Decides,
+    who: PolicyChoice,
 ) -> tuple[dict[str, int | None], dict[str, Lived]]:
     """Let a service decide on jobs that do just what was declared.
 
@@ -36,7 +36,7 @@ def declared(
         What a cluster file holds.
     jobs : sequence of (float, mapping)
         Seconds after which each is submitted, ascending, and what a job file says of it.
-    who : Decides
+    who : PolicyChoice
         Who decides.
 
     Returns
@@ -51,8 +51,7 @@ def declared(
     store = Store(str(folder))
     store.open()
     given = ClusterSpec.model_validate(dict(cluster)).resolve()
-    choice = PolicyChoice(who.policy, dict(who.parameters))
-    truth = Truth(store, given, choice, SteadyClock(clock), virtual=True)
+    truth = Truth(store, given, who, SteadyClock(clock), virtual=True)
     slot, waiting, passed = float(given.slot_seconds), list(jobs), 0.0
     while waiting or truth.engine.open_jobs:
         assert passed < 200 * slot, truth.engine.open_jobs

@@ -19,15 +19,16 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.comparison import is_comparison, keep_comparison, keep_run
 from shadowprice.results.difference import Difference, difference
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import REPORT, Fields, Run, is_run, read_advice, read_run, write_run
 from shadowprice.results.moment import Moment, moment_of
 from shadowprice.results.report.page import write_report
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import Source
-from shadowprice.simulator.trials import Trials, Variant, further_seeds, run_all, trials_of
+from shadowprice.simulator.trials import Trials, further_seeds, run_all, trials_of
 from shadowprice.simulator.whatif import Change
 from shadowprice.simulator.whatif import WhatIf as Alternatives
 from shadowprice.simulator.whatif import whatif as run_whatif
@@ -324,9 +325,8 @@ def simulate(
     _check_advice(advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     scenario, _ = source.scenario(seed)
-    settings = dict(parameters or {})
-    run = record_run(scenario, policy, build_policy(scenario, policy, settings), settings=settings)
-    return Result(_advised(run, scenario, policy, settings, advice_seconds))
+    choice = PolicyChoice(policy, dict(parameters or {}), policy)
+    return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
 
 def compare(
@@ -374,16 +374,16 @@ def compare(
     _check_seeds(seeds)
     _check_advice(advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
-    variants = _variants(policies)
+    choices = _choices(policies)
     scenario, _ = source.scenario(seed)
-    runs = run_all(scenario, variants)
+    runs = run_all(scenario, choices)
     if runs[-1].info["partial"]:
         raise KeyboardInterrupt
     runs = [
-        _advised(run, scenario, one.policy, one.settings, advice_seconds)
-        for run, one in zip(runs, variants, strict=True)
+        _advised(run, scenario, choice, advice_seconds)
+        for run, choice in zip(runs, choices, strict=True)
     ]
-    more, stopped = further_seeds(source, variants, range(seed + 1, seed + seeds))
+    more, stopped = further_seeds(source, choices, range(seed + 1, seed + seeds))
     if stopped is not None:
         raise KeyboardInterrupt
     trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
@@ -430,7 +430,7 @@ def whatif(
     _check_seeds(seeds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     asked = [Change(tuple(change.items())) for change in changes]
-    return WhatIf(run_whatif(source, _variants(policies), asked, range(seed, seed + seeds)))
+    return WhatIf(run_whatif(source, _choices(policies), asked, range(seed, seed + seeds)))
 
 
 def open_run(folder: PathLike) -> Result:
@@ -453,19 +453,13 @@ def _check_seeds(seeds: int) -> None:
     bounds.SEEDS.check(seeds, "seeds")
 
 
-def _advised(
-    run: Run,
-    scenario: Scenario,
-    policy: str,
-    settings: Mapping[str, Any],
-    seconds: float | None,
-) -> Run:
+def _advised(run: Run, scenario: Scenario, choice: PolicyChoice, seconds: float | None) -> Run:
     if seconds is None or run.info["partial"]:
         return run
     # A run that nobody asks advice on needs none of it.
     from shadowprice.simulator.advice import with_advice  # noqa: PLC0415
 
-    return with_advice(run, scenario, policy, settings, seconds=seconds)
+    return with_advice(run, scenario, choice, seconds=seconds)
 
 
 def _check_advice(seconds: float | None) -> None:
@@ -495,20 +489,14 @@ def _source(
     )
 
 
-def _variants(policies: Policies) -> list[Variant]:
-    variants = []
+def _choices(policies: Policies) -> list[PolicyChoice]:
+    found = []
     for entry in [policies] if isinstance(policies, str) else policies:
         name, parameters = (entry, {}) if isinstance(entry, str) else entry
-        pairs = (f"{key}={value}" for key, value in parameters.items())
-        variants.append(Variant(" ".join((name, *pairs)), name, parameters))
-        bounds.POLICIES.check(len(variants), "policies")
-    labels = [variant.label for variant in variants]
-    if not labels:
-        raise InputError(Fault("policies", "names no policy", "write ['oasis', 'fifo']"))
-    for label in labels:
-        if labels.count(label) > 1:
-            raise InputError(Fault("policies", f"{label!r} is given twice"))
-    return variants
+        found.append(PolicyChoice(name, parameters))
+        bounds.POLICIES.check(len(found), "policies")
+    check_choices(found, "policies", "write ['oasis', 'fifo']")
+    return found
 
 
 __all__ = ["Comparison", "Result", "WhatIf", "compare", "open_run", "simulate", "whatif"]

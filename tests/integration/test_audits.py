@@ -9,6 +9,7 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.execution import ExactExecution
@@ -21,6 +22,8 @@ from tests.astraea_cases import (
     shared_cluster,
     shared_job,
 )
+
+ASTRAEA = PolicyChoice("astraea", SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +38,7 @@ def test_lying_pays_in_the_paper_s_example(example: Scenario) -> None:
     steps = []
     (result,) = audit_truthfulness(
         example,
-        "astraea",
-        SETTINGS,
+        ASTRAEA,
         tenants=["u2"],
         trials=60,
         progress=lambda done, total: steps.append((done, total)),
@@ -63,7 +65,7 @@ def test_misreports_differ_and_leave_the_others_alone(example: Scenario) -> None
 
 
 def test_a_policy_that_ignores_utilities_is_not_moved_by_them(example: Scenario) -> None:
-    (result,) = audit_truthfulness(example, "gandiva_fair", {}, tenants=["u1"], trials=40)
+    (result,) = audit_truthfulness(example, PolicyChoice("gandiva_fair"), tenants=["u1"], trials=40)
     for kind in ("value", "urgency"):
         won, tried = result.gained[kind]
         assert tried
@@ -74,10 +76,10 @@ def test_overstated_work_is_done_when_the_true_work_is() -> None:
     cluster = shared_cluster(2)
     jobs = [shared_job(cluster, "j", None, chunks=1, epochs=3)]
     with pytest.raises(InputError, match="with jobs: none"):
-        audit_truthfulness(Scenario(cluster, jobs), "hived", {}, tenants=["x"])
+        audit_truthfulness(Scenario(cluster, jobs), PolicyChoice("hived"), tenants=["x"])
     owned = shared_cluster(2, {"a": {"worker": 4, "ps": 2}})
     jobs = [shared_job(owned, "j", "a", chunks=1, epochs=3)]
-    (result,) = audit_truthfulness(Scenario(owned, jobs), "hived", {}, trials=40)
+    (result,) = audit_truthfulness(Scenario(owned, jobs), PolicyChoice("hived"), trials=40)
     # Alone and served at once, the job earns 100 - 2 * 2 whatever it says about its work.
     assert result.honest_revenue == 96.0
     assert result.best is None
@@ -90,7 +92,7 @@ def test_demands_are_tried_first_and_pay_in_the_example(example: Scenario) -> No
     assert kinds.index("less work") < kinds.index("split") < kinds.index("value")
     gains = {}
     for tenant in ("u1", "u2"):
-        (result,) = audit_truthfulness(example, "astraea", SETTINGS, tenants=[tenant], trials=80)
+        (result,) = audit_truthfulness(example, ASTRAEA, tenants=[tenant], trials=80)
         assert result.best is not None
         gains[tenant] = (result.best.misreport.kind, result.best.gain, result.honest_revenue)
         for kind in ("less work", "split"):
@@ -130,7 +132,7 @@ def test_parts_of_a_job_go_no_faster_than_the_job() -> None:
 
 
 def test_sharing_in_the_example(example: Scenario) -> None:
-    u1, u2 = audit_sharing(example, "astraea", SETTINGS, SETTINGS)
+    u1, u2 = audit_sharing(example, ASTRAEA, SETTINGS)
     # u2 alone runs j21 at once, 100 - 2 * 7; the pool's prices move it back and pay for it.
     assert (u2.alone.earned, u2.pooled.earned_own) == (86.0, 82.0)
     assert not u2.utility_kept

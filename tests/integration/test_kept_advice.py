@@ -17,6 +17,7 @@ import pytest
 import shadowprice
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.advice import Counsel
 from shadowprice.results.files import read_advice, read_run
 from shadowprice.results.report.embed import unpack
@@ -25,7 +26,7 @@ from shadowprice.results.report.section_stories import stories
 from shadowprice.results.telling import counsel_lines
 from shadowprice.simulator.advice import advise, many, with_advice
 from shadowprice.simulator.interrupt import StopSign
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import Source
 from tests.advice_cases import entry, resolved, servers
 from tests.integration.test_command_line import CLUSTER, JOBS
@@ -121,10 +122,8 @@ def test_jobs_that_rolling_gave_up_are_advised_on_as_explain_does() -> None:
     on = servers(rng)
     entries = [entry(rng, f"job-{at}") for at in range(10)]
     scenario = Scenario(on, resolved(on, entries), entry=entries.__getitem__)
-    policy = build_policy(scenario, "rolling", {})
-    run = with_advice(
-        record_run(scenario, "rolling", policy, settings={}), scenario, "rolling", {}, seconds=600.0
-    )
+    rolling = PolicyChoice("rolling")
+    run = with_advice(run_policy(scenario, rolling), scenario, rolling, seconds=600.0)
     outcomes = dict(zip(run.jobs["job"], run.jobs["outcome"], strict=True))
     given_up = {job for job, outcome in outcomes.items() if outcome == "dropped"}
     assert given_up
@@ -134,7 +133,7 @@ def test_jobs_that_rolling_gave_up_are_advised_on_as_explain_does() -> None:
     }
     for at, one in enumerate(entries):
         if one["name"] in given_up:
-            assert run.advice[one["name"]] == advise(scenario, "rolling", {}, at, one)
+            assert run.advice[one["name"]] == advise(scenario, rolling, at, one)
     told = stories(replace(run, advice={}), run.jobs, {})["jobs"]
     advisable = {job for job, at in zip(told["job"], told["advisable"], strict=True) if at}
     assert advisable == run.advice.keys()
@@ -145,11 +144,12 @@ def test_it_ends_when_its_time_is_over_or_somebody_asks(
     call: Callable[..., tuple[int, str, str]],
 ) -> None:
     scenario, _ = Source(cluster=Path("c.yaml"), jobs=Path("j.yaml")).scenario(0)
-    run = record_run(scenario, "oasis", build_policy(scenario, "oasis", {}), settings={})
-    assert not with_advice(run, scenario, "oasis", {}, seconds=0.0).advice
+    oasis = PolicyChoice("oasis")
+    run = run_policy(scenario, oasis)
+    assert not with_advice(run, scenario, oasis, seconds=0.0).advice
     stop = StopSign()
     some = with_advice(
-        run, scenario, "oasis", {}, seconds=60.0, stop=stop,
+        run, scenario, oasis, seconds=60.0, stop=stop,
         progress=lambda done, total: setattr(stop, "asked", 0.0),
     )  # fmt: skip
     assert len(some.advice) == 1

@@ -11,9 +11,10 @@ from tools.testbed import BASE, Testbed, missing
 from tools.testbed.audit import Audit
 from tools.testbed.papers import nodes, pod
 
-from shadowprice.experiments.elastic.live import Decides, Where
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.live import Where
 from shadowprice.experiments.testbed import measure
+from shadowprice.policies.choice import PolicyChoice
 
 
 @pytest.mark.timeout(1800)
@@ -22,7 +23,7 @@ def test_pods_train_on_nine_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     reason = missing()
     if reason:
         pytest.skip(reason)
-    small = measure.Size(seconds=35, slots=2, jobs=2, policies=(Decides("drf"),))
+    small = measure.Size(seconds=35, slots=2, jobs=2, policies=(PolicyChoice("drf"),))
     monkeypatch.setattr(measure, "QUICK", small)
     capacity = nodes()
     assert len(capacity) == 9

@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 
 from shadowprice.experiments.elastic import measure
-from shadowprice.experiments.elastic.live import Decides, Where
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.live import Where
+from shadowprice.policies.choice import PolicyChoice
 from tests.rays import RayCluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]
@@ -24,7 +25,7 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
         for name, tenant, after in (("one", "vision", 0.0), ("two", "language", 4.0))
     )
     monkeypatch.setattr(measure, "WORKLOAD", small)
-    monkeypatch.setattr(measure, "POLICIES", (Decides("drf"),))
+    monkeypatch.setattr(measure, "POLICIES", (PolicyChoice("drf"),))
     monkeypatch.setattr(measure, "WIDTHS", (1, 2))
     cluster = RayCluster({name: {"num_cpus": 2} for name in measure.SERVERS})
     try:

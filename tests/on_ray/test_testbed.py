@@ -7,9 +7,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from shadowprice.experiments.elastic.live import Decides, Where
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.live import Where
 from shadowprice.experiments.testbed import measure
+from shadowprice.policies.choice import PolicyChoice
 from tests.rays import RayCluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.train, pytest.mark.long]
@@ -28,7 +29,7 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    small = measure.Size(seconds=30, slots=2, jobs=1, policies=(Decides("drf"),))
+    small = measure.Size(seconds=30, slots=2, jobs=1, policies=(PolicyChoice("drf"),))
     monkeypatch.setattr(measure, "QUICK", small)
     monkeypatch.setattr(measure, "PROBED", 1)
     cluster = RayCluster(NODES)

@@ -108,7 +108,7 @@ def test_advice_on_several_jobs_at_once_is_that_on_each(
         entries = {position: case.entries[position] for position in positions}
         if not entries:
             continue
-        together = advise_together(case.scenario(), policy, settings, entries)
+        together = advise_together(case.scenario(), case.choice, entries)
         assert together == [case.counsel(position) for position in positions], seed
         several += len(positions) > 1
     assert several >= 2, "too few jobs are refused"
@@ -326,4 +326,4 @@ def test_a_job_that_is_admitted_needs_no_advice() -> None:
     with pytest.raises(InputError, match="is admitted when the run is repeated"):
         case.counsel(0)
     scenario = replace(case.scenario(), cluster=servers(np.random.default_rng(3), horizon=9))
-    assert advise(scenario, "oasis", {"prices": "online"}, len(case.entries) - 1, case.entries[-1])
+    assert advise(scenario, case.choice, len(case.entries) - 1, case.entries[-1])

@@ -13,6 +13,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.advice.moments import Rerun
 from shadowprice.simulator.advice.pauses import Pauses
 from shadowprice.simulator.driver import Course, Incident, Simulation
@@ -131,7 +132,7 @@ def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.Mo
     if seed % 2:
         happened.append(own)
     scenario = Scenario(drawn.on, drawn.jobs, seed=seed, incidents=happened)
-    shared, alone = (Rerun(scenario, "rolling", {}, at) for _ in range(2))
+    shared, alone = (Rerun(scenario, PolicyChoice("rolling"), at) for _ in range(2))
 
     def anew(slot: int, policy: Policy) -> Course:
         del slot

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +12,9 @@ from shadowprice.cli.completion import complete_policy, complete_setting, comple
 from shadowprice.cli.console import Output
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import shown
 
 if TYPE_CHECKING:
-    pass
+    from shadowprice.policies.choice import PolicyChoice
 
 LEAST_LOAD = 1e-3
 """Least load that a cluster is sized for: a thousand times the servers that the work needs."""
@@ -180,6 +176,7 @@ def policy_settings(
         If a pair has no value, or no policy has the parameter.
     """
     from shadowprice.inputs import read_parameters
+    from shadowprice.policies.choice import merge, setting
     from shadowprice.policies.registry import policies, policy_info
 
     known = {
@@ -213,96 +210,33 @@ def policy_settings(
     return result
 
 
-def _pair(text: str, place: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip() or not value.strip():
-        raise InputError(Fault(place, f"{shown(text)} is no parameter", "write KEY=VALUE"))
-    value = value.strip()
-    if value[0] in "[{":
-        try:
-            return key.strip(), tomllib.loads(f"value = {value}")["value"]
-        except RecursionError as error:
-            raise InputError(Fault(f"{place} {shown(key)}", "is nested too deeply")) from error
-        except ValueError as error:
-            message = f"{shown(value)} is not TOML: {error}"
-            raise InputError(Fault(f"{place} {shown(key)}", message)) from error
-    return key.strip(), value
-
-
-def setting(text: str, place: str = "--set") -> dict[str, Any]:
-    """Return one ``KEY=VALUE`` pair as nested mappings.
-
-    Parameters
-    ----------
-    text : str
-        The pair.
-    place : str
-        Where it stands, for errors.
-
-    Raises
-    ------
-    InputError
-        If it has no value.
-    """
-    from shadowprice.policies.registry import nested
-
-    return nested([_pair(text, place)])
-
-
-def merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
-    """Lay nested settings over others, in place."""
-    for key, value in addition.items():
-        inner = target.get(key)
-        if isinstance(inner, dict) and isinstance(value, Mapping):
-            merge(inner, value)
-        elif isinstance(value, Mapping):
-            target[key] = {}
-            merge(target[key], value)
-        else:
-            target[key] = value
-
-
-@dataclass(frozen=True, slots=True)
-class NamedVariant:
-    """A policy with parameters of its own, as ``oasis?preset=paper`` names it."""
-
-    policy: str
-    pairs: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        """What tables and folders call it."""
-        return " ".join((self.policy, *self.pairs))
-
-    def over(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of the call with this variant's own on top."""
-        merged = deepcopy(settings)
-        for pair in self.pairs:
-            merge(merged, setting(pair, f"--policy {self.policy}"))
-        return merged
-
-
-def variants(text: str) -> list[NamedVariant]:
+def read_choices(text: str) -> list[PolicyChoice]:
     """Read policies with commas between them, each with parameters of its own behind a ``?``.
 
     Raises
     ------
     InputError
-        If there is none, one is unknown or stands twice.
+        If there is none, one is unknown or stands twice, or a parameter has no value.
     """
-    from shadowprice.policies.registry import policy_info
+    from shadowprice.policies.choice import PolicyChoice, check_choices
 
-    found: list[NamedVariant] = []
     bounds.POLICIES.check(text.count(",") + 1, "--policy")
-    for part in (part.strip() for part in text.split(",")):
-        name, _, pairs = part.partition("?")
-        if part:
-            policy_info(name)
-            bounds.SETTINGS.check(pairs.count("&") + 1, f"--policy {shown(name)}")
-            found.append(NamedVariant(name, tuple(pair for pair in pairs.split("&") if pair)))
-    if not found:
-        raise InputError(Fault("--policy", "names no policy", "write --policy oasis,fifo"))
-    for variant in found:
-        if found.count(variant) > 1:
-            raise InputError(Fault("--policy", f"{variant.label!r} is given twice"))
+    parts = (part.strip() for part in text.split(","))
+    found = [PolicyChoice.parse(part) for part in parts if part]
+    check_choices(found, "--policy", "write --policy oasis,fifo")
     return found
+
+
+def policy_choices(
+    text: str, params: Path | None, settings: Sequence[str] | None
+) -> list[PolicyChoice]:
+    """Read policies as `read_choices` does, with ``--params`` and ``--set`` below their own.
+
+    Raises
+    ------
+    InputError
+        If there is none, or one or a parameter is wrong.
+    """
+    named = read_choices(text)
+    shared = policy_settings(params, settings, sorted({choice.name for choice in named}))
+    return [choice.over(shared[choice.name]) for choice in named]

@@ -8,18 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shadowprice.experiments.spreading import Kept, Spread
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Run, folder_name, read_run, write_run
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
-from shadowprice.simulator.trials import Measured, Variant
+from shadowprice.simulator.scenario import Scenario, run_policy
+from shadowprice.simulator.trials import Measured
 
 Files = dict[str, bytes]
 """A run directory: its files by name."""
 
 
-def run_files(scenario: Scenario, variant: Variant) -> Files:
+def run_files(scenario: Scenario, choice: PolicyChoice) -> Files:
     """Run a scenario under a policy, and return what its run directory holds."""
-    policy = build_policy(scenario, variant.policy, variant.settings)
-    run = record_run(scenario, variant.label, policy, settings=variant.settings)
+    run = run_policy(scenario, choice)
     with TemporaryDirectory() as folder:
         write_run(run, Path(folder))
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
@@ -28,7 +28,7 @@ def run_files(scenario: Scenario, variant: Variant) -> Files:
 def compare_spread(
     spread: Spread,
     scenarios: Sequence[Scenario],
-    variants: Sequence[Variant],
+    choices: Sequence[PolicyChoice],
     folder: Path,
     *,
     progress: Callable[[int, int], None] | None = None,
@@ -41,7 +41,7 @@ def compare_spread(
         What makes the runs.
     scenarios : sequence of Scenario
         One a seed.
-    variants : sequence of Variant
+    choices : sequence of PolicyChoice
         The policies.
     folder : Path
         Where the runs from the first seed are put; they are read from there when they are asked.
@@ -51,11 +51,11 @@ def compare_spread(
     Returns
     -------
     list of Run
-        Those from the first seed, in the order of the variants.
+        Those from the first seed, in the order of the choices.
     list of (label, seed, ``run.json``)
         Of the other seeds.
     """
-    cases = [(scenario, variant) for scenario in scenarios for variant in variants]
+    cases = [(scenario, choice) for scenario in scenarios for choice in choices]
     found: dict[int, Files] = {}
 
     def took(at: int, files: Files, seconds: float) -> None:
@@ -67,10 +67,10 @@ def compare_spread(
     spread.run(run_files, cases, lambda _: None, took)
     runs: list[Run] = []
     measured: list[Measured] = []
-    for at, (scenario, variant) in enumerate(cases):
-        first = at < len(variants)
+    for at, (scenario, choice) in enumerate(cases):
+        first = at < len(choices)
         with nullcontext(str(folder)) if first else TemporaryDirectory() as place:
-            target = Path(place) / folder_name(variant.label)
+            target = Path(place) / folder_name(choice.label)
             target.mkdir()
             for name, content in found.pop(at).items():
                 (target / name).write_bytes(content)
@@ -78,7 +78,7 @@ def compare_spread(
             if first:
                 runs.append(run)
             else:
-                measured.append((variant.label, scenario.seed, run.info))
+                measured.append((choice.label, scenario.seed, run.info))
     return runs, measured
 
 
@@ -90,13 +90,11 @@ def kept_comparison(spread: Spread, folder: Path) -> Kept:
     """
 
     def key(case: tuple[object, ...]) -> bytes:
-        scenario, variant = case
+        scenario, choice = case
         assert isinstance(scenario, Scenario)
-        assert isinstance(variant, Variant)
+        assert isinstance(choice, PolicyChoice)
         inputs = [repr(one) for one in scenario.inputs]
         told = (inputs, dict(scenario.options), scenario.seed, scenario.until, len(scenario.jobs))
-        return repr(
-            (told, variant.label, variant.policy, sorted(variant.settings.items()))
-        ).encode()
+        return repr((told, choice.label, choice.name, sorted(choice.settings.items()))).encode()
 
     return Kept(spread, folder, key)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
 
-    from shadowprice.experiments.elastic.live import Where
+    from shadowprice.experiments.live import Where
 
 Tables = Mapping[str, "pl.DataFrame"]
 Progress = Callable[[int, int, str], None]

@@ -1,46 +1,33 @@
-"""The one who owns the truth: takes what happens from a queue, and tells what came of it."""
+"""The truth on real time: what is asked, what jobs report and slots that are over, as they come."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from shadowprice.core.errors import ShadowpriceError
-from shadowprice.core.events import Resize, Start, Stop
-from shadowprice.executors.background import Background, all_of
+from shadowprice.executors.background import Background
 from shadowprice.executors.contract import Progressed
-from shadowprice.service.budgets.accounts import Account
 from shadowprice.service.budgets.budgeting import Renew
 from shadowprice.service.clock import SECOND, SteadyClock, stamp
-from shadowprice.service.events import Hub
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.store import Store, StoreError, history
+from shadowprice.service.store import history
 from shadowprice.service.truth.operations import DecideBacklog
-from shadowprice.service.truth.outcome import Operation, Outcome, Servers
+from shadowprice.service.truth.outcome import Operation
 from shadowprice.service.truth.price_history import Sampler, sweep_prices
-from shadowprice.service.truth.reading import list_events, orders_given
 from shadowprice.service.truth.reports import TakeProgress, TakeReports
 from shadowprice.service.truth.slots import Edge, MoveOrigin, Passed
 from shadowprice.service.truth.truth import Truth
-from shadowprice.service.truth.views import JobView
+from shadowprice.service.writer import Waiting, Writer
 
 log = logging.getLogger("shadowprice.service")
 
-Result = TypeVar("Result")
-
 BATCH: Final = 256
 """Operations of one transaction, at most."""
-
-WAITING: Final = 20_000
-"""Operations that may wait; further ones are refused."""
 
 CHUNK_SECONDS: Final = 0.03
 """Time that a chunk of the backlog may take while others wait for answers."""
@@ -60,52 +47,8 @@ POINTS: Final = 0.5
 MANY_POINTS: Final = 1_000
 """Points of curves that are written before the slot is over."""
 
-RECENT: Final = 1_000
-"""Closed jobs that are remembered beside the open ones."""
 
-
-@dataclass(slots=True)
-class Published:
-    """What readers see: replaced entry by entry on the loop, after every commit.
-
-    Parameters
-    ----------
-    jobs : dict of str to JobView
-        Open jobs, in order of submission.
-    recent : ordered dict of str to JobView
-        Jobs that were closed not long ago.
-    running : mapping of str to Start or Resize
-        The newest order of every job that is to run.
-    unacknowledged : mapping of int to Order
-        Orders not acknowledged yet.
-    servers : Servers
-        What the servers are.
-    sequence : int
-        Number of the last event.
-    accounts : mapping of str to Account
-        What tenants with a budget hold.
-    specs : dict of str to mapping
-        What was submitted of open jobs, as it was revised last.
-    """
-
-    jobs: dict[str, JobView]
-    recent: OrderedDict[str, JobView]
-    running: Mapping[str, Start | Resize]
-    unacknowledged: Mapping[int, Start | Resize | Stop]
-    servers: Servers
-    sequence: int
-    accounts: Mapping[str, Account] = field(default_factory=dict)
-    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    operation: Operation
-    answer: asyncio.Future[Any]
-    since: float = field(default_factory=time.monotonic)
-
-
-class Driver:
+class Driver(Writer):
     """Runs the truth on real time.
 
     Parameters
@@ -142,15 +85,10 @@ class Driver:
     def __init__(
         self, truth: Truth, clock: SteadyClock, *, virtual: bool, keep: int, metrics: Metrics
     ) -> None:
+        super().__init__(truth, metrics)
         self.clock = clock
         self.virtual = virtual
-        self.metrics = metrics
-        self._truth = truth
-        self._store: Store = truth.store
         self._keep = keep
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="truth")
-        self._queue: deque[_Waiting] = deque()
-        self._wake = asyncio.Event()
         self._reports: dict[str, Progressed] = {}
         self._points: list[Progressed] = []
         self._last_point: dict[str, float] = {}
@@ -169,72 +107,8 @@ class Driver:
         self.unheard: Callable[[], frozenset[str]] | None = None
         self.foreign: Callable[[str, int], bool] | None = None
         self._sampler = Sampler(truth)
-        self._stopping = False
-        self.trouble: str | None = None
-        self.hub = Hub(self._missed)
-        self.listeners: list[Callable[[Outcome], None]] = []
-        truth.decided = self.metrics.decision.observe
-        first = truth.outcome()
-        assert first.servers is not None
-        self.published = Published(
-            dict(first.views),
-            OrderedDict(),
-            first.running,
-            first.unacknowledged,
-            first.servers,
-            first.sequence,
-            first.accounts,
-            first.specs,
-        )
-        self.hub.last = truth.next_told - 1
 
-    # ---------------------------------------------------------------- asking
-
-    async def do(self, operation: Operation) -> Any:
-        """Let an operation happen, and return its answer once it is written.
-
-        Raises
-        ------
-        ShadowpriceError
-            If it cannot be done, or the store cannot be written.
-        """
-        if self._stopping:
-            raise ProblemError("stopping", "the service is stopping; try again in a moment")
-        if self.trouble is not None:
-            raise ProblemError("storage", self.trouble, headers={"Retry-After": "2"})
-        if len(self._queue) >= WAITING:
-            raise ProblemError("too-many", f"{WAITING} requests wait already")
-        waiting = _Waiting(operation, asyncio.get_running_loop().create_future())
-        self._queue.append(waiting)
-        self._wake.set()
-        return await waiting.answer
-
-    async def ask(self, question: Callable[[Truth], Result]) -> Result:
-        """Return what a question that changes nothing is answered, between two batches."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, question, self._truth)
-
-    async def ordered(
-        self, generations: Sequence[tuple[str, int]]
-    ) -> Mapping[tuple[str, int], int]:
-        """Return when generations were ordered, in nanoseconds; those that never were have none.
-
-        Raises
-        ------
-        ProblemError
-            If the store cannot be read.
-        """
-        if not generations:
-            return {}
-
-        def look(truth: Truth) -> Mapping[tuple[str, int], int]:
-            with truth.store.reading() as connection:
-                return orders_given(connection, generations)
-
-        try:
-            return await self.ask(look)
-        except StoreError as error:
-            raise ProblemError("storage", f"the store cannot be read: {error}") from error
+    # ---------------------------------------------------------------- hearing
 
     def report(self, report: Progressed) -> None:
         """Take in how far a job says it is; written with the next slot, or sooner."""
@@ -251,6 +125,11 @@ class Driver:
         if now - self._last_point.get(report.job, -1e9) >= POINTS and len(self._points) < 10_000:
             self._last_point[report.job] = now
             self._points.append(report)
+
+    def _progress(self) -> TakeProgress:
+        newest, points = self._reports, self._points
+        self._reports, self._points = {}, []
+        return TakeProgress(newest, points)
 
     # ---------------------------------------------------------------- running
 
@@ -278,18 +157,6 @@ class Driver:
         """Finish what waits, and let `run` end."""
         self._stopping = True
         self._wake.set()
-
-    async def finish(self) -> None:
-        """Write the state down for a quick start, after `run` ended, and let the thread go."""
-        await all_of(self._last_snapshot, lambda: self._thread.shutdown(wait=True))
-
-    async def _last_snapshot(self) -> None:
-        if self.trouble is None:
-            loop = asyncio.get_running_loop()
-            try:
-                await loop.run_in_executor(self._thread, self._truth.write_snapshot)
-            except ShadowpriceError as error:
-                log.warning("no snapshot at the end: %s", error)
 
     async def _pause(self) -> None:
         """Wait until there is something to do.
@@ -372,14 +239,6 @@ class Driver:
                 self.published.recent.pop(name, None)
         await self._in_thread(lambda: sweep_prices(self._store, now, before))
 
-    async def _in_thread(self, work: Callable[[], Result]) -> Result | None:
-        """Return what is answered there, None where the store failed."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except StoreError as error:
-            self._failed(error)
-            return None
-
     async def _step(self) -> None:
         """Take in what waits, in one batch."""
         if self._until_edge() <= 0:
@@ -388,7 +247,7 @@ class Driver:
         batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
         batch = [waiting for waiting in batch if not waiting.answer.cancelled()]
         operations: list[Operation] = []
-        told: list[_Waiting] = []
+        told: list[Waiting] = []
         edge_at = backlog_at = None
         if self._until_edge() <= 0:  # what is due comes before what is asked
             if self._reports or self._points:
@@ -428,7 +287,9 @@ class Driver:
             else:  # they belong to slots that have not ended yet; what was taken in is known
                 self._queue.extendleft(reversed(told))
 
-    def _edge(self, told: Sequence[_Waiting]) -> Edge:
+    # ---------------------------------------------------------------- slots that are over
+
+    def _edge(self, told: Sequence[Waiting]) -> Edge:
         """Return what time does to the truth now, and what happened meanwhile."""
         unheard = self.unheard() if self.unheard is not None else frozenset()
         known = (one.operation for one in told)
@@ -495,117 +356,3 @@ class Driver:
         if self._edge_failed:
             return "a slot could not begin; the log tells why"
         return self._background.trouble
-
-    def _progress(self) -> TakeProgress:
-        newest, points = self._reports, self._points
-        self._reports, self._points = {}, []
-        return TakeProgress(newest, points)
-
-    async def _commit(
-        self,
-        operations: Sequence[Operation],
-        answers: Sequence[asyncio.Future[Any]] = (),
-        first: int = 0,
-        others: Sequence[asyncio.Future[Any]] = (),
-    ) -> Outcome | None:
-        """Commit in the thread, publish, and answer those asked from the ``first`` operation on.
-
-        Returns None where the store failed; others wait for no answer of their own, but are told
-        of that.
-        """
-        loop = asyncio.get_running_loop()
-        try:
-            outcome = await loop.run_in_executor(self._thread, self._truth.commit, operations)
-        except Exception as error:
-            if not isinstance(error, StoreError):
-                log.exception("a batch failed")
-            self._failed(error)
-            problem = ProblemError("storage", "it may not have been written; ask again")
-            for answer in (*answers, *others):
-                if not answer.done():
-                    answer.set_exception(problem)
-            return None
-        self._publish(outcome)
-        for answer, result in zip(answers, outcome.answers[first:], strict=False):
-            if answer.done():
-                continue
-            if isinstance(result, BaseException):
-                answer.set_exception(result)
-            else:
-                answer.set_result(result)
-        return outcome
-
-    def _publish(self, outcome: Outcome) -> None:
-        published = self.published
-        published.specs |= outcome.specs
-        for name, view in outcome.views.items():
-            if view.state.open:
-                published.jobs[name] = view
-            else:
-                published.jobs.pop(name, None)
-                published.specs.pop(name, None)
-                published.recent[name] = view
-                published.recent.move_to_end(name)
-        while len(published.recent) > RECENT:
-            published.recent.popitem(last=False)
-        published.running = outcome.running
-        published.unacknowledged = outcome.unacknowledged
-        assert outcome.servers is not None
-        published.servers = outcome.servers
-        published.sequence = outcome.sequence
-        published.accounts = outcome.accounts
-        self.metrics.sequence.set(outcome.sequence)
-        self.metrics.took(outcome.told, outcome.views)
-        self.hub.publish(outcome.told)
-        for listener in self.listeners:
-            listener(outcome)
-
-    # ---------------------------------------------------------------- trouble
-
-    def _failed(self, error: Exception) -> None:
-        """Take note that the store cannot be written; from now on it is tried again."""
-        self.metrics.failures.labels("store").inc()
-        self.trouble = f"the store cannot be written: {error}"
-        log.error("%s", self.trouble)
-        problem = ProblemError("storage", self.trouble, headers={"Retry-After": "2"})
-        while self._queue:
-            answer = self._queue.popleft().answer
-            if not answer.done():
-                answer.set_exception(problem)
-
-    async def _mend(self) -> None:
-        """Try the store again, and read everything back once it can be written."""
-        loop = asyncio.get_running_loop()
-        try:
-            mine = await loop.run_in_executor(self._thread, self._store.reopen)
-            if not mine:
-                self.trouble = "another instance writes now; restart this one to stand by"
-                self.metrics.writer.set(0)
-                return
-            await loop.run_in_executor(self._thread, self._truth.recover)
-        except ShadowpriceError as error:
-            self.trouble = f"the store cannot be written: {error}"
-            return
-        log.warning("the store can be written again")
-        self.trouble = None
-        self._truth.damaged = False
-        outcome = self._truth.outcome()
-        self.published.jobs.clear()
-        self.published.specs.clear()
-        self._publish(outcome)
-
-    # ---------------------------------------------------------------- reading
-
-    def specification(self, name: str) -> Mapping[str, Any] | None:
-        """Return what was submitted of an open job, None where there is none."""
-        return self.published.specs.get(name)
-
-    @property
-    def policy(self) -> str:
-        """Name of the policy."""
-        return self._truth.choice.name
-
-    def _missed(self, after: int, tenant: str | None) -> list[dict[str, Any]]:
-        del tenant  # what is everybody's is in no tenant's index; it is told apart beside
-        with self._store.reading() as connection:
-            return list_events(connection, after=after, limit=500)

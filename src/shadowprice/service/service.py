@@ -26,6 +26,7 @@ from shadowprice.executors.contract import Executor, ExecutorOptions, Reaching
 from shadowprice.executors.registry import create
 from shadowprice.inputs.families import Families, read_families
 from shadowprice.inputs.files import read_cluster
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.auth import (
     TOKEN_FILE,
     CreateToken,
@@ -52,7 +53,7 @@ from shadowprice.service.running.runner import Runner
 from shadowprice.service.settings import NOTHING, Settings
 from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.recovery import PolicyChoice, file_change
+from shadowprice.service.truth.recovery import file_change, live_policy, mark_of
 from shadowprice.service.truth.slots import MoveOrigin
 from shadowprice.service.truth.truth import Truth
 
@@ -294,7 +295,7 @@ class Service:
             self._other_records = check_records(
                 truth, self._executor, nothing_runs=self.settings.nothing_runs
             )
-        if truth.store.get("policy") != self.choice.label:
+        if truth.store.get("policy") != mark_of(self.choice):
             truth.write_snapshot()
         log.info(
             "recovered in %.2f s: %d events replayed, %d open jobs",
@@ -433,7 +434,7 @@ def rehearse(cluster: Cluster, choice: PolicyChoice) -> None:
     InputError
         If there is no such policy or parameter.
     """
-    engine = Engine(cluster, choice.build(cluster))
+    engine = Engine(cluster, live_policy(choice, cluster))
     worker = {
         name: str(max(1, min(amount, 1_000)) / 1_000)
         for name, amount, dimension in zip(

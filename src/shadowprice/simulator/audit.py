@@ -9,10 +9,11 @@ from typing import Any
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import Account, books_of
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.misreports import KINDS, Misreport, TrueRevenue, misreports
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, run_policy
 
 Progress = Callable[[int, int], None]
 
@@ -90,8 +91,7 @@ class Truthfulness:
 
 def audit_truthfulness(
     scenario: Scenario,
-    policy: str,
-    settings: Mapping[str, Any],
+    choice: PolicyChoice,
     *,
     tenants: Sequence[str] | None = None,
     trials: int = 200,
@@ -104,10 +104,8 @@ def audit_truthfulness(
     ----------
     scenario : Scenario
         The true workload.
-    policy : str
-        Name of the policy.
-    settings : mapping
-        Its parameters.
+    choice : PolicyChoice
+        Who decides.
     tenants : sequence of str, optional
         Who is tried; every tenant with jobs by default.
     trials : int
@@ -138,12 +136,12 @@ def audit_truthfulness(
     for name in names:
         truth = {job.name: job for job in scenario.jobs if job.tenant == name}
         stated = Misreport("", "", tuple(scenario.jobs))
-        honest = _true_revenue(scenario, policy, settings, stated, truth, name)
+        honest = _true_revenue(scenario, choice, stated, truth, name)
         best: Gain | None = None
         won: Counter[str] = Counter()
         tried: Counter[str] = Counter()
         for misreport in misreports(scenario.jobs, name, trials, scenario.seed, latest):
-            told = _true_revenue(scenario, policy, settings, misreport, truth, name)
+            told = _true_revenue(scenario, choice, misreport, truth, name)
             gain = told.revenue - honest.revenue
             tried[misreport.kind] += 1
             won[misreport.kind] += gain > EPSILON
@@ -168,8 +166,7 @@ def audit_truthfulness(
 
 def _true_revenue(
     scenario: Scenario,
-    policy: str,
-    settings: Mapping[str, Any],
+    choice: PolicyChoice,
     stated: Misreport,
     truth: Mapping[str, Job],
     tenant: str,
@@ -187,7 +184,7 @@ def _true_revenue(
     Simulation(
         cluster=told.cluster,
         jobs=stated.jobs,
-        policy=build_policy(told, policy, settings),
+        policy=choice.build(told.context()),
         until=told.until,
         execution=told.execution,
         incidents=told.incidents,
@@ -235,7 +232,7 @@ class Incentive:
 
 
 def audit_sharing(
-    scenario: Scenario, policy: str, settings: Mapping[str, Any], alone: Mapping[str, Any]
+    scenario: Scenario, choice: PolicyChoice, alone: Mapping[str, Any]
 ) -> list[Incentive]:
     """Compare every tenant's books with those of the same jobs on its share alone.
 
@@ -243,15 +240,13 @@ def audit_sharing(
     ----------
     scenario : Scenario
         The workload.
-    policy : str
-        Name of the policy.
-    settings : mapping
-        Its parameters.
+    choice : PolicyChoice
+        Who decides.
     alone : mapping
         Parameters of ``batchsche``, which keeps tenants apart.
     """
-    pooled = books_of(record_run(scenario, policy, build_policy(scenario, policy, settings)))
-    apart = books_of(record_run(scenario, "batchsche", build_policy(scenario, "batchsche", alone)))
+    pooled = books_of(run_policy(scenario, choice))
+    apart = books_of(run_policy(scenario, PolicyChoice("batchsche", alone)))
     return [
         Incentive(name, account, apart.accounts[name]) for name, account in pooled.accounts.items()
     ]

@@ -11,6 +11,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.kernels.stopwatch import preparing, working_time
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.collect import Circumstances, Input, collect
 from shadowprice.results.files import Run
@@ -62,6 +63,22 @@ class Scenario:
         """Whether any job is a bag of tasks."""
         return any(job.bag is not None for job in self.jobs)
 
+    def context(self, *, explained: bool = True) -> PolicyContext:
+        """Return what a policy knows that knows the whole workload, as simulations allow.
+
+        Parameters
+        ----------
+        explained : bool
+            Whether its refusals are to say why.
+        """
+        return PolicyContext(
+            cluster=self.cluster,
+            known_jobs=self.jobs,
+            until=self.until,
+            seed=self.seed,
+            explained=explained,
+        )
+
 
 def build_policy(
     scenario: Scenario, name: str, settings: Mapping[str, Any], *, explained: bool = True
@@ -84,14 +101,36 @@ def build_policy(
     InputError
         If the policy or a parameter is unknown.
     """
-    context = PolicyContext(
-        cluster=scenario.cluster,
-        known_jobs=scenario.jobs,
-        until=scenario.until,
-        seed=scenario.seed,
-        explained=explained,
+    return make_policy(name, scenario.context(explained=explained), settings)
+
+
+def run_policy(
+    scenario: Scenario,
+    choice: PolicyChoice,
+    *,
+    stop: StopSign | None = None,
+    at_once: bool = False,
+) -> Run:
+    """Build a policy, run a scenario under it, and keep everything about it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What is run.
+    choice : PolicyChoice
+        Who decides.
+    stop, at_once
+        As of `record_run`.
+
+    Raises
+    ------
+    InputError
+        If the policy or a parameter is unknown.
+    """
+    policy = choice.build(scenario.context())
+    return record_run(
+        scenario, choice.label, policy, settings=choice.settings, stop=stop, at_once=at_once
     )
-    return make_policy(name, context, settings)
 
 
 def record_run(

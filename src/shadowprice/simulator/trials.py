@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import polars as pl
 
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Fields, Run
 from shadowprice.results.measures import OVER_SEEDS, RESTRICTED, Measure, measured, up_to
 from shadowprice.results.significance import Interval, Paired, against, interval
 from shadowprice.simulator.driver import RunProgress
 from shadowprice.simulator.interrupt import StopSign
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import Source
 
 Bar = Callable[[str], AbstractContextManager[RunProgress | None]]
@@ -24,25 +25,6 @@ Measured = tuple[str, int, Mapping[str, Any]]
 
 TIMES: Final = frozenset({"decision_p99"})
 """Measures taken by the clock, which no two runs share."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A policy with parameters.
-
-    Parameters
-    ----------
-    label : str
-        What tables call it.
-    policy : str
-        Its name in the registry.
-    settings : mapping
-        Its parameters.
-    """
-
-    label: str
-    policy: str
-    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +143,7 @@ def trials_of(runs: Sequence[Measured]) -> Trials:
 
 def run_all(
     scenario: Scenario,
-    variants: Sequence[Variant],
+    choices: Sequence[PolicyChoice],
     *,
     stop: StopSign | None = None,
     bar: Bar = lambda _: nullcontext(None),
@@ -175,7 +157,7 @@ def run_all(
     ----------
     scenario : Scenario
         What is run.
-    variants : sequence of Variant
+    choices : sequence of PolicyChoice
         The policies.
     stop : StopSign, optional
         What stops it early.
@@ -187,19 +169,18 @@ def run_all(
     Returns
     -------
     list of Run
-        In the order of the variants; it ends with the first that is partial.
+        In the order of the choices; it ends with the first that is partial.
     """
-    built = [build_policy(scenario, one.policy, one.settings) for one in variants]
+    built = [choice.build(scenario.context()) for choice in choices]
     built.reverse()
     runs: list[Run] = []
-    for variant in variants:
-        with bar(variant.label) as progress:
-            policy = built.pop()
+    for choice in choices:
+        with bar(choice.label) as progress:
             run = record_run(
                 scenario,
-                variant.label,
-                policy,
-                settings=variant.settings,
+                choice.label,
+                built.pop(),
+                settings=choice.settings,
                 progress=progress,
                 stop=stop,
             )
@@ -212,7 +193,7 @@ def run_all(
 
 def further_seeds(
     source: Source,
-    variants: Sequence[Variant],
+    choices: Sequence[PolicyChoice],
     seeds: Sequence[int],
     *,
     stop: StopSign | None = None,
@@ -231,7 +212,7 @@ def further_seeds(
     for seed in seeds:
         scenario, _ = source.scenario(seed)
         with bar(f"seed {seed}"):
-            runs = run_all(scenario, variants, stop=stop)
+            runs = run_all(scenario, choices, stop=stop)
         if runs[-1].info["partial"]:
             return kept, runs[-1]
         kept += [(run.policy, seed, run.info) for run in runs]

@@ -11,13 +11,13 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Fields
 from shadowprice.results.measures import OVER_SEEDS, RESTRICTED, measured, up_to
 from shadowprice.results.significance import Interval, interval
 from shadowprice.simulator.interrupt import StopSign
-from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
-from shadowprice.simulator.trials import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class WhatIf:
 
 def whatif(
     source: Source,
-    variants: Sequence[Variant],
+    choices: Sequence[PolicyChoice],
     changes: Sequence[Change],
     seeds: Sequence[int] = (0,),
     *,
@@ -122,7 +122,7 @@ def whatif(
     ----------
     source : Source
         The cluster and the workload.
-    variants : sequence of Variant
+    choices : sequence of PolicyChoice
         Policies.
     changes : sequence of Change
         What to change, one at a time; empty for one more server of every kind.
@@ -151,18 +151,17 @@ def whatif(
         infos: list[Fields] = []
         for change in every:
             scenario, _ = source.scenario(seed, dict(change.added))
-            for variant in variants:
+            for choice in choices:
                 if progress is not None:
-                    progress(f"{change.label}, {variant.label}", seed)
-                policy = build_policy(scenario, variant.policy, variant.settings)
-                run = record_run(scenario, variant.label, policy, stop=stop)
+                    progress(f"{change.label}, {choice.label}", seed)
+                run = run_policy(scenario, choice, stop=stop)
                 if run.info["partial"]:
                     raise KeyboardInterrupt
                 rows.append(
                     {
                         "change": change.label,
                         "servers": change.servers,
-                        "policy": variant.label,
+                        "policy": choice.label,
                         "seed": seed,
                         **measured(run.info),
                     }

@@ -15,10 +15,13 @@ import pytest
 from shadowprice import jobs
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.planning import free_port
+from shadowprice.experiments import live as really
+from shadowprice.experiments.beside import measured_progress, predicted_progress
 from shadowprice.experiments.elastic import measure
-from shadowprice.experiments.elastic.live import Decides, Lived, live
 from shadowprice.experiments.elastic.measure import SCRIPT, SLOT
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.live import Lived, live
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
 from tests.twins import declared
 
@@ -53,18 +56,24 @@ def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> 
     assert np.linalg.norm(alone) > 0.5
 
 
-def _simulated(who: Decides) -> tuple[Any, dict[str, Any]]:
+def _simulated(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
     asked = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
     lived = {job["name"]: Lived({"name": job["name"]}, after, ()) for after, job in asked}
     run = measure._simulated(who, SLOT, asked, lived)
     return run, {job["name"]: job for _, job in asked}
 
 
-@pytest.mark.parametrize("who", [measure.POLICIES[0], Decides("drf")], ids=lambda who: who.policy)
-def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
+@pytest.mark.parametrize(
+    "who", [measure.POLICIES[0], PolicyChoice("drf")], ids=lambda who: who.name
+)
+def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
     run, asked = _simulated(who)
     slots = 1 + max(run.jobs["completion"].drop_nulls().to_list())
-    found = measure._predicted_progress(run, asked, slots, SLOT)
+    on = measure.cluster(SLOT)
+    found = {
+        name: predicted_progress(run, on, job, job["throughput"], slots, SLOT)
+        for name, job in asked.items()
+    }
     finished = run.jobs.filter(pl.col("completion").is_not_null())
     assert len(finished) >= 4
     for row in finished.iter_rows(named=True):
@@ -74,9 +83,9 @@ def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
         assert found[row["job"]][row["completion"] - 1] < work
 
 
-@pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.policy)
+@pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.name)
 def test_a_service_does_with_the_same_facts_what_the_simulator_does(
-    who: Decides, tmp_path: Path
+    who: PolicyChoice, tmp_path: Path
 ) -> None:
     asked = [
         (one.after + 0.1 * at, measure._record(one, SPEEDS, 0, 1.5))
@@ -89,16 +98,14 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
 
 def test_policies_are_set_as_where_jobs_really_run() -> None:
     for who in measure.POLICIES:
-        assert policy_info(who.policy).live_settings.items() <= dict(who.parameters).items()
+        assert policy_info(who.name).live_settings.items() <= dict(who.settings).items()
 
 
 def test_measured_progress_is_what_was_reported_by_the_end_of_a_slot() -> None:
-    record = {"state": "finished", "completion_slot": 3}
     curve = [(0.4 * SLOT, 3.0), (0.9 * SLOT, 5.0), (1.5 * SLOT, 4.0), (2.5 * SLOT, 9.0)]
-    lived = Lived(record, 0.0, curve)
-    assert measure._measured_progress(lived, 12.0, 5, SLOT) == [5.0, 5.0, 9.0, 12.0, 12.0]
-    never = Lived({"state": "refused", "completion_slot": None}, 0.0, [])
-    assert measure._measured_progress(never, 12.0, 2, SLOT) == [0.0, 0.0]
+    lived = Lived({}, 0.0, curve)
+    assert measured_progress(lived, 5, SLOT, 3, 12.0) == [5.0, 5.0, 9.0, 12.0, 12.0]
+    assert measured_progress(Lived({}, 0.0, []), 2, SLOT, None, 12.0) == [0.0, 0.0]
 
 
 def test_a_first_start_takes_what_its_steps_do_not() -> None:
@@ -135,13 +142,13 @@ def test_real_jobs_are_set_beside_the_simulator(
         for name, tenant, after in (("one", "vision", 0.0), ("two", "language", 4.0))
     )
     monkeypatch.setattr(measure, "WORKLOAD", small)
-    who = (Decides("fifo"), next(one for one in measure.POLICIES if one.policy == "rolling"))
+    who = (PolicyChoice("fifo"), next(one for one in measure.POLICIES if one.name == "rolling"))
     monkeypatch.setattr(measure, "POLICIES", who)
     monkeypatch.setattr(measure, "WIDTHS", (1, 2, 4))
     ran: list[str] = []
 
     def noted(*given: Any, **more: Any) -> Any:
-        ran.append(given[3].policy)
+        ran.append(given[3].name)
         return live(*given, **more)
 
     def cut_off(done: int, total: int, label: str) -> None:
@@ -154,7 +161,7 @@ def test_real_jobs_are_set_beside_the_simulator(
         def run(self, *_: Any) -> None:
             raise AssertionError("spread")
 
-    monkeypatch.setattr(measure, "live", noted)
+    monkeypatch.setattr(really, "live", noted)
     chosen = find_experiment("elastic-training")
     with pytest.raises(KeyboardInterrupt):
         run_experiment(chosen, tmp_path / "out", Settings(quick=True, progress=cut_off))

@@ -32,14 +32,14 @@ def test_every_experiment_is_declared() -> None:
 
 def test_every_policy_earns_a_part_of_the_value_on_offer() -> None:
     tables = traces.measure(QUICK)
-    assert tables["shares"].columns == ["workload", *(scheme.key for scheme in setting.SCHEMES)]
+    assert tables["shares"].columns == ["workload", *(scheme.label for scheme in setting.SCHEMES)]
     assert tables["runs"]["share"].is_between(0, 1).all()
     assert (tables["runs"]["jobs"] == 16).all()
 
 
 def test_parts_and_restarts_are_runs_of_rolling() -> None:
     table = parts.measure_parts(QUICK)["parts"]
-    wanted = [*(scheme.key for scheme in parts.PARTS), "restarts of 30 s", "restarts of 300 s"]
+    wanted = [*(scheme.label for scheme in parts.PARTS), "restarts of 30 s", "restarts of 300 s"]
     assert table["policy"].to_list() == wanted
     assert table["share"].is_between(0, 1).all()
 

@@ -12,11 +12,13 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from shadowprice.experiments.elastic.live import Decides, Lived, Where
+from shadowprice.experiments.beside import predicted_progress
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
+from shadowprice.experiments.live import Lived, Where
 from shadowprice.experiments.oasis.testbed import declared
 from shadowprice.experiments.testbed import measure, starts
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.scenario import build_policy, record_run
 from shadowprice.simulator.source import Source
 from shadowprice.traces.generator import GeneratorOptions, generate
@@ -48,9 +50,9 @@ def test_in_shares_and_slots_the_files_are_those_of_the_papers_testbed(seed: int
             np.testing.assert_allclose(after, before, rtol=1e-12)
 
 
-@pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.policy)
+@pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.name)
 def test_a_service_does_with_the_same_facts_what_the_simulator_does(
-    who: Decides, tmp_path: Path
+    who: PolicyChoice, tmp_path: Path
 ) -> None:
     files = measure._files(measure.FULL, 0, 3.0)
     asked = [
@@ -63,13 +65,13 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
     assert ended == {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
 
 
-@pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.policy)
-def test_no_scheduler_sees_that_the_files_are_scaled(who: Decides) -> None:
+@pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.name)
+def test_no_scheduler_sees_that_the_files_are_scaled(who: PolicyChoice) -> None:
     options = GeneratorOptions(preset="testbed", jobs=JOBS, slots=SLOTS, slot_seconds=SLOT)
     records: Any = list(generate(options, seed=0).to_records())
     scenario, _ = Source(cluster=oasis_testbed_cluster(), jobs=records).scenario()
-    policy = build_policy(scenario, who.policy, dict(who.parameters))
-    stated = record_run(scenario, who.policy, policy, settings=dict(who.parameters))
+    policy = build_policy(scenario, who.name, dict(who.settings))
+    stated = record_run(scenario, who.name, policy, settings=dict(who.settings))
     ours = measure.simulated(scaled(45, seed=0), who)
     columns = ["job", "arrival", "completion"]
     assert ours.jobs.select(columns).equals(stated.jobs.select(columns))
@@ -77,7 +79,7 @@ def test_no_scheduler_sees_that_the_files_are_scaled(who: Decides) -> None:
 
 
 @pytest.mark.parametrize("who", [measure.POLICIES[1], measure.POLICIES[-1]], ids=["drf", "rolling"])
-def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
+def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
     files = scaled(45, seed=0, restart=9.0)
     run = measure.simulated(files, who)
     finished = run.jobs.filter(pl.col("completion").is_not_null())
@@ -86,7 +88,9 @@ def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
     for row in finished.iter_rows(named=True):
         job = jobs[row["job"]]
         work = job["epochs"] * job["chunks"] * job["minibatches"]
-        found = measure.predicted_progress(run, files, job, row["completion"] + 1)
+        found = predicted_progress(
+            run, files.cluster, job, files.speeds(job), row["completion"] + 1, files.seconds
+        )
         # A worker's slot is a whole number of mini-batches, so the simulator counts a little less.
         assert found[row["completion"]] >= work * (1 - 1e-9)
         assert found[row["completion"] - 1] < work * 1.03
@@ -94,7 +98,7 @@ def test_predicted_progress_is_the_simulators_own(who: Decides) -> None:
 
 def test_promises_are_kept_where_starts_are_counted() -> None:
     oasis, rolling = measure.POLICIES[-2:]
-    assert (oasis.policy, rolling.policy) == ("oasis", "rolling")
+    assert (oasis.name, rolling.name) == ("oasis", "rolling")
     for seed in range(3):
         free, counted, printed, ours = (
             starts.earned(who, start, seed)
@@ -252,7 +256,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    small = measure.Size(seconds=20, slots=2, jobs=2, policies=(Decides("fifo"),))
+    small = measure.Size(seconds=20, slots=2, jobs=2, policies=(PolicyChoice("fifo"),))
     monkeypatch.setattr(measure, "QUICK", small)
     monkeypatch.setattr(measure, "PROBED", 2)  # of three the third would tell no more here
     settings = Settings(quick=True, where=Where())

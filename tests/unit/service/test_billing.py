@@ -15,6 +15,7 @@ from sqlalchemy import select
 from shadowprice.core.budget import POINT, Budget, in_points
 from shadowprice.core.cluster import Cluster
 from shadowprice.executors.contract import Ended, Ending
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.billing import price_of
 from shadowprice.service.budgets.budgeting import FollowBudgets, Grant, PutTenant, Renew
 from shadowprice.service.clock import SECOND, SteadyClock
@@ -28,7 +29,6 @@ from shadowprice.service.truth.operations import (
     Revise,
     Submit,
 )
-from shadowprice.service.truth.recovery import PolicyChoice
 from shadowprice.service.truth.reports import TakeReports
 from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SteadyClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
@@ -19,7 +20,6 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.operations import Submit
 from shadowprice.service.truth.outcome import Operation, Outcome
-from shadowprice.service.truth.recovery import PolicyChoice
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from tests.live_hours import CLUSTER, SLOT

@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from shadowprice.executors.contract import Observed, Share
 from shadowprice.service.clock import SECOND, stamp
-from shadowprice.service.driver import Published
+from shadowprice.service.published import Published
 from shadowprice.service.queries.comparison import comparison, pairs, seen, totals
 from shadowprice.service.queries.timeline import planned
 from shadowprice.service.running.observing import TakeLook

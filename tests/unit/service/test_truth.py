@@ -18,13 +18,14 @@ from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.operations import Cancel, LoseServer, Revise, Submit
 from shadowprice.service.truth.outcome import Outcome
 from shadowprice.service.truth.reading import list_events, list_jobs
-from shadowprice.service.truth.recovery import PolicyChoice, recover
+from shadowprice.service.truth.recovery import recover
 from shadowprice.service.truth.reports import TakeProgress, TakeReports
 from shadowprice.service.truth.restarts import Restarts
 from shadowprice.service.truth.slots import Edge, Passed

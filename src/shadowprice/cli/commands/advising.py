@@ -48,6 +48,7 @@ def counsel_on(folder: Path, story: Story) -> Counsel:
     InputError
         If the files of the run are gone or changed, or were not named.
     """
+    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.advice import advise
 
     info = story.info
@@ -57,8 +58,8 @@ def counsel_on(folder: Path, story: Story) -> Counsel:
     name = story.job["job"]
     position = next(at for at, job in enumerate(scenario.jobs) if job.name == name)
     assert scenario.entry is not None
-    policy = info["policy"].split()[0]
-    return advise(scenario, policy, info["settings"], position, scenario.entry(position))
+    choice = PolicyChoice(info["policy"].split()[0], info["settings"])
+    return advise(scenario, choice, position, scenario.entry(position))
 
 
 def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:

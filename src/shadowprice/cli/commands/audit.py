@@ -57,15 +57,15 @@ def truthfulness(
 
     shadowprice audit truthfulness -c cluster.yaml -j jobs.yaml --policy astraea --trials 500
     """
+    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.audit import audit_truthfulness
 
     scenario = workload.scenario(seed, params, quiet=quiet)
-    settings = o.policy_settings(params, set_, [policy])[policy]
+    choice = PolicyChoice(policy, o.policy_settings(params, set_, [policy])[policy])
     with progress_bar("misreports", quiet) as progress:
         results = audit_truthfulness(
             scenario,
-            policy,
-            settings,
+            choice,
             tenants=tenant,
             trials=trials,
             latest=delay,
@@ -121,6 +121,7 @@ def sharing(
 
     shadowprice audit sharing -c cluster.yaml -j jobs.yaml --policy astraea
     """
+    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.policies.registry import policy_info
     from shadowprice.simulator.audit import audit_sharing
 
@@ -129,7 +130,7 @@ def sharing(
     known = policy_info("batchsche").parameters.model_fields
     names = set(known) | {field.alias for field in known.values() if field.alias}
     alone = {name: value for name, value in settings.items() if name in names}
-    results = audit_sharing(scenario, policy, settings, alone)
+    results = audit_sharing(scenario, PolicyChoice(policy, settings), alone)
     if output is Output.JSON:
         print_json([result.record() for result in results])
         return

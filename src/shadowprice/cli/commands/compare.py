@@ -24,12 +24,13 @@ from shadowprice.core import bounds
 
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
+    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.results.files import Run
     from shadowprice.simulator.driver import RunProgress
     from shadowprice.simulator.interrupt import StopSign
     from shadowprice.simulator.scenario import Scenario
     from shadowprice.simulator.source import Source
-    from shadowprice.simulator.trials import Measured, Trials, Variant
+    from shadowprice.simulator.trials import Measured, Trials
 
 
 @takes_workload()
@@ -114,7 +115,6 @@ def compare(
     """
     from shadowprice.cli.commands.simulate import leave_if_partial
     from shadowprice.core.amounts import parse_span
-    from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.comparison import (
         PAGE,
         is_comparison,
@@ -124,21 +124,19 @@ def compare(
     )
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.trials import Variant, trials_of
+    from shadowprice.simulator.trials import trials_of
 
     _check_out(out, advice)
-    named = o.variants(policy)
+    chosen = o.policy_choices(policy, params, set_)
     proving = float(parse_span(bound_time, "--bound-time", "1min"))
     advising = float(parse_span(advice_time, "--advice-time", "1min"))
-    settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
-    chosen = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
     # A wrong parameter is to wait neither for the compiler nor for the runs before its own.
-    for variant in chosen:
-        policy_parameters(variant.policy, variant.settings)
+    for choice in chosen:
+        choice.parameters()
     searching = ["oasis"] if bound else []  # the bound asks OASiS's search
-    here = [] if on else [variant.policy for variant in chosen]
+    here = [] if on else [choice.name for choice in chosen]
     prepare_kernels([*here, *searching], quiet, bags=scenario.has_bags)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, is_comparison) if out is not None else nullcontext()
@@ -151,9 +149,8 @@ def compare(
             of = next(one for one in chosen if one.label == run.policy)
             with progress_bar(f"advice on refused, {of.label}", quiet) as progress:
                 return with_advice(
-                    run, scenario, of.policy, of.settings, seconds=advising, progress=progress,
-                    stop=stop,
-                )  # fmt: skip
+                    run, scenario, of, seconds=advising, progress=progress, stop=stop
+                )
 
         def keep(run: Run) -> None:
             if certificate is not None:
@@ -217,7 +214,7 @@ def _restored_signals() -> Iterator[None]:
 def _here(
     scenario: Scenario,
     source: Source,
-    variants: Sequence[Variant],
+    choices: Sequence[PolicyChoice],
     seeds: Sequence[int],
     stop: StopSign,
     keep: Callable[[Run], None],
@@ -229,17 +226,17 @@ def _here(
     def bar(label: str) -> AbstractContextManager[RunProgress | None]:
         return progress_bar(label, quiet)
 
-    runs = run_all(scenario, variants, stop=stop, bar=bar, each=keep)
+    runs = run_all(scenario, choices, stop=stop, bar=bar, each=keep)
     if runs[-1].info["partial"]:
         return runs, [], runs[-1]
-    return runs, *further_seeds(source, variants, seeds, stop=stop, bar=bar)
+    return runs, *further_seeds(source, choices, seeds, stop=stop, bar=bar)
 
 
 def _on_ray(
     address: str,
     scenario: Scenario,
     source: Source,
-    variants: Sequence[Variant],
+    choices: Sequence[PolicyChoice],
     seeds: Sequence[int],
     out: Path | None,
     resources: ExitStack,
@@ -262,7 +259,7 @@ def _on_ray(
         spread: Spread = on_ray if kept is None else kept
         folder = Path(resources.enter_context(TemporaryDirectory()))
         try:
-            found = compare_spread(spread, scenarios, variants, folder, progress=bar)
+            found = compare_spread(spread, scenarios, choices, folder, progress=bar)
         except KeyboardInterrupt:
             if out is not None:
                 stderr().print(

@@ -93,7 +93,6 @@ def experiment(
     from rich.console import Console
     from rich.table import Table
 
-    from shadowprice.experiments.elastic.live import Where
     from shadowprice.experiments.framework import (
         Settings,
         check_drawing,
@@ -102,6 +101,7 @@ def experiment(
         forget_runs,
         is_experiment,
     )
+    from shadowprice.experiments.live import Where
     from shadowprice.experiments.spreading import InTurn, OnRay
     from shadowprice.results.directory import check_directory
 

@@ -74,27 +74,27 @@ def simulate(
     from shadowprice.cli.tables import summary_table
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.policies.registry import policy_parameters
+    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.results.directory import PendingDirectory, check_directory
     from shadowprice.results.files import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.journaling import JournalObserver
-    from shadowprice.simulator.scenario import build_policy, record_run
+    from shadowprice.simulator.scenario import record_run
 
     for flag, given in (("--journal", journal), ("--advice", advice)):
         if given and out is None:
             raise InputError(Fault(flag, "needs a directory to write to", "give --out DIR"))
     advising = float(parse_span(advice_time, "--advice-time", "1min"))
-    settings = o.policy_settings(params, set_, [policy])[policy]
+    choice = PolicyChoice(policy, o.policy_settings(params, set_, [policy])[policy])
     if out is not None:
         check_directory(out, is_run)  # not after a trace of a million rows was read
     scenario = workload.scenario(seed, params, quiet=quiet)
-    policy_parameters(policy, settings)  # a wrong one is not to wait for the compiler
+    choice.parameters()  # a wrong one is not to wait for the compiler
     prepare_kernels([policy], quiet, bags=scenario.has_bags)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, is_run) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:
-        built = build_policy(scenario, policy, settings)
+        built = choice.build(scenario.context())
         place_of = pending.path / JOURNAL if journal and pending else None
         writer = JournalObserver(place_of, policy) if place_of else nullcontext()
         with progress_bar(policy, quiet) as progress, writer as observer:
@@ -103,7 +103,7 @@ def simulate(
                 scenario,
                 policy,
                 built,
-                settings=settings,
+                settings=choice.settings,
                 observers=observers,
                 progress=progress,
                 stop=stop,
@@ -114,9 +114,8 @@ def simulate(
 
                 with progress_bar("advice on refused", quiet) as progress:
                     run = with_advice(
-                        run, scenario, policy, settings, seconds=advising, progress=progress,
-                        stop=stop,
-                    )  # fmt: skip
+                        run, scenario, choice, seconds=advising, progress=progress, stop=stop
+                    )
             _keep(run, pending)
     if output is Output.JSON:
         print_json(run.info)

@@ -24,8 +24,11 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.whatif import Change, WhatIf
 
 
@@ -121,19 +124,16 @@ def whatif(
         changes = parsed(add, remove)
         code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
         raise typer.Exit(code)
-    named = o.variants(policy or "oasis")
-    settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
+    choices = o.policy_choices(policy or "oasis", params, set_)
     changes = parsed(add, remove)
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)  # a wrong file is not to wait for the compiler
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.trials import Variant
     from shadowprice.simulator.whatif import whatif as run_whatif
 
-    variants = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
-    prepare_kernels([one.policy for one in variants], quiet, bags=scenario.has_bags)
+    prepare_kernels([choice.name for choice in choices], quiet, bags=scenario.has_bags)
     with stop_sign() as stop, progress_bar("whatif", quiet):
-        found = run_whatif(source, variants, changes, range(seed, seed + seeds), stop=stop)
+        found = run_whatif(source, choices, changes, range(seed, seed + seeds), stop=stop)
     if output is Output.JSON:
         print_json(found.record())
         return
@@ -181,15 +181,13 @@ def check_alone(workload: Workload, seeds: int) -> None:
 
 def _of_service(
     policy: str | None, params: Path | None, set_: list[str] | None
-) -> dict[str, tuple[str | None, dict[str, Any] | None]]:
-    """Return what a service is asked to decide by, with its parameters, by label."""
+) -> Sequence[PolicyChoice | None]:
+    """Return what a service is asked to decide by; None for what it does by itself."""
     if policy is None:
         if params is not None or set_:
             raise InputError(Fault("--set", "is for no policy", "name it: --policy rolling"))
-        return {"": (None, None)}
-    named = o.variants(policy)
-    settings = o.policy_settings(params, set_, sorted({one.policy for one in named}))
-    return {one.label: (one.policy, dict(one.over(settings[one.policy]))) for one in named}
+        return (None,)
+    return o.policy_choices(policy, params, set_)
 
 
 def _table(found: WhatIf, policy: str) -> Table:

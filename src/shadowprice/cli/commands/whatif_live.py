@@ -12,6 +12,7 @@ from shadowprice.cli.live import FAILOVER, connected, number, show
 
 if TYPE_CHECKING:
     from shadowprice.client import Client
+    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.whatif import Change
 
 Json = Mapping[str, Any]
@@ -23,7 +24,7 @@ PAUSE: Final = 0.5
 def ask_service(
     server: str | None,
     changes: Sequence[Change],
-    policies: Mapping[str, tuple[str | None, Json | None]],
+    choices: Sequence[PolicyChoice | None],
     days: float,
     output: Output,
     *,
@@ -38,8 +39,8 @@ def ask_service(
     changes : sequence of Change
         Clusters to try; empty for one more of every kind, or for the cluster as it is where a
         policy is named.
-    policies : mapping of str to (str or None, mapping or None)
-        Policies and their parameters by label; None for the service's own.
+    choices : sequence of PolicyChoice or None
+        Who decides; None for the service's own policy.
     days : float
         How far to look back.
     output : Output
@@ -55,10 +56,10 @@ def ask_service(
     with connected(server) as client:
         client.retry = FAILOVER  # a run may take long enough for a restart
         if not changes:
-            changes = _margins(client, named=any(name for name, _ in policies.values()))
+            changes = _margins(client, named=any(choices))
         found = [
-            _asked(client, change, policy, settings, days, quiet=quiet)
-            for policy, settings in policies.values()
+            _asked(client, change, choice, days, quiet=quiet)
+            for choice in choices
             for change in changes
         ]
     if output is Output.JSON:
@@ -85,15 +86,18 @@ def _margins(client: Client, *, named: bool) -> list[Change]:
 def _asked(
     client: Client,
     change: Change,
-    policy: str | None,
-    settings: Json | None,
+    choice: PolicyChoice | None,
     days: float,
     *,
     quiet: bool,
 ) -> Json:
     """Ask one question, and wait for what comes of it; it ends with the command."""
-    run = client.ask_whatif(days, dict(change.added), policy, settings)
-    label = change.label if policy is None else f"{change.label}, {policy}"
+    servers, label = dict(change.added), change.label
+    if choice is None:
+        run = client.ask_whatif(days, servers)
+    else:
+        run = client.ask_whatif(days, servers, choice.name, dict(choice.settings))
+        label = f"{label}, {choice.name}"
     try:
         with _progress(label, quiet) as tell:
             while run["state"] in {"waiting", "running"}:

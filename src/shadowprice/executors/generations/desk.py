@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shadowprice.executors.contract import ExecutorError, GenerationSpec, LogChunk, Receipt
+from shadowprice.executors.contract import ExecutorError, GenerationSpec, LogChunk, Receipt, Started
 from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.entry import Entry
 from shadowprice.executors.generations.generation import OVER, Generation
@@ -147,6 +147,17 @@ class Desk(Roster[Known]):
         entry.stop_ordered = True
         entry.told_end = False  # it is told again, now as the answer to this order
         return receipt, entry
+
+    async def look(self, entry: Known) -> None:
+        """Read where a generation is, and report what is new of it."""
+        async with entry.looking:  # one after the other: nothing is told after an end
+            await asyncio.to_thread(entry.read)
+            progress = await entry.newest_progress()
+            news = entry.news()
+            if progress is not None:  # what a job said last counts before its end
+                over = bool(news) and not isinstance(news[-1], Started)
+                news.insert(len(news) - over, progress)
+            self.tell(news)
 
     async def forget(self, job: str, generation: int) -> None:
         """Take in that an end was recorded; see `Executor.forget`."""

@@ -217,6 +217,10 @@ class Entry:
             os.close(descriptor)
         return self.reported_by(content, found.st_mtime)
 
+    async def newest_progress(self) -> Progressed | None:
+        """Return what `new_progress` does, without the event loop waiting for a file."""
+        return await asyncio.to_thread(self.new_progress)
+
     def reported_by(self, content: bytes | str, at: float) -> Progressed | None:
         """Return what the content of a file of progress says, and note where it is no report."""
         try:

@@ -28,7 +28,6 @@ from shadowprice.executors.contract import (
     Receipt,
     Report,
     ServerSlice,
-    Started,
 )
 from shadowprice.executors.generations.desk import Desk
 from shadowprice.executors.generations.disk import Lock
@@ -43,6 +42,7 @@ from shadowprice.executors.generations.generation import (
     boot,
     start_time,
 )
+from shadowprice.executors.generations.looks import Looks
 from shadowprice.executors.generations.placing import NoPlaceError, check
 from shadowprice.executors.generations.store import key_of
 from shadowprice.executors.local import planning
@@ -90,7 +90,7 @@ class LocalExecutor:
         self._cgroup: Path | None = None
         self._memory = "off"
         self._background = Background(log, options.failed)
-        self._looking: set[asyncio.Task[Any]] = set()
+        self._looks = Looks(self._desk.tell)
         self._launched: dict[int, tuple[str, int]] = {}
         self._rung = b""
 
@@ -161,13 +161,8 @@ class LocalExecutor:
     async def close(self) -> None:
         """Let go. What runs goes on."""
         await all_of(
-            self._background.end, self._end_looks, self._silence, self._leave, self._desk.end
+            self._background.end, self._looks.end, self._silence, self._leave, self._desk.end
         )
-
-    async def _end_looks(self) -> None:
-        for task in tuple(self._looking):
-            task.cancel()
-        await asyncio.gather(*self._looking, return_exceptions=True)
 
     def _silence(self) -> None:
         bell, self._bell = self._bell, -1
@@ -305,28 +300,14 @@ class LocalExecutor:
                 self._background.spawn("look", self._look(entry), said, vital=False)
 
     async def _look(self, entry: Entry) -> None:
-        """Read where a generation is, and report what is new."""
-        async with entry.looking:  # one after the other: nothing is told after an end
-            await asyncio.to_thread(entry.read)
-            progress = await asyncio.to_thread(entry.new_progress)
-            news = entry.news()
-            if progress is not None:  # what a job said last counts before its end
-                over = bool(news) and not isinstance(news[-1], Started)
-                news.insert(len(news) - over, progress)
-            self._desk.tell(news)
+        """Report what is new of a generation, and tell its supervisor of an order to stop."""
+        await self._desk.look(entry)
         if entry.stop_ordered:
             self._signal(entry)
 
     async def progress(self) -> Sequence[Progressed]:
         """Look at once at what jobs report by file; see `Fresh.progress`."""
-        looking = asyncio.create_task(self._progress())
-        self._looking.add(looking)
-        looking.add_done_callback(self._looking.discard)
-        try:
-            return await asyncio.shield(looking)
-        except asyncio.CancelledError:  # who asked waits no longer; a look is seen once only
-            looking.add_done_callback(self._tell_late)
-            raise
+        return await self._looks.wait_for(self._progress())
 
     async def _progress(self) -> list[Progressed]:
         async with contextlib.AsyncExitStack() as held:
@@ -340,10 +321,6 @@ class LocalExecutor:
     def unheard(self) -> frozenset[str]:
         """Return nobody: their files are here; see `Fresh.unheard`."""
         return frozenset()
-
-    def _tell_late(self, looked: asyncio.Task[list[Progressed]]) -> None:
-        if not looked.cancelled() and looked.exception() is None:
-            self._desk.tell(looked.result())
 
     async def _patrol(self) -> None:
         for process in tuple(self._launched):

@@ -95,6 +95,10 @@ class RayEntry(DrivenEntry):
         latest, self.latest = self.latest, None
         return latest
 
+    async def newest_progress(self) -> Progressed | None:
+        """Return the same: actors told it, and it is here."""
+        return self.new_progress()
+
     @property
     def unheard(self) -> bool:
         """Whether it reports by file, and could not be looked at the last time."""

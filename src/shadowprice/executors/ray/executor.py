@@ -30,11 +30,11 @@ from shadowprice.executors.contract import (
     ServerGone,
     ServerSeen,
     ServerSlice,
-    Started,
 )
 from shadowprice.executors.generations.desk import Desk
 from shadowprice.executors.generations.disk import Lock, write_new
 from shadowprice.executors.generations.generation import RUNNING
+from shadowprice.executors.generations.looks import Looks
 from shadowprice.executors.generations.pieces import MOST
 from shadowprice.executors.ray.bundle import bundle, digest
 from shadowprice.executors.ray.driving import Drive
@@ -100,7 +100,7 @@ class RayExecutor:
         self._by_client = False
         self._trouble = ""
         self.background = Background(log, options.failed)
-        self._looking: asyncio.Task[Any] | None = None
+        self._looks = Looks(self._desk.tell)
         self.token = ""
         self.litter: dict[str, str] = {}
         """Actors of processes that were lost with their server: what that keeps of them."""
@@ -213,17 +213,12 @@ class RayExecutor:
         """Let go. What runs goes on."""
         await all_of(
             self.background.end,
-            self._end_look,
+            self._looks.end,
             self._disconnect,
             *(entry.unlock for entry in self._desk.entries.values()),
             self._unlock,
             self._desk.end,
         )
-
-    async def _end_look(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
 
     async def _disconnect(self) -> None:
         link, self.link = self.link, None
@@ -294,28 +289,16 @@ class RayExecutor:
 
     async def look(self, entry: RayEntry) -> None:
         """Report what is new of a generation."""
-        async with entry.looking:  # one after the other: nothing is told after an end
-            await asyncio.to_thread(entry.read)
-            progress = entry.new_progress()
-            news = entry.news()
-            if progress is not None:  # what a job said last counts before its end
-                over = bool(news) and not isinstance(news[-1], Started)
-                news.insert(len(news) - over, progress)
-            self._desk.tell(news)
+        await self._desk.look(entry)
 
     async def progress(self) -> Sequence[Progressed]:
         """Look at once at what jobs report by file; see `Fresh.progress`.
 
         What does not answer in `LOOKING` seconds is told of when it does, as every report is.
         """
-        if self._looking is not None and not self._looking.done():
+        if self._looks.under_way:
             return ()  # nobody answered the last time; what that finds is told
-        looking = self._looking = asyncio.create_task(self._progress())
-        try:
-            return await asyncio.shield(looking)
-        except asyncio.CancelledError:  # who asked waits no longer; a report is told once only
-            looking.add_done_callback(self._tell_late)
-            raise
+        return await self._looks.wait_for(self._progress())
 
     async def _progress(self) -> list[Progressed]:
         running = {
@@ -344,10 +327,6 @@ class RayExecutor:
     def unheard(self) -> frozenset[str]:
         """Return the jobs whose actors did not say what was reported; see `Fresh.unheard`."""
         return frozenset(entry.job for entry in self._desk.live if entry.unheard)
-
-    def _tell_late(self, looked: asyncio.Task[Any]) -> None:
-        if not looked.cancelled() and looked.exception() is None:
-            self._desk.tell(looked.result())
 
     async def _patrol(self) -> None:
         try:

@@ -21,11 +21,13 @@ import numpy as np
 import polars as pl
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
-from shadowprice.experiments.elastic.live import HERE, Decides, Lived, Where, live
+from shadowprice.experiments.beside import as_submitted, measured_progress, predicted_progress
 from shadowprice.experiments.framework import UnavailableError
+from shadowprice.experiments.live import HERE, Lived, Where, live_once
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Run
-from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
 from shadowprice.training.measure.findings import Findings, rounded
 from shadowprice.training.measure.running import Command, Limits, measure_all
@@ -36,10 +38,10 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 POLICIES: Final = (
-    Decides("rolling", {"steady": True}),
-    Decides("oasis", {"prices": "online"}),
-    Decides("fifo"),
-    Decides("drf"),
+    PolicyChoice("rolling", {"steady": True}, "rolling"),
+    PolicyChoice("oasis", {"prices": "online"}, "oasis"),
+    PolicyChoice("fifo"),
+    PolicyChoice("drf"),
 )
 """As where jobs really run, with what is set: the simulator's have to be set as the service's."""
 
@@ -130,7 +132,7 @@ def measure_elastic(settings: Settings) -> Tables:
     ran = settings.each(
         _lived,
         [(jobs, who, slot, where) for who in policies],
-        lambda _jobs, who, *_: f"really running under {who.policy}",
+        lambda _jobs, who, *_: f"really running under {who.label}",
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -157,23 +159,18 @@ def measure_elastic(settings: Settings) -> Tables:
                 }
             ]
         ),
-        "summary": _summary(table, progress, [who.policy for who in policies]),
+        "summary": _summary(table, progress, [who.label for who in policies]),
     }
 
 
 def _lived(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    who: Decides,
+    who: PolicyChoice,
     slot: float,
     where: Where,
 ) -> dict[str, Lived]:
     """Run jobs for real, and return what became of each."""
-    mark = where.mark()
-    asked = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
-    limit = MOST_SLOTS * slot
-    with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
-        found = live(Path(folder), cluster(slot), asked, who, limit=limit, where=where)
-    return {name.removesuffix(mark): one for name, one in found.items()}
+    return live_once(cluster(slot), jobs, who, MOST_SLOTS * slot, where)
 
 
 def _probe(
@@ -194,14 +191,14 @@ def _moved(speeds: Mapping[int, float], where: Where, seed: int, slot: float) ->
         (0.0, _probe(1, long, speeds, seed)),
         (2 * slot, _probe(2, short, speeds, seed, "language")),
     ]
-    found = _lived(jobs, Decides("drf"), slot, where)["probe-1"].changes
+    found = _lived(jobs, PolicyChoice("drf"), slot, where)["probe-1"].changes
     return median(found) if found else 0.0
 
 
 def _started(speeds: Mapping[int, float], where: Where, seed: int) -> float:
     """Return the seconds from the beginning of a job's first slot on in which it got nowhere."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBED)]
-    lived = _lived(probes, Decides("fifo"), SLOT, where)
+    lived = _lived(probes, PolicyChoice("fifo"), SLOT, where)
     found = [one.start(speeds) for one in lived.values()]
     known = [one for one in found if one is not None]
     if not known:
@@ -260,7 +257,7 @@ def _record(one: Asked, speeds: Mapping[int, float], seed: int, restart: float) 
 
 
 def _compare(
-    who: Decides,
+    who: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, Lived],
@@ -268,7 +265,7 @@ def _compare(
     curves: list[dict[str, Any]],
 ) -> None:
     """Set what was lived beside what the simulator says of the same jobs and submissions."""
-    policy = who.policy
+    policy = who.label
     run = _simulated(who, slot, jobs, lived)
     told = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
@@ -297,19 +294,21 @@ def _compare(
                 "restart": one.restart,
             }
         )  # fmt: skip
-    named = {str(lived[str(job["name"])].record["name"]): job for _, job in jobs}
-    predicted = _predicted_progress(run, named, last + 1, slot)
     for _, job in jobs:
         name = str(job["name"])
+        one = lived[name]
         work = float(job["chunks"] * job["minibatches"])
-        measured = _measured_progress(lived[name], work, last + 1, slot)
+        done = one.record["completion_slot"] if one.record["state"] == "finished" else None
+        named = {**job, "name": one.record["name"]}
+        predicted = predicted_progress(run, cluster(slot), named, job["throughput"], last + 1, slot)
+        measured = measured_progress(one, last + 1, slot, done, work)
         curves.extend(
             {
                 "policy": policy,
                 "job": name,
                 "slot": at,
                 "until": (at + 1) * slot,
-                "predicted": min(1.0, predicted[lived[name].record["name"]][at] / work),
+                "predicted": min(1.0, predicted[at] / work),
                 "measured": measured[at] / work,
             }
             for at in range(last + 1)
@@ -317,7 +316,7 @@ def _compare(
 
 
 def _simulated(
-    who: Decides,
+    who: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, Lived],
@@ -325,51 +324,10 @@ def _simulated(
     """Return what the simulator makes of what was really submitted, under the names it had."""
     documents = []
     for _, job in jobs:
-        one = lived[str(job["name"])]
-        # A job of a slot that has not begun is settled before it: it arrives with the slot.
         stated = {key: value for key, value in job.items() if key != "run"}
-        named = {"name": one.record["name"], "arrival": f"{max(0.0, one.submitted):.6f}s"}
-        documents.append({**stated, **named})
-    source = Source(cluster=cluster(slot), jobs=documents)
-    scenario, _ = source.scenario()
-    settings = dict(who.parameters)
-    policy = build_policy(scenario, who.policy, settings)
-    return record_run(scenario, who.policy, policy, settings=settings, at_once=True)
-
-
-def _predicted_progress(
-    run: Run, jobs: Mapping[str, Mapping[str, Any]], slots: int, seconds: float
-) -> dict[str, list[float]]:
-    """Return mini-batches by the end of each slot, from what the simulator ran, by name there."""
-    found = {}
-    for name, job in jobs.items():
-        restart = float(job["restart"].removesuffix("s"))
-        held: dict[int, list[tuple[int, int]]] = {}
-        for row in run.allocations.filter(pl.col("job") == name).iter_rows(named=True):
-            held.setdefault(row["slot"], []).append((row["server"], row["workers"]))
-        done, before, total = [], None, 0.0
-        for slot in range(slots):
-            now = sorted(held.get(slot, ()))
-            if now:
-                moved = before is None or now != before[1] or before[0] != slot - 1
-                used = seconds - (restart if moved else 0.0)
-                total += job["throughput"][sum(workers for _, workers in now)] * used
-                before = (slot, now)
-            done.append(total)
-        found[name] = done
-    return found
-
-
-def _measured_progress(lived: Lived, work: float, slots: int, seconds: float) -> list[float]:
-    at = np.array([moment for moment, _ in lived.curve])
-    most = np.maximum.accumulate([done for _, done in lived.curve]) if len(at) else np.zeros(0)
-    finished = lived.record["completion_slot"] if lived.record["state"] == "finished" else None
-    done = []
-    for slot in range(slots):
-        seen = int(np.searchsorted(at, (slot + 1) * seconds, side="right"))
-        over = finished is not None and slot >= finished
-        done.append(work if over else float(most[seen - 1]) if seen else 0.0)
-    return done
+        documents.append(as_submitted(stated, lived[str(job["name"])]))
+    scenario, _ = Source(cluster=cluster(slot), jobs=documents).scenario()
+    return run_policy(scenario, who, at_once=True)
 
 
 def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:

@@ -16,11 +16,11 @@ from shadowprice.experiments.rolling.setting import (
     FORESEEING,
     ROLLING,
     SCHEMES,
-    Scheme,
     Workload,
     run,
 )
 from shadowprice.experiments.style import PALETTE
+from shadowprice.policies.choice import PolicyChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from shadowprice.policies.pricing.posted import PostedPrices
     from shadowprice.simulator.scenario import Scenario
 
-WAITING: Final = Scheme("rolling, no promises", "rolling", {"prices": "given", "price": 1e12})
-FREE: Final = Scheme("rolling, promises free", "rolling", {"prices": "given"})
+WAITING: Final = PolicyChoice("rolling", {"prices": "given", "price": 1e12}, "rolling, no promises")
+FREE: Final = PolicyChoice("rolling", {"prices": "given"}, "rolling, promises free")
 
 ALONE: Final = {"standby": False, "spare": False}
 """Settings with which `rolling` gives nothing to jobs without a promise, nor beyond plans."""
@@ -63,14 +63,14 @@ def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
     with TemporaryDirectory() as folder:
         prices = Path(folder) / "prices.json"
         prices.write_text(json.dumps(found.prices.document(scenario.cluster)), encoding="utf-8")
-        fixed = Scheme("oasis at the bound's prices", "oasis", {"prices": f"fixed:{prices}"})
-        online = next(scheme for scheme in SCHEMES if scheme.key == "oasis")
+        fixed = PolicyChoice("oasis", {"prices": f"fixed:{prices}"}, "oasis at the bound's prices")
+        online = next(scheme for scheme in SCHEMES if scheme.label == "oasis")
         one, price = _one_price(found.prices)
         constant = Path(folder) / "constant.json"
         constant.write_text(json.dumps(one.document(scenario.cluster)), encoding="utf-8")
         schemes = (fixed, FORESEEING, online, *_at_one(price, constant), ROLLING, WAITING, FREE)
         for scheme in schemes:
-            earned[scheme.key] = float(run(scenario, scheme)["utility"])
+            earned[scheme.label] = float(run(scenario, scheme)["utility"])
     return [
         {"policy": name, "utility": value, "of the bound": value / max(1e-12, found.bound)}
         for name, value in earned.items()
@@ -90,19 +90,21 @@ def _one_price(prices: PostedPrices) -> tuple[PostedPrices, float]:
     return replace(prices, prices=np.where(plain, price, np.zeros_like(prices.prices))), price
 
 
-def _at_one(price: float, file: Path) -> tuple[Scheme, ...]:
+def _at_one(price: float, file: Path) -> tuple[PolicyChoice, ...]:
     """Return policies that decide at the same price, and differ in what they do with plans."""
     given = {"prices": "given", "price": price}
     return (
-        Scheme("oasis at one price", "oasis", {"prices": f"fixed:{file}"}),
-        Scheme(
-            "rolling at that price, plans never revised",
+        PolicyChoice("oasis", {"prices": f"fixed:{file}"}, "oasis at one price"),
+        PolicyChoice(
             "rolling",
             {**given, **ALONE, "revision": False},
+            "rolling at that price, plans never revised",
         ),
-        Scheme("rolling at that price, plans revised", "rolling", {**given, **ALONE}),
-        Scheme("the same, what plans leave is dealt out", "rolling", {**given, "standby": False}),
-        Scheme("the same, and jobs without a promise wait", "rolling", given),
+        PolicyChoice("rolling", {**given, **ALONE}, "rolling at that price, plans revised"),
+        PolicyChoice(
+            "rolling", {**given, "standby": False}, "the same, what plans leave is dealt out"
+        ),
+        PolicyChoice("rolling", given, "the same, and jobs without a promise wait"),
     )
 
 

@@ -12,7 +12,6 @@ import polars as pl
 from shadowprice.experiments.rolling.setting import (
     ROLLING,
     SCHEMES,
-    Scheme,
     Workload,
     misstated,
     restarting,
@@ -20,6 +19,7 @@ from shadowprice.experiments.rolling.setting import (
     workloads,
 )
 from shadowprice.experiments.style import PALETTE
+from shadowprice.policies.choice import PolicyChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 PARTS: Final = (
     ROLLING,
-    Scheme("plans do not move", "rolling", {"revision": False}),
-    Scheme("promises give nothing up", "rolling", {"slack": 0.0}),
-    Scheme("promises know no limit", "rolling", {"evidence": 1e6}),
-    Scheme("who waits is planned one by one", "rolling", {"together": False}),
-    Scheme("promises are free", "rolling", {"prices": "given"}),
-    Scheme("what is left is not dealt out", "rolling", {"spare": False}),
-    Scheme("no standby", "rolling", {"standby": False}),
-    Scheme("no promises", "rolling", {"prices": "given", "price": 1e12}),
+    PolicyChoice("rolling", {"revision": False}, "plans do not move"),
+    PolicyChoice("rolling", {"slack": 0.0}, "promises give nothing up"),
+    PolicyChoice("rolling", {"evidence": 1e6}, "promises know no limit"),
+    PolicyChoice("rolling", {"together": False}, "who waits is planned one by one"),
+    PolicyChoice("rolling", {"prices": "given"}, "promises are free"),
+    PolicyChoice("rolling", {"spare": False}, "what is left is not dealt out"),
+    PolicyChoice("rolling", {"standby": False}, "no standby"),
+    PolicyChoice("rolling", {"prices": "given", "price": 1e12}, "no promises"),
 )
 RESTARTS: Final = (30, 300)
 """Seconds that a job loses when it moves."""
@@ -59,17 +59,19 @@ def measure_parts(settings: Settings) -> Tables:
         for workload in _few(settings)
         for scheme, seconds in (
             *((part, 0) for part in PARTS),
-            *((Scheme(f"restarts of {n} s", "rolling"), n) for n in RESTARTS),
+            *((PolicyChoice("rolling", titled=f"restarts of {n} s"), n) for n in RESTARTS),
         )
     ]
     found = settings.each(
-        _part, asked, lambda workload, scheme, *_: f"{workload.name}, {scheme.key}"
+        _part, asked, lambda workload, scheme, *_: f"{workload.name}, {scheme.label}"
     )
     rows = [row for row in found if row is not None]
     return {"parts": pl.DataFrame(rows, infer_schema_length=None)}
 
 
-def _part(workload: Workload, scheme: Scheme, seed: int, restart: int) -> dict[str, Any] | None:
+def _part(
+    workload: Workload, scheme: PolicyChoice, seed: int, restart: int
+) -> dict[str, Any] | None:
     """Return a row; None where a restart would be longer than a slot."""
     scenario = workload.scenario(seed)
     if restart > scenario.cluster.slot_seconds:
@@ -80,16 +82,16 @@ def _part(workload: Workload, scheme: Scheme, seed: int, restart: int) -> dict[s
 
 def measure_misstated(settings: Settings) -> Tables:
     """Run policies on jobs whose work is not what they state."""
-    learning = [scheme for scheme in SCHEMES if scheme.key in LEARNING]
+    learning = [scheme for scheme in SCHEMES if scheme.label in LEARNING]
     rows = settings.each(
         _misstated,
         product(_few(settings), FACTORS, learning, [settings.seed]),
-        lambda workload, name, scheme, _: f"{workload.name}, {name}, {scheme.key}",
+        lambda workload, name, scheme, _: f"{workload.name}, {name}, {scheme.label}",
     )
     return {"misstated": pl.DataFrame(rows, infer_schema_length=None)}
 
 
-def _misstated(workload: Workload, name: str, scheme: Scheme, seed: int) -> dict[str, Any]:
+def _misstated(workload: Workload, name: str, scheme: PolicyChoice, seed: int) -> dict[str, Any]:
     scenario = misstated(workload.scenario(seed), FACTORS[name])
     return {"workload": workload.name, "work": name, **run(scenario, scheme)}
 

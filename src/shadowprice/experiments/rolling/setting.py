@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, cast
 from zlib import crc32
@@ -13,8 +13,9 @@ import numpy as np
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import ClusterSpec
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import Source
 from shadowprice.traces.generator import GeneratorOptions, Preset, generate, paper_cluster
 from shadowprice.traces.locate import parse_spec
@@ -28,41 +29,22 @@ CIRCLES: Final = ("51b7ef", "23dbec", "e13805", "2869ce", "0e4a51", "103959", "b
 """Virtual clusters of the Philly file, the smallest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """A policy with parameters.
-
-    Parameters
-    ----------
-    key : str
-        Name in tables.
-    policy : str
-        Its policy.
-    settings : mapping
-        What is set of it.
-    """
-
-    key: str
-    policy: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-ROLLING: Final = Scheme("rolling", "rolling")
-FORESEEING: Final = Scheme("oasis, all jobs known", "oasis", {"prices": "offline"})
+ROLLING: Final = PolicyChoice("rolling")
+FORESEEING: Final = PolicyChoice("oasis", {"prices": "offline"}, "oasis, all jobs known")
 SCHEMES: Final = (
     ROLLING,
-    Scheme("oasis", "oasis", {"prices": "online"}),
-    Scheme("rrh", "rrh"),
-    Scheme("elasticflow", "elasticflow"),
-    Scheme("srtf", "srtf"),
-    Scheme("las", "las"),
-    Scheme("backfill", "backfill"),
-    Scheme("drf", "drf"),
-    Scheme("fifo", "fifo"),
+    PolicyChoice("oasis", {"prices": "online"}, "oasis"),
+    PolicyChoice("rrh"),
+    PolicyChoice("elasticflow"),
+    PolicyChoice("srtf"),
+    PolicyChoice("las"),
+    PolicyChoice("backfill"),
+    PolicyChoice("drf"),
+    PolicyChoice("fifo"),
     FORESEEING,
 )
 """All but the last know only what has arrived."""
-WHOLE: Final = (*SCHEMES[:-1], Scheme("pdors", "pdors"), Scheme("dorm", "dorm"), FORESEEING)
+WHOLE: Final = (*SCHEMES[:-1], PolicyChoice("pdors"), PolicyChoice("dorm"), FORESEEING)
 """On whole workloads: those as well that solve programs at every decision."""
 
 
@@ -157,14 +139,13 @@ def _with(trace: str, *options: str) -> str:
     return f"{trace}?{given}" if given else trace
 
 
-def run(scenario: Scenario, scheme: Scheme) -> dict[str, Any]:
+def run(scenario: Scenario, scheme: PolicyChoice) -> dict[str, Any]:
     """Run a policy on a workload; return a row of a table."""
-    policy = build_policy(scenario, scheme.policy, scheme.settings)
-    info = record_run(scenario, scheme.key, policy, settings=scheme.settings).info
+    info = run_policy(scenario, scheme).info
     summary = cast("dict[str, Any]", info["summary"])
     met, latency = summary["met_target"], info["timing"]["decision_latency"]
     return {
-        "policy": scheme.key,
+        "policy": scheme.label,
         "jobs": summary["arrived"],
         "utility": summary["total_utility"],
         "share": summary["total_utility"] / max(1e-12, summary["value"]),

@@ -11,12 +11,12 @@ import polars as pl
 from shadowprice.experiments.rolling.setting import (
     SCHEMES,
     WHOLE,
-    Scheme,
     Workload,
     run,
     workloads,
 )
 from shadowprice.experiments.style import PALETTE
+from shadowprice.policies.choice import PolicyChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 
-def _row(workload: Workload, scheme: Scheme, seed: int) -> dict[str, Any]:
+def _row(workload: Workload, scheme: PolicyChoice, seed: int) -> dict[str, Any]:
     return {"workload": workload.name, **run(workload.scenario(seed), scheme)}
 
 
@@ -32,7 +32,9 @@ def measure(settings: Settings) -> Tables:
     """Run every policy on every workload."""
     schemes = SCHEMES if settings.quick else WHOLE
     asked = product(workloads(quick=settings.quick), schemes, [settings.seed])
-    rows = settings.each(_row, asked, lambda workload, scheme, _: f"{workload.name}, {scheme.key}")
+    rows = settings.each(
+        _row, asked, lambda workload, scheme, _: f"{workload.name}, {scheme.label}"
+    )
     table = pl.DataFrame(rows, infer_schema_length=None)
     return {"runs": table, "shares": shares(table)}
 

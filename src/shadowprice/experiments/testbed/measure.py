@@ -7,37 +7,36 @@ from __future__ import annotations
 
 import math
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import polars as pl
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Sigmoid
-from shadowprice.experiments.elastic.live import Decides, Lived, Where, live
+from shadowprice.experiments.beside import as_submitted, measured_progress, predicted_progress
 from shadowprice.experiments.framework import UnavailableError
+from shadowprice.experiments.live import Lived, Where, live_once
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Run
-from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
 
 if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 POLICIES: Final = (
-    Decides("fifo"),
-    Decides("drf"),
-    Decides("rrh"),
-    Decides("dorm", {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}),
-    Decides("oasis", {"prices": "online"}),
-    Decides("rolling", {"steady": True}),
+    PolicyChoice("fifo"),
+    PolicyChoice("drf"),
+    PolicyChoice("rrh"),
+    PolicyChoice("dorm", {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}, "dorm"),
+    PolicyChoice("oasis", {"prices": "online"}, "oasis"),
+    PolicyChoice("rolling", {"steady": True}, "rolling"),
 )
 """As where jobs really run: nobody knows the jobs that are still to come."""
 
@@ -61,7 +60,7 @@ class Size:
     seconds: int
     slots: int
     jobs: int
-    policies: tuple[Decides, ...]
+    policies: tuple[PolicyChoice, ...]
 
 
 FULL: Final = Size(seconds=40, slots=10, jobs=12, policies=POLICIES)
@@ -88,7 +87,7 @@ def measure_testbed(settings: Settings) -> Tables:
     ran = settings.each(
         _ran,
         [(size, who, where, settings.seed, restart) for who in size.policies],
-        lambda _size, who, *_: f"really running under {who.policy}",
+        lambda _size, who, *_: f"really running under {who.label}",
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -109,7 +108,7 @@ def measure_testbed(settings: Settings) -> Tables:
         "starts": pl.DataFrame(
             [{"executor": where.executor, "slot": size.seconds, "start": start}]
         ),
-        "summary": _summary(table, progress, [who.policy for who in size.policies]).with_columns(
+        "summary": _summary(table, progress, [who.label for who in size.policies]).with_columns(
             hindsight_utility=pl.Series(hindsight)
         ),
     }
@@ -125,23 +124,17 @@ def _files(size: Size, seed: int, restart: float | None) -> Files:
 def _lived(
     files: Files,
     jobs: Sequence[Mapping[str, Any]],
-    who: Decides,
+    who: PolicyChoice,
     where: Where,
     seed: int,
     slots: int,
 ) -> dict[str, Lived]:
     """Run some of the files' jobs, and return what became of each."""
-    mark = where.mark()
     asked = []
     for job in jobs:
-        told = runnable(files, job, seed)
         after = files.seconds * int(str(job["arrival"]).removesuffix(" slots"))
-        asked.append((after, {**told, "name": f"{job['name']}{mark}"}))
-    with tempfile.TemporaryDirectory(prefix="shadowprice-testbed-") as folder:
-        found = live(
-            Path(folder), files.cluster, asked, who, files.seconds * slots, where, ahead=AHEAD
-        )
-    return {name.removesuffix(mark): one for name, one in found.items()}
+        asked.append((after, runnable(files, job, seed)))
+    return live_once(files.cluster, asked, who, files.seconds * slots, where, ahead=AHEAD)
 
 
 def _started(size: Size, where: Where, seed: int) -> float:
@@ -158,7 +151,7 @@ def _started(size: Size, where: Where, seed: int) -> float:
     ]
     once = APART * len(waves)
     for slots in (once, PATIENT * once):
-        lived = _lived(files, jobs, Decides("drf"), where, seed, slots)
+        lived = _lived(files, jobs, PolicyChoice("drf"), where, seed, slots)
         for wave in reversed(waves):
             found = [lived[str(job["name"])].start(files.speeds(job)) for job in wave]
             known = [one for one in found if one is not None]
@@ -168,7 +161,9 @@ def _started(size: Size, where: Where, seed: int) -> float:
     raise ShadowpriceError(f"the jobs that were to be measured got nowhere: {told}")
 
 
-def _ran(size: Size, who: Decides, where: Where, seed: int, restart: float) -> dict[str, Lived]:
+def _ran(
+    size: Size, who: PolicyChoice, where: Where, seed: int, restart: float
+) -> dict[str, Lived]:
     """Run all jobs under a policy until the last slot is over."""
     files = _files(size, seed, restart)
     return _lived(files, files.jobs, who, where, seed, size.slots)
@@ -177,14 +172,14 @@ def _ran(size: Size, who: Decides, where: Where, seed: int, restart: float) -> d
 # ------------------------------------------------------------------ beside the simulator
 
 
-def simulated(files: Files, who: Decides, lived: Mapping[str, Lived] | None = None) -> Run:
+def simulated(files: Files, who: PolicyChoice, lived: Mapping[str, Lived] | None = None) -> Run:
     """Return what the simulator makes of the files, or of what was really submitted of them.
 
     Parameters
     ----------
     files : Files
         What is run.
-    who : Decides
+    who : PolicyChoice
         Who decides.
     lived : mapping of str to Lived, optional
         What became of the jobs: then they have the names under which they ran, by which `fifo`
@@ -192,22 +187,16 @@ def simulated(files: Files, who: Decides, lived: Mapping[str, Lived] | None = No
     """
     documents = list(files.jobs)
     if lived is not None:
-        for at, job in enumerate(documents):
-            one = lived[str(job["name"])]
-            # A job of a slot that has not begun is settled before it: it arrives with the slot.
-            moment = f"{max(0.0, one.submitted):.6f}s"
-            documents[at] = {**job, "name": one.record["name"], "arrival": moment}
+        documents = [as_submitted(job, lived[str(job["name"])]) for job in documents]
     scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario()
-    parameters = dict(who.parameters)
-    policy = build_policy(scenario, who.policy, parameters)
     # Submitted ahead of its slot, a job is answered in the middle of the one before.
     at_once = lived is not None
-    return record_run(scenario, who.policy, policy, settings=parameters, at_once=at_once)
+    return run_policy(scenario, who, at_once=at_once)
 
 
 def _compare(
     files: Files,
-    who: Decides,
+    who: PolicyChoice,
     lived: Mapping[str, Lived],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
@@ -234,7 +223,7 @@ def _compare(
 
         rows.append(
             {
-                "policy": who.policy, "job": name, "family": job["labels"]["family"],
+                "policy": who.label, "job": name, "family": job["labels"]["family"],
                 "class": job["labels"]["class"], "arrival": arrival - base,
                 "state": record["state"], "predicted_state": said["outcome"],
                 "completion": None if done is None else done - base,
@@ -248,11 +237,14 @@ def _compare(
             }
         )  # fmt: skip
         work = float(job["epochs"] * job["chunks"] * job["minibatches"])
-        predicted = predicted_progress(run, files, job, over, record["name"])
-        measured = measured_progress(one, files.seconds, over, done, work)
+        named = {**job, "name": record["name"]}
+        predicted = predicted_progress(
+            run, files.cluster, named, files.speeds(job), over, files.seconds
+        )
+        measured = measured_progress(one, over, files.seconds, done, work)
         curves.extend(
             {
-                "policy": who.policy,
+                "policy": who.label,
                 "job": name,
                 "slot": slot - base,
                 "predicted": min(1.0, predicted[slot] / work),
@@ -269,7 +261,7 @@ def _mean_start(files: Files, lived: Mapping[str, Lived]) -> float | None:
     return min(files.seconds, fmean(known)) if known else None
 
 
-def _predicted_utility(files: Files, who: Decides, lived: Mapping[str, Lived]) -> float:
+def _predicted_utility(files: Files, who: PolicyChoice, lived: Mapping[str, Lived]) -> float:
     """Return what the simulator says is earned until all is over."""
     run = simulated(files, who, lived)
     over = next(iter(lived.values())).base + files.slots
@@ -280,74 +272,6 @@ def _predicted_utility(files: Files, who: Decides, lived: Mapping[str, Lived]) -
 def _within(slot: int | None, over: int) -> int | None:
     """Return a slot of completion, None where it comes when all is over."""
     return None if slot is None or slot >= over else int(slot)
-
-
-def predicted_progress(
-    run: Run, files: Files, job: Mapping[str, Any], slots: int, name: str = ""
-) -> list[float]:
-    """Return mini-batches by the end of each slot, from what the simulator ran.
-
-    Parameters
-    ----------
-    run : Run
-        What it ran.
-    files : Files
-        Of what.
-    job : mapping
-        One of its jobs.
-    slots : int
-        How many.
-    name : str
-        What the job was called there, if otherwise.
-    """
-    restart = float(str(job.get("restart", "0s")).removesuffix("s"))
-    first = restart if files.cluster.get("restart_first") else 0.0
-    speeds = files.speeds(job)
-    held: dict[int, list[tuple[int, int, int]]] = {}
-    for row in run.allocations.filter(pl.col("job") == (name or job["name"])).iter_rows(named=True):
-        held.setdefault(row["slot"], []).append((row["server"], row["workers"], row["ps"]))
-    done, total = [], 0.0
-    before: tuple[int, list[tuple[int, int, int]]] | None = None
-    for slot in range(slots):
-        now = sorted(held.get(slot, ()))
-        if now:
-            lost = 0.0
-            if before is None:
-                lost = first
-            elif now != before[1] or before[0] != slot - 1:
-                lost = restart
-            total += speeds[sum(workers for _, workers, _ in now)] * (files.seconds - lost)
-            before = (slot, now)
-        done.append(total)
-    return done
-
-
-def measured_progress(
-    lived: Lived, seconds: float, slots: int, finished: int | None, work: float
-) -> list[float]:
-    """Return mini-batches that were reported by the end of each slot.
-
-    Parameters
-    ----------
-    lived : Lived
-        What became of the job.
-    seconds : float
-        Length of a slot.
-    slots : int
-        How many.
-    finished : int or None
-        The slot in which it completed: from then on all is done.
-    work : float
-        All of it.
-    """
-    at = np.array([moment for moment, _ in lived.curve])
-    most = np.maximum.accumulate([done for _, done in lived.curve]) if len(at) else np.zeros(0)
-    done = []
-    for slot in range(slots):
-        seen = int(np.searchsorted(at, (slot + 1) * seconds, side="right"))
-        over = finished is not None and slot >= finished
-        done.append(work if over else float(most[seen - 1]) if seen else 0.0)
-    return done
 
 
 def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from shadowprice.experiments.elastic.live import Decides, Lived
+from shadowprice.experiments.live import Lived
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.experiments.testbed.files import scaled
 from shadowprice.experiments.testbed.measure import AHEAD, POLICIES, simulated
+from shadowprice.policies.choice import PolicyChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,20 +28,17 @@ SECONDS: Final = 40
 BEFORE: Final = 2
 """Slots before the first one that counts."""
 
-PRINTED: Final = Decides("oasis", {"prices": "online", "restarts": "ignored"})
+PRINTED: Final = PolicyChoice(
+    "oasis", {"prices": "online", "restarts": "ignored"}, "oasis, as printed"
+)
 """OASiS as its paper plans: as if a start cost nothing."""
-
-
-def label(who: Decides) -> str:
-    """Return what a policy is called in the table."""
-    return f"{who.policy}, as printed" if who == PRINTED else who.policy
 
 
 def measure_starts(settings: Settings) -> Tables:
     """Simulate every policy over many draws of the jobs, for several costs of a start."""
     starts = (0.0, 12.0, 30.0) if settings.quick else (0.0, 3.0, 6.0, 12.0, 20.0, 30.0, 40.0)
     draws = 3 if settings.quick else 20
-    who = tuple(one for one in POLICIES if not (settings.quick and one.policy == "dorm"))
+    who = tuple(one for one in POLICIES if not (settings.quick and one.name == "dorm"))
     cases = [
         (one, start, settings.seed + draw)
         for one in (*who, PRINTED)
@@ -48,7 +46,7 @@ def measure_starts(settings: Settings) -> Tables:
         for draw in range(draws)
     ]
     rows = settings.each(
-        earned, cases, lambda one, start, _: f"{label(one)}, a start of {start:g} s"
+        earned, cases, lambda one, start, _: f"{one.label}, a start of {start:g} s"
     )
     table = pl.DataFrame(rows)
     summary = table.group_by("policy", "start", maintain_order=True).agg(
@@ -61,12 +59,12 @@ def measure_starts(settings: Settings) -> Tables:
     return {"summary": summary, "runs": table}
 
 
-def earned(who: Decides, start: float, seed: int) -> dict[str, Any]:
+def earned(who: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
     """Return what a policy earns of one draw of the jobs, and which of its promises it keeps.
 
     Parameters
     ----------
-    who : Decides
+    who : PolicyChoice
         The policy.
     start : float
         Seconds that a job loses when it begins or is moved.
@@ -93,7 +91,7 @@ def earned(who: Decides, start: float, seed: int) -> dict[str, Any]:
     kept = [job for job, by in promised.items() if completion[job] in range(by + 1)]
     done = run.jobs.filter(pl.col("completion") < BEFORE + files.slots)
     return {
-        "policy": label(who),
+        "policy": who.label,
         "start": start,
         "seed": seed,
         "utility": float(done["utility"].sum()),

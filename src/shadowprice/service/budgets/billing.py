@@ -45,7 +45,7 @@ from shadowprice.service.store.prepared import Prepared
 from shadowprice.service.truth.views import JobView
 
 if TYPE_CHECKING:
-    from shadowprice.service.truth.batch import Batch
+    from shadowprice.service.truth.transaction import Transaction
 
 CODE: Final = "budget"
 """Code of what is refused since it cannot be paid."""
@@ -94,8 +94,8 @@ class Billing:
 
     Parameters
     ----------
-    batch : Batch
-        The transaction.
+    batch : Transaction
+        What it is noted in.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Billing:
         Those that it makes, in order.
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Transaction) -> None:
         self._batch = batch
         self.entries: list[Entry] = []
         self._touched: dict[str, None] = {}

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, and_, func, or_, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.service.clock import Calendar, stamp
-from shadowprice.service.driver import Published
+from shadowprice.service.published import Published
 from shadowprice.service.queries.timeline import RAN, ROWS, Bar, Known, Planned, know, levels, ran
 from shadowprice.service.running.observing import last_look
 from shadowprice.service.store import tables

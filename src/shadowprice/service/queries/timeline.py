@@ -24,7 +24,7 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.state import JobRecord
 from shadowprice.service.clock import Calendar, stamp
-from shadowprice.service.driver import Published
+from shadowprice.service.published import Published
 from shadowprice.service.store import tables
 from shadowprice.service.truth.truth import Truth
 

@@ -25,12 +25,11 @@ from shadowprice.core.amounts import UNLIMITED, format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest, shown
-from shadowprice.policies.registry import policy_parameters
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, stamp
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
 from shadowprice.service.truth.prices import kinds_of
-from shadowprice.service.truth.recovery import PolicyChoice
 
 log = logging.getLogger("shadowprice.service")
 
@@ -164,8 +163,9 @@ def read_question(body: Mapping[str, Any], cluster: Cluster, now: PolicyChoice) 
         faults.append(Fault("body.policy", 'is no policy: {"policy": "oasis", "set": {}}'))
     if faults:
         raise InputError(faults)
-    policy_parameters(policy, settings)
-    return Question(float(days), servers, PolicyChoice(policy, settings))
+    choice = PolicyChoice(policy, settings)
+    choice.parameters()
+    return Question(float(days), servers, choice)
 
 
 def described(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
@@ -329,9 +329,7 @@ class WhatIfs:
 async def _simulate(folder: Path, cluster: Path, choice: PolicyChoice) -> dict[str, Any]:
     """Return the summary of a simulation in a process of its own."""
     words = ["simulate", "-c", str(cluster), "-j", str(folder / "jobs.jsonl")]
-    words += ["-p", choice.name, "--skip-invalid", "-q", "-o", "json"]
-    for key, value in _flat(choice.settings):
-        words += ["-s", f"{key}={value}"]
+    words += [*choice.words(), "--skip-invalid", "-q", "-o", "json"]
     process = await asyncio.create_subprocess_exec(
         "nice",
         sys.executable,
@@ -354,14 +352,3 @@ async def _simulate(folder: Path, cluster: Path, choice: PolicyChoice) -> dict[s
         raise ProblemError("conflict", lines[-1] if lines else "the simulation failed")
     summary = json.loads(output)["summary"]
     return {"policy": choice.name} | {key: summary[key] for key in TOLD if key in summary}
-
-
-def _flat(settings: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            found += _flat(value, f"{before}{key}.")
-        else:
-            text = json.dumps(value) if isinstance(value, list | bool) else value
-            found.append((f"{before}{key}", text))
-    return found

@@ -12,7 +12,7 @@ import logging
 import platform
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select
@@ -29,7 +29,7 @@ from shadowprice.engine.journal import entry_of
 from shadowprice.engine.memory import sources
 from shadowprice.engine.records import cluster_of, cluster_record, placement_of
 from shadowprice.engine.snapshot import restore, snapshot
-from shadowprice.policies.registry import make_policy
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.budgets.billing import read_accounts
 from shadowprice.service.clock import Calendar, SteadyClock
@@ -40,39 +40,6 @@ log = logging.getLogger("shadowprice.service")
 
 FORMAT: Final = 1
 """Version of what the tables hold, beside that of the tables themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyChoice:
-    """Who decides.
-
-    Parameters
-    ----------
-    name : str
-        Name of the policy.
-    settings : mapping
-        Its parameters, as they were set.
-    """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """What equal choices of one version share: a memory fits only its own."""
-        version = f"{shadowprice.__version__}+{sources()}"
-        return json.dumps([self.name, self.settings, version], sort_keys=True)
-
-    def build(self, cluster: Cluster) -> Policy:
-        """Return the policy, freshly built.
-
-        Raises
-        ------
-        InputError
-            If there is no such policy or parameter, or it cannot run live.
-        """
-        context = PolicyContext(cluster=cluster, itemised=True)
-        return make_policy(self.name, context, dict(self.settings))
 
 
 @dataclass(slots=True)
@@ -156,7 +123,7 @@ def recover(
 def _begin(
     store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyClock, *, virtual: bool
 ) -> Recovered:
-    engine = Engine(cluster, choice.build(cluster), acknowledges=not virtual)
+    engine = Engine(cluster, live_policy(choice, cluster), acknowledges=not virtual)
     now = clock.now()
     calendar = Calendar.starting(now, cluster.slot_seconds)
     packed = _packed(engine)
@@ -167,7 +134,7 @@ def _begin(
         store.write(connection, tables.snapshots.insert(), [row])
         store.put(connection, "origin", str(calendar.origin))
         store.put(connection, "cluster", json.dumps(cluster_record(cluster)))
-        store.put(connection, "policy", choice.label)
+        store.put(connection, "policy", mark_of(choice))
         store.put(connection, "python", platform.python_version())
         store.put(connection, "format", str(FORMAT))
     return Recovered(engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0)
@@ -240,12 +207,12 @@ def _replayed(
     connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int]:
     """Return an engine with a snapshot's state and all that came after it."""
-    label = _value(connection, "policy")
-    same = label == choice.label
-    before = choice if same else _choice_of(label)
+    mark = _value(connection, "policy")
+    same = mark == mark_of(choice)
+    before = choice if same else _choice_of(mark)
     if before == choice and not same:
         log.info("another version of %s was here: it begins anew on what there is", choice.name)
-    engine = restore(state, before.build(cluster_of(state["cluster"])))
+    engine = restore(state, live_policy(before, cluster_of(state["cluster"])))
     # As the service is now, not as the one was that wrote the snapshot: what really runs is waited
     # for from the first order on, and where nothing does, orders that nobody acknowledges would add
     # up, and be gone through in every slot.
@@ -254,7 +221,7 @@ def _replayed(
         engine.unacknowledged.clear()
     table, replayed = tables.journal, 0
     memory = connection.execute(select(tables.memory)).first()
-    if memory is not None and memory.policy != before.label:  # or of other sources than these
+    if memory is not None and memory.policy != mark_of(before):  # or of other sources than these
         memory = None
     knows = engine.sequence
     rows = connection.execute(
@@ -280,15 +247,32 @@ def _replayed(
     return engine, replayed
 
 
-def _choice_of(label: str) -> PolicyChoice:
-    name, settings, _ = json.loads(label)
+def live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
+    """Return the policy as it decides where jobs really run, freshly built.
+
+    Raises
+    ------
+    InputError
+        If there is no such policy or parameter, or it cannot run live.
+    """
+    return choice.build(PolicyContext(cluster=cluster, itemised=True))
+
+
+def mark_of(choice: PolicyChoice) -> str:
+    """Return what equal choices of one version share: a memory fits only its own."""
+    version = f"{shadowprice.__version__}+{sources()}"
+    return json.dumps([choice.name, choice.settings, version], sort_keys=True)
+
+
+def _choice_of(mark: str) -> PolicyChoice:
+    name, settings, _ = json.loads(mark)
     return PolicyChoice(name, settings)
 
 
 def _under(engine: Engine, choice: PolicyChoice) -> Engine:
     """Return an engine in the same state under another policy."""
     try:
-        return restore(snapshot(engine), choice.build(engine.cluster), memory=False)
+        return restore(snapshot(engine), live_policy(choice, engine.cluster), memory=False)
     except InputError as error:
         raise InputError(
             Fault(

@@ -22,13 +22,14 @@ from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
 from shadowprice.core.events import Resize, Start
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import Captured
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import Submit, submit_together, waiting_together
 from shadowprice.service.truth.outcome import Operation, Outcome, Servers
-from shadowprice.service.truth.recovery import PolicyChoice, Recovered, recover
+from shadowprice.service.truth.recovery import Recovered, mark_of, recover
 from shadowprice.service.truth.restarts import Restarts
 from shadowprice.service.truth.speeds import Speeds
 from shadowprice.service.truth.views import JobView
@@ -329,7 +330,7 @@ class Truth:
             ).scalars()
             oldest = min(kept)
             self.store.write(connection, delete(table).where(table.c.sequence < oldest))
-            self.store.put(connection, "policy", self.choice.label)
+            self.store.put(connection, "policy", mark_of(self.choice))
             first = connection.execute(select(func.min(journal.c.sequence))).scalar()
         self._snapshot_sequence, self._snapshot_at = sequence, now
         for start in range(oldest + 1 if first is None else first, oldest + 1, JOURNAL_STEP):
@@ -349,6 +350,6 @@ class Truth:
         return {
             "id": 1,
             "sequence": self.engine.sequence,
-            "policy": self.choice.label,
+            "policy": mark_of(self.choice),
             "memory": zlib.compress(memory, 1),
         }

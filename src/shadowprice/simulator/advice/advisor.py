@@ -7,11 +7,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.measures import Remembered, remembered
 from shadowprice.results.advice import Advice, Counsel, Hopeless
 from shadowprice.simulator.advice.delays import Delays
@@ -27,7 +28,7 @@ from shadowprice.simulator.advice.retracing import Known
 from shadowprice.simulator.advice.search import EVENLY, Found, Nothing, smallest
 from shadowprice.simulator.advice.variants import Variants
 from shadowprice.simulator.advice.ways import Entry, Way, later, plain, ways_of
-from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.simulator.scenario import Scenario
 
 MOST_ARRIVALS: Final = 20_000
 """Arrivals replayed for one job where changes must be verified by running again."""
@@ -45,8 +46,7 @@ class _TooDearError(Exception):
 
 def advise(
     scenario: Scenario,
-    name: str,
-    settings: Mapping[str, Any],
+    choice: PolicyChoice,
     position: int,
     entry: Entry,
     *,
@@ -63,10 +63,8 @@ def advise(
     ----------
     scenario : Scenario
         What was run.
-    name : str
-        The policy.
-    settings : mapping
-        Its settings.
+    choice : PolicyChoice
+        Who decided.
     position : int
         Position of the refused job among the scenario's.
     entry : mapping
@@ -84,9 +82,7 @@ def advise(
     InputError
         If the job is not refused when asked again: the scenario is another one.
     """
-    (counsel,) = advise_together(
-        scenario, name, settings, {position: entry}, most_arrivals=most_arrivals
-    )
+    (counsel,) = advise_together(scenario, choice, {position: entry}, most_arrivals=most_arrivals)
     if isinstance(counsel, InputError):
         raise counsel
     return counsel
@@ -94,8 +90,7 @@ def advise(
 
 def advise_together(
     scenario: Scenario,
-    name: str,
-    settings: Mapping[str, Any],
+    choice: PolicyChoice,
     entries: Mapping[int, Entry],
     *,
     most_arrivals: int = MOST_ARRIVALS,
@@ -108,7 +103,7 @@ def advise_together(
 
     Parameters
     ----------
-    scenario, name, settings
+    scenario, choice
         What was run.
     entries : mapping of int to mapping
         Positions of the refused jobs among the scenario's, and each as its file writes it.
@@ -124,10 +119,10 @@ def advise_together(
     """
     known = known or Known(scenario)
     with remembered(Remembered(next(iter(entries), 0), known.measures)):
-        policy = build_policy(scenario, name, settings)
+        policy = choice.build(scenario.context())
     can = policy.capabilities
     advisors = [
-        _Advisor(scenario, name, settings, position, entry, most_arrivals, known)
+        _Advisor(scenario, choice, position, entry, most_arrivals, known)
         for position, entry in entries.items()
     ]
     if not (can.quotes and can.answers_at_once):
@@ -233,21 +228,19 @@ class _Advisor:
     def __init__(
         self,
         scenario: Scenario,
-        name: str,
-        settings: Mapping[str, Any],
+        choice: PolicyChoice,
         position: int,
         entry: Entry,
         most_arrivals: int,
         known: Known,
     ) -> None:
         self._scenario = scenario
-        self._name = name
-        self._settings = settings
+        self._choice = choice
         self._position = position
         self._most = most_arrivals
         self._job = scenario.jobs[position]
         self._variants = Variants(entry, self._job, scenario.cluster)
-        self._rerun = Rerun(scenario, name, settings, position, known)
+        self._rerun = Rerun(scenario, choice, position, known)
         self._outcomes: list[_Outcome] = []
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon

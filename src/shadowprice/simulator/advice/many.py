@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from shadowprice.core import bounds
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.advice import Counsel, advised_outcomes
 from shadowprice.results.files import Run
 from shadowprice.simulator.advice.advisor import advise_together, repeats_once
 from shadowprice.simulator.advice.retracing import Known
 from shadowprice.simulator.interrupt import StopSign
-from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.simulator.scenario import Scenario
 
 _MOMENT: Final = 2.0
 """Seconds that a part of the jobs may take, or twice what the first of them takes alone: so much
@@ -23,8 +24,7 @@ longer than allowed it takes, and to stop."""
 def with_advice(
     run: Run,
     scenario: Scenario,
-    name: str,
-    settings: Mapping[str, Any],
+    choice: PolicyChoice,
     *,
     seconds: float,
     progress: Callable[[int, int], None] | None = None,
@@ -38,10 +38,8 @@ def with_advice(
         The run.
     scenario : Scenario
         What it was of; with the entries of its jobs.
-    name : str
-        The policy.
-    settings : mapping
-        Its settings.
+    choice : PolicyChoice
+        Who decided.
     seconds : float
         Time after which no other job is begun with, but for a few.
     progress : callable, optional
@@ -64,7 +62,7 @@ def with_advice(
     began = time.monotonic()
     tried, some = 0, 1
     known = Known(scenario)
-    several = repeats_once(build_policy(scenario, name, settings))
+    several = repeats_once(choice.build(scenario.context()))
     moment = _MOMENT
     while scenario.entry is not None and tried < len(names):
         if time.monotonic() - began >= seconds or (stop is not None and stop.asked is not None):
@@ -75,7 +73,7 @@ def with_advice(
         asked = time.monotonic()
         try:
             entries = {position[job]: scenario.entry(position[job]) for job in part}
-            counsels = advise_together(scenario, name, settings, entries, known=known)
+            counsels = advise_together(scenario, choice, entries, known=known)
         except KeyboardInterrupt:  # asked twice: the run, and the advice so far, are kept
             break
         # A policy that searches under a limit of time may admit one when asked again.

@@ -28,13 +28,14 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View, quoting
 from shadowprice.engine import Engine
 from shadowprice.engine.validation import never_fits
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.measures import Remembered, remembered
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.pauses import Pauses
 from shadowprice.simulator.advice.retracing import Known, Retracing, can_retrace
 from shadowprice.simulator.driver import Course, Incident, Simulation
-from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.simulator.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +266,8 @@ class Rerun:
     ----------
     scenario : Scenario
         What was run.
-    name : str
-        The policy.
-    settings : mapping
-        Its settings.
+    choice : PolicyChoice
+        Who decided.
     position : int
         Position of the job among the scenario's.
     known : Known, optional
@@ -289,14 +288,12 @@ class Rerun:
     def __init__(
         self,
         scenario: Scenario,
-        name: str,
-        settings: Mapping[str, Any],
+        choice: PolicyChoice,
         position: int,
         known: Known | None = None,
     ) -> None:
         self._scenario = scenario
-        self._name = name
-        self._settings = settings
+        self._choice = choice
         self._position = position
         # The other jobs are the same each time: what constants take from them is worked out once.
         self._known = known or Known(scenario)
@@ -316,7 +313,7 @@ class Rerun:
         """Return the policy that knows the changed job set, None if it would refuse to run it."""
         try:
             with remembered(self._others):
-                return build_policy(self._with(job), self._name, self._settings, explained=False)
+                return self._choice.build(self._with(job).context(explained=False))
         except InputError:
             return None
 

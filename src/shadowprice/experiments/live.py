@@ -8,12 +8,13 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from typing import Any, Final
 import yaml
 
 from shadowprice.core.errors import ShadowpriceError
+from shadowprice.policies.choice import PolicyChoice
 
 OVER: Final = frozenset({"finished", "refused", "failed", "cancelled"})
 PARTS: Final = ("change_checkpoint", "change_start", "change_first_step")
@@ -120,21 +122,6 @@ class Where:
 HERE: Final = Where()
 
 
-@dataclass(frozen=True, slots=True)
-class Decides:
-    """Who decides, with its parameters."""
-
-    policy: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    def words(self) -> list[str]:
-        """Return what the command is told."""
-        words = ["--policy", self.policy]
-        for name, value in self.parameters.items():
-            words += ["--set", f"{name}={str(value).lower()}"]
-        return words
-
-
 class _Api:
     def __init__(self, address: str, token: str) -> None:
         self._address, self._token = address, token
@@ -154,7 +141,7 @@ class _Api:
 
 @contextmanager
 def _service(
-    folder: Path, cluster: Mapping[str, Any], who: Decides, where: Where
+    folder: Path, cluster: Mapping[str, Any], who: PolicyChoice, where: Where
 ) -> Iterator[_Api]:
     """Begin a service, and stop it and all it runs."""
     (folder / "cluster.yaml").write_text(yaml.safe_dump(dict(cluster)))
@@ -203,7 +190,7 @@ def live(
     folder: Path,
     cluster: Mapping[str, Any],
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    who: Decides,
+    who: PolicyChoice,
     limit: float,
     where: Where = HERE,
     *,
@@ -219,7 +206,7 @@ def live(
         What a cluster file holds.
     jobs : sequence of (float, mapping)
         Seconds after which each is submitted, ascending, and what a job file says of it.
-    who : Decides
+    who : PolicyChoice
         Who decides.
     limit : float
         Seconds after which what is not over is cancelled.
@@ -271,6 +258,29 @@ def live(
                 ),
             )
         return found
+
+
+def live_once(
+    cluster: Mapping[str, Any],
+    jobs: Sequence[tuple[float, Mapping[str, Any]]],
+    who: PolicyChoice,
+    limit: float,
+    where: Where,
+    *,
+    ahead: float | None = None,
+) -> dict[str, Lived]:
+    """Run jobs for real, keep nothing of the service, and return what became of each by its name.
+
+    Parameters
+    ----------
+    cluster, jobs, who, limit, where, ahead
+        As of `live`; jobs run under names that are used once, where that is needed.
+    """
+    mark = where.mark()
+    asked = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
+    with tempfile.TemporaryDirectory(prefix="shadowprice-live-") as folder:
+        found = live(Path(folder), cluster, asked, who, limit, where, ahead=ahead)
+    return {name.removesuffix(mark): one for name, one in found.items()}
 
 
 def _changes(

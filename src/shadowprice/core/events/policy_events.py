@@ -1,0 +1,56 @@
+"""What the engine tells a policy: what it may decide about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shadowprice.core.events.driver_events import (
+    CapacityChanged,
+    JobCancelled,
+    JobRevised,
+    JobsArrived,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsFinished:
+    """Jobs completed in the slot before ``slot``; what they held is released."""
+
+    slot: int
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsDisplaced:
+    """Admitted jobs lost their plan or placement and must be planned again, or dropped.
+
+    Parameters
+    ----------
+    slot : int
+        First slot in which they could run again.
+    jobs : tuple of str
+        The jobs, in the order in which they were admitted.
+    server : int or None
+        Row of the server whose loss displaced them; None where a plan is not enough for the work
+        that remains, or could not be started.
+    """
+
+    slot: int
+    jobs: tuple[str, ...]
+    server: int | None
+
+
+PolicyEvent = (
+    JobsArrived
+    | SlotBegan
+    | JobsFinished
+    | JobsDisplaced
+    | JobCancelled
+    | JobRevised
+    | ServerLost
+    | ServerBack
+    | CapacityChanged
+)

@@ -1,0 +1,49 @@
+"""A policy with its parameters: read, named, told to a command, built."""
+
+from __future__ import annotations
+
+import pytest
+
+from shadowprice.cli import options
+from shadowprice.core.errors import InputError
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.policies.choice import PolicyChoice
+
+
+def test_what_is_written_is_what_is_chosen() -> None:
+    read = PolicyChoice.parse("dorm?window=4&gap=0.1")
+    assert (read.name, read.settings) == ("dorm", {"window": "4", "gap": "0.1"})
+    assert read.label == "dorm window=4 gap=0.1"
+    assert PolicyChoice("dorm", {"window": 4, "gap": 0.1}).label == read.label
+    assert PolicyChoice("oasis", {"prices": "online"}, "the paper's").label == "the paper's"
+
+
+def test_its_own_parameters_go_before_shared_ones_and_its_label_stays() -> None:
+    shared = {"prices": "online", "lower": {"rule": "a", "share": 1}}
+    chosen = PolicyChoice("oasis", {"lower": {"rule": "b"}}).over(shared)
+    assert chosen.settings == {"prices": "online", "lower": {"rule": "b", "share": 1}}
+    assert chosen.label == "oasis lower={'rule': 'b'}"
+    assert shared["lower"] == {"rule": "a", "share": 1}
+
+
+def test_a_command_that_is_told_it_reads_the_same() -> None:
+    settings = {"a": True, "b": {"c": 0.1, "d": "online"}, "e": [1, 2], "f": 4}
+    told = PolicyChoice("oasis", settings).words()
+    assert told[:2] == ["--policy", "oasis"]
+    read = options.policy_settings(None, told[3::2], ["oasis"])["oasis"]
+    assert read == {"a": "true", "b": {"c": "0.1", "d": "online"}, "e": [1, 2], "f": "4"}
+
+
+def test_it_builds_what_it_names_or_says_what_is_wrong() -> None:
+    servers = [{"name": "s", "capacity": {"gpu": 8}}]
+    on = ClusterSpec.model_validate({"slot": "1min", "servers": servers}).resolve()
+    choice = PolicyChoice("oasis", {"prices": "online"})
+    assert choice.build(PolicyContext(on)).parameters_in_force()["prices"]
+    assert choice.parameters().preset == "none"
+    with pytest.raises(InputError, match=r"unknown policy 'oasys'.*did you mean 'oasis'"):
+        PolicyChoice.parse("oasys")
+    with pytest.raises(InputError, match="--policy oasis: 'prices' is no parameter"):
+        PolicyChoice.parse("oasis?prices")
+    with pytest.raises(InputError, match=r"policy optimum.*needs to know all jobs"):
+        PolicyChoice("optimum").build(PolicyContext(on))
