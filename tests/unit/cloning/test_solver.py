@@ -19,7 +19,7 @@ from shadowprice.cloning.api import (
     Weibull,
     solve,
 )
-from shadowprice.cloning.convexity import Condition
+from shadowprice.cloning.convexity import Condition, check_convexity
 from shadowprice.cloning.feasible import fewest_machines, smallest_deadline
 from shadowprice.cloning.solver import _algorithm_1, costs, expected_cost, miss_probability
 from shadowprice.core.errors import InputError
@@ -262,8 +262,9 @@ def test_subgradient_converges_to_the_optimum(
     problem: CloningProblem, constraint: Constraint
 ) -> None:
     exact = solve(problem, constraint=constraint)
+    most = check_convexity(problem).most
     ratios, _, iterations, violation = _algorithm_1(
-        problem, constraint is Constraint.RELAXED, problem.most_copies, 100_000, 1e-7
+        problem, constraint is Constraint.RELAXED, most, 100_000, 1e-7
     )
     ratios = ratios[problem.member]
     assert 1 < iterations < 100_000
@@ -307,6 +308,27 @@ def test_measured_body_needs_the_wider_condition() -> None:
     problem = CloningProblem([TaskGroup(5, Empirical(BODY, None))], 20, 12.0, 0.1)
     found = solve(problem)
     assert found.condition is Condition.WIDER
+
+
+@pytest.mark.parametrize(
+    ("sample", "other", "machines", "deadline", "proved"),
+    [
+        ([40.0, 13.0, 13.0, 2.0, 2.0], HyperExponential((0.3, 0.7), (3.0, 15.0)), 9, 56.0, True),
+        ([8.0, 40.0, 3.0], Weibull(0.2, 4.6), 4, 10.5, False),
+    ],
+)
+def test_a_law_beyond_every_condition_holds_no_other_back(
+    sample: list[float], other: Distribution, machines: int, deadline: float, proved: bool
+) -> None:
+    # Samples so small that no condition holds for them beyond one copy.
+    groups = [TaskGroup(1, Empirical(np.array(sample), None)), TaskGroup(2, other)]
+    problem = CloningProblem(groups, machines, deadline, 0.9)
+    best, _ = brute_force(problem, False, problem.most_copies)
+    found = solve(problem)
+    assert found.condition is Condition.CERTIFIED
+    assert found.proved is proved
+    assert found.expected_cost == pytest.approx(best, rel=1e-9)
+    assert found.lower_bound <= best * (1 + 1e-9)
 
 
 def test_law_beyond_every_condition_is_refused() -> None:
