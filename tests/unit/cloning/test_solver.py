@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -337,6 +338,18 @@ def test_law_beyond_every_condition_is_refused() -> None:
     problem = CloningProblem([TaskGroup(2, Empirical(sample, None))], 60, 0.5, 0.4)
     with pytest.raises(InputError, match="Lemma 1"):
         solve(problem)
+
+
+def test_a_deadline_that_no_task_ever_keeps_is_refused_with_one_that_would_do() -> None:
+    # That a task outlasts a minute rounds to certain: the normal tail 13.6 deviations off.
+    groups = [TaskGroup(4, LogNormal(0.3, 3600.0))]
+    with pytest.raises(InputError, match="no number of copies helps") as caught:
+        solve(CloningProblem(groups, 200, 60.0, 0.05))
+    deadline = smallest_deadline(CloningProblem(groups, 200, 60.0, 0.05))
+    assert f"{deadline:.8g}s" in str(caught.value)
+    # Fifty copies of each task, whose least ends by then.
+    outlasts = 0.5 * math.erfc(math.log(deadline / 3600.0) / 0.3 / math.sqrt(2.0))
+    assert (1.0 - outlasts**50) ** 4 == pytest.approx(0.95, rel=1e-6)
 
 
 class TestRefusals:
