@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 
@@ -49,12 +48,6 @@ class Alone:
         self._workers = cluster.capacity[workers & ~servers]
         self._servers = cluster.capacity[servers & ~workers]
         self._places: dict[tuple[bytes, bytes], tuple[int, int, int]] = {}
-
-    @property
-    def unlimited(self) -> NDArray[np.bool_]:
-        """Resources of which some server that carries workers has as much as anybody asks for."""
-        held = np.concatenate((self._both, self._workers))
-        return np.asarray((held >= UNLIMITED).any(axis=0), dtype=np.bool_)
 
     def ln_utility(self, job: Job, window: int) -> float:
         """Return the logarithm of what a job earns if it runs alone from its arrival on.

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import Alone
@@ -48,16 +47,13 @@ def initial_dual(
 
 
 def optimum_at_most(
-    learners: Sequence[ConstantsLearner],
-    jobs: Sequence[Job],
-    timespan: int,
-    unlimited: NDArray[np.bool_],
+    learners: Sequence[ConstantsLearner], jobs: Sequence[Job], timespan: int
 ) -> float:
     """Return an upper bound of the offline optimum.
 
     All jobs at their best, as far as they fit into each resource of each pool alone: a fractional
     knapsack, in which a job takes its fewest worker-slots. The least over resources counts, those
-    apart that some server for workers does not limit.
+    apart that some server does not limit.
     """
     best = np.array([_best(job) for job in jobs])
     bound = float(best.sum())
@@ -67,8 +63,8 @@ def optimum_at_most(
         least = np.array([_least_worker_slots(job) for job in jobs])
         shares = np.array([learner.pool.shares(job.worker) for job in jobs])
         uses = shares * least[:, None]
-        for resource, total in enumerate(learner.pool.total_shares):
-            if total > 0 and not unlimited[resource]:
+        for resource, total in enumerate(learner.pool.room):
+            if 0 < total < math.inf:
                 bound = min(bound, _knapsack(best, uses[:, resource], timespan * float(total)))
     return bound
 
@@ -115,9 +111,7 @@ def guarantee(
     windows = (horizon if until is None else min(horizon, until - job.arrival) for job in jobs)
     ln_alone = max(map(alone.ln_utility, jobs, windows), default=-math.inf)
     least = max(math.exp(ln_alone), earned)
-    most = 0.0
-    if jobs:
-        most = max(optimum_at_most(learners, jobs, timespan, alone.unlimited), least)
+    most = max(optimum_at_most(learners, jobs, timespan), least) if jobs else 0.0
     held = None
     if 2 * dual <= least * (1 + _ROUNDING):
         held = True
