@@ -29,6 +29,7 @@ from shadowprice.cloning.api import (
     simulate,
     solve,
 )
+from shadowprice.cloning.convexity import check_convexity
 from shadowprice.cloning.feasible import check_feasible
 from shadowprice.cloning.solver import _algorithm_1, _continuous, expected_cost
 
@@ -117,7 +118,7 @@ def main() -> None:
         )
 
     tiny = different(3, 30, 60.0)
-    _algorithm_1(tiny, False, tiny.most_copies, 10, 1e-6)  # compiles
+    _algorithm_1(tiny, False, check_convexity(tiny).most, 10, 1e-6)  # compiles
     big = different(10_000, 50_000, 100.0)
     tight = different(10_000, 23_300, 100.0)
     pooled, scaled = grouped(10_000), scaled_log_normal(10_000)
@@ -128,7 +129,7 @@ def main() -> None:
         ("10,000 log-normal tasks of different scale", scaled),
     ):
         assert problem.arrays is not None
-        most = problem.most_copies
+        most = check_convexity(problem).most
         check_feasible(problem, Constraint.EXACT)
         exact = median(lambda p=problem, m=most: _continuous(p, False, m), 9)
         begin = time.perf_counter()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shadowprice.cli.main import main
@@ -62,6 +64,33 @@ def test_misreports_differ_and_leave_the_others_alone(example: Scenario) -> None
         assert misreport.jobs != tuple(example.jobs)
         seen.add(misreport.story)
     assert len(seen) > 100
+
+
+@pytest.mark.parametrize(
+    "utility",
+    [
+        {"kind": "constant", "value": 9},
+        {"kind": "sigmoid", "value": 9, "decay": 0.5, "target": "4 slots"},
+        {"kind": "reciprocal", "value": 9},
+        {"kind": "linear", "value": 9, "slope": -0.5},
+        {"kind": "power", "scale": 5, "exponent": 3},
+        {"kind": "deadline", "value": 9, "by": "6 slots"},
+    ],
+)
+def test_a_job_told_to_be_worth_more_is_worth_so_many_times_as_much(utility: object) -> None:
+    true = shared_job(example_cluster(), "j", "u1", utility=utility)
+    ages = np.arange(1, 12)
+    told = [m for m in misreports([true], "u1", 300, 0, 0) if m.kind in {"value", "split"}]
+    for misreport in told:
+        number = re.search(r"worth ([\d.]+) times", misreport.story)
+        times = float(number[1]) if number else 1.0
+        if "halves, each worth its part" in misreport.story:
+            times = 1 / 2
+        elif "thirds, each worth its part" in misreport.story:
+            times = 1 / 3
+        for job in misreport.jobs:
+            assert job.utility.values(ages) == pytest.approx(times * true.utility.values(ages))
+    assert len(told) > 10
 
 
 def test_a_policy_that_ignores_utilities_is_not_moved_by_them(example: Scenario) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -37,16 +37,16 @@ class Convexity:
     ----------
     condition : Condition
         What holds.
-    most : int
-        Copies a task may have where it holds.
+    most : ndarray of int64, shape (merged groups,)
+        Copies a task of each may have where it holds.
     convex : ndarray of bool, shape (merged groups,)
         Those whose g is convex in r (Lemma 1's conclusion).
     doubtful : ndarray of int64
-        Merged groups for which it fails beyond ``most``.
+        Merged groups for which it fails beyond their ``most``.
     """
 
     condition: Condition
-    most: int
+    most: Integers
     convex: NDArray[np.bool_]
     doubtful: Integers
 
@@ -66,13 +66,12 @@ class Convexity:
         if not len(self.doubtful):
             return
         if violation > 1e-6:
-            self._refuse(problem)
-        home = _lagrangian(problem, relaxed, prices, self.doubtful, ratios[self.doubtful])
-        slack = 1e-9 * np.abs(home)
-        for beyond in self._beyond(problem):
-            at = np.full(len(self.doubtful), beyond)
-            if np.any(_lagrangian(problem, relaxed, prices, self.doubtful, at) < home - slack):
-                self._refuse(problem)
+            self._refuse(problem, int(self.doubtful[0]))
+        homes = _lagrangian(problem, relaxed, prices, self.doubtful, ratios[self.doubtful])
+        for group, home in zip(self.doubtful.tolist(), homes.tolist(), strict=True):
+            there = self._beyond(problem, relaxed, prices, group)
+            if np.any(there < home - 1e-9 * abs(home)):
+                self._refuse(problem, group)
 
     def certify_whole(
         self,
@@ -81,10 +80,17 @@ class Convexity:
         prices: tuple[float, float],
         ratios: Floats,
         whole: WholeCopies,
-    ) -> None:
-        """Show that whole copies beyond the convex range cost more than the choice found."""
+    ) -> WholeCopies:
+        """Show that whole copies beyond the convex range cost more than the choice found.
+
+        Returns
+        -------
+        WholeCopies
+            The choice; where that cannot be shown it is not proved, and its bound that of weak
+            duality.
+        """
         if not len(self.doubtful):
-            return
+            return whole
         arrays = problem.arrays
         every = np.arange(len(arrays.tasks), dtype=np.int64)
         home = _lagrangian(problem, relaxed, prices, every, ratios)
@@ -93,27 +99,37 @@ class Convexity:
         out = np.empty((len(whole.groups), 3))
         _curves(problem, whole.groups, whole.copies.astype(np.float64), out)
         excess = float(whole.tasks @ out[:, 0]) - bound
-        for beyond in self._beyond(problem):
-            at = np.full(len(self.doubtful), beyond)
-            there = _lagrangian(problem, relaxed, prices, self.doubtful, at)
-            if np.any(there - home[self.doubtful] < excess):
-                self._refuse(problem)
+        for group in self.doubtful.tolist():
+            there = self._beyond(problem, relaxed, prices, group)
+            if np.any(there - home[group] < excess):
+                return replace(whole, bound=min(bound, whole.bound), proved=False)
+        return whole
 
-    def _beyond(self, problem: CloningProblem) -> Floats:
-        last = float(problem.most_copies)
-        near = np.arange(self.most, min(self.most + 1000.0, last)) + 1.0
-        far = np.arange(np.log(max(self.most, 1)), np.log(last) + KNOT_STEP, KNOT_STEP)
-        return np.concatenate([near, np.minimum(np.exp(far), last)])
+    def _beyond(
+        self,
+        problem: CloningProblem,
+        relaxed: bool,
+        prices: tuple[float, float],
+        group: int,
+    ) -> Floats:
+        """Return the Lagrangian of a doubtful group at numbers of copies beyond its range."""
+        most, last = float(self.most[group]), float(problem.most_copies)
+        near = np.arange(most, min(most + 1000.0, last)) + 1.0
+        far = np.arange(np.log(most), np.log(last) + KNOT_STEP, KNOT_STEP)
+        copies = np.concatenate([near, np.minimum(np.exp(far), last)])
+        groups = np.full(len(copies), group, dtype=np.int64)
+        return _lagrangian(problem, relaxed, prices, groups, copies)
 
-    def _refuse(self, problem: CloningProblem) -> None:
-        group = int(np.flatnonzero(np.isin(problem.member, self.doubtful))[0])
-        law = problem.groups[group].duration
+    def _refuse(self, problem: CloningProblem, group: int) -> None:
+        """Refuse the problem for a merged group."""
+        position = int(np.flatnonzero(problem.member == group)[0])
+        law = problem.groups[position].duration
         raise InputError(
             Fault(
-                f"tasks[{group}].duration",
-                f"this {law.label} law breaks Lemma 1's condition beyond {self.most} copies (its "
-                "cost curve is not convex there), and more copies may be better: a solution could "
-                "not be told from the optimum",
+                f"tasks[{position}].duration",
+                f"this {law.label} law breaks Lemma 1's condition beyond {self.most[group]} copies "
+                "(its cost curve is not convex there), and more copies may be better: a solution "
+                "could not be told from the optimum",
                 "allow a longer deadline or fewer machines, or describe the tasks by a law whose "
                 "hazard falls (pareto, weibull with shape <= 1, hyper-exponential)",
             )
@@ -126,15 +142,16 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     Pareto, Weibull of shape <= 1 and hyper-exponential laws meet Lemma 1 by their form. The
     others are checked at every knot of their tables up to M - N + 1 copies.
     """
-    most = problem.most_copies
+    last = problem.most_copies
+    most = np.full(len(problem.arrays.tasks), last, dtype=np.int64)
     convex = np.ones(len(problem.arrays.tasks), dtype=np.bool_)
     for member, group in zip(problem.member, problem.groups, strict=True):
         convex[member] = group.duration.convex_by_form
     checked = np.flatnonzero(~convex)
-    if not len(checked) or most == 1:
+    if not len(checked) or last == 1:
         return Convexity(Condition.LEMMA_1, most, convex, np.zeros(0, dtype=np.int64))
-    knots = np.arange(0.0, np.log(most) + KNOT_STEP, KNOT_STEP)
-    ratios = np.minimum(np.exp(knots), float(most))
+    knots = np.arange(0.0, np.log(last) + KNOT_STEP, KNOT_STEP)
+    ratios = np.minimum(np.exp(knots), float(last))
     decay = problem.arrays.decay[checked]
     convex[:] = True
     reach = np.full(len(checked), np.inf)
@@ -150,8 +167,9 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     if not np.any(doubtful):
         condition = Condition.LEMMA_1 if convex.all() else Condition.WIDER
         return Convexity(condition, most, convex, np.zeros(0, dtype=np.int64))
-    below = np.exp(np.log(reach.min()) - KNOT_STEP)
-    return Convexity(Condition.CERTIFIED, max(int(below), 1), convex, checked[doubtful])
+    below = np.exp(np.log(reach[doubtful]) - KNOT_STEP).astype(np.int64)
+    most[checked[doubtful]] = np.maximum(below, 1)
+    return Convexity(Condition.CERTIFIED, most, convex, checked[doubtful])
 
 
 def _curves(problem: CloningProblem, groups: Integers, ratios: Floats, out: Floats) -> None:

@@ -86,15 +86,16 @@ def check_feasible(problem: CloningProblem, constraint: Constraint) -> None:
         the other two as they are.
     """
     shortest = max(group.duration.shortest for group in problem.groups)
-    if problem.deadline <= shortest or float(problem.arrays.decay.min()) <= 0.0:
-        raise InputError(
-            Fault(
-                "deadline",
-                f"{format_seconds(problem.deadline)} is not longer than the shortest possible "
-                f"duration of a task, {format_seconds(shortest)}: no number of copies helps",
-                _deadline_advice(problem, constraint),
-            )
-        )
+    told = format_seconds(problem.deadline)
+    hopeless = ""
+    if problem.deadline <= shortest:
+        duration = format_seconds(shortest)
+        hopeless = f"{told} is not longer than the shortest possible duration of a task, {duration}"
+    elif float(problem.arrays.decay.min()) <= 0.0:
+        hopeless = f"a task ends within {told} less often than once in 10^15 times"
+    if hopeless:
+        message = f"{hopeless}: no number of copies helps"
+        raise InputError(Fault("deadline", message, _deadline_advice(problem, constraint)))
     total, _ = fewest_machines(problem, constraint, problem.machines)
     if total <= problem.budget * SLACK:
         return
@@ -109,9 +110,9 @@ def check_feasible(problem: CloningProblem, constraint: Constraint) -> None:
     raise InputError(
         Fault(
             "deadline",
-            f"{problem.machines} machines cannot finish {problem.tasks} tasks in "
-            f"{format_seconds(problem.deadline)} with a miss probability of "
-            f"{problem.miss_probability:g}; the best whole copies miss with {least:.6g}",
+            f"{problem.machines} machines cannot finish {problem.tasks} tasks in {told} with a "
+            f"miss probability of {problem.miss_probability:g}; the best whole copies miss with "
+            f"{least:.6g}",
             "any one of these would do: " + "; ".join(ways),
         )
     )

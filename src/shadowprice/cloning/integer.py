@@ -108,7 +108,7 @@ class _Core:
         relaxed: bool,
         budget: float,
         machines: int,
-        most: int,
+        most: Integers,
         convex: NDArray[np.bool_],
         prices: tuple[float, float],
         base: Integers,
@@ -179,7 +179,7 @@ class _Core:
                 group, self.arrays, self.most, self.relaxed, self.k, self.l,
                 int(self.base[group]), gap, penalty, late, change,
             )  # fmt: skip
-            if moves < size or size >= self.most:
+            if moves < size or size >= self.most[group]:
                 break
             size *= 8
         size = min(256, MOST_WAYS)
@@ -295,7 +295,7 @@ def whole_optimum(
     relaxed: bool,
     budget: float,
     machines: int,
-    most: int,
+    most: Integers,
     convex: NDArray[np.bool_],
     prices: tuple[float, float],
     ratios: Floats,
@@ -313,8 +313,8 @@ def whole_optimum(
         C = -ln(1 - epsilon).
     machines : int
         M.
-    most : int
-        Largest number of copies of a task.
+    most : ndarray of int64, shape (groups,)
+        Largest number of copies of a task of each group.
     convex : ndarray of bool, shape (groups,)
         Groups whose g is convex in r (Lemma 1).
     prices : (k, l)

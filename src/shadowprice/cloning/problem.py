@@ -22,6 +22,9 @@ Integers = NDArray[np.int64]
 LARGEST_DECAY = 700.0
 """A task that misses with probability e^-700 cannot miss."""
 
+LEAST_DECAY = 2.0**-52
+"""A task that ends in time with a smaller probability cannot: that it misses rounds to certain."""
+
 TIE_SLOPE = 1e-9
 """Share of its mean that a copy of an exponential task without a minimum is taken to cost.
 
@@ -142,7 +145,10 @@ class CloningProblem:
         return self.machines - self.tasks + 1
 
     def decays(self, deadline: float) -> Floats:
-        """Return a = -ln S(deadline) a group, capped where a miss is out of the question."""
+        """Return a = -ln S(deadline) a group, capped where a miss is out of the question.
+
+        It is 0 where nothing else is.
+        """
         by_form: dict[type[Distribution], list[int]] = {}
         for position, group in enumerate(self.groups):
             by_form.setdefault(type(group.duration), []).append(position)
@@ -150,7 +156,7 @@ class CloningProblem:
         for form, positions in by_form.items():
             laws = [self.groups[position].duration for position in positions]
             decays[positions] = form.log_survivals(laws, deadline)
-        return np.minimum(-decays, LARGEST_DECAY)
+        return np.where(decays > -LEAST_DECAY, 0.0, np.minimum(-decays, LARGEST_DECAY))
 
     @cached_property
     def _merged(self) -> tuple[Columns, Integers]:

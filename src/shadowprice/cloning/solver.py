@@ -149,7 +149,7 @@ def solve(
             prices=prices,
             ratios=ratios,
         )
-        convexity.certify_whole(problem, relaxed, prices, ratios, whole)
+        whole = convexity.certify_whole(problem, relaxed, prices, ratios, whole)
     else:
         if method is Method.CLOSED_FORM:
             ratios, passes = _theorem_1(arrays, problem.budget), 1
@@ -173,12 +173,12 @@ def _theorem_1(arrays: Columns, budget: float) -> Floats:
 
 
 def _continuous(
-    problem: CloningProblem, relaxed: bool, most: int
+    problem: CloningProblem, relaxed: bool, most: Integers
 ) -> tuple[Floats, tuple[float, float], int, float]:
     arrays = problem.arrays
     ratios = np.ones(len(arrays.tasks))
     k, l, passes = optimum(  # noqa: E741
-        arrays, float(most), relaxed, problem.budget, float(problem.machines), ratios
+        arrays, most, relaxed, problem.budget, float(problem.machines), ratios
     )
     return ratios, (k, l), passes, _violation(problem, relaxed, ratios, k, l)
 
@@ -205,7 +205,7 @@ def _misses(arrays: Columns, ratios: Floats | Integers, relaxed: bool) -> Floats
 
 
 def _algorithm_1(
-    problem: CloningProblem, relaxed: bool, most: int, iterations: int, tolerance: float
+    problem: CloningProblem, relaxed: bool, most: Integers, iterations: int, tolerance: float
 ) -> tuple[Floats, tuple[float, float], int, float]:
     """Run Algorithm 1 from Theorem 1's multiplier, in multipliers scaled by the curvature there."""
     arrays = problem.arrays
@@ -220,12 +220,12 @@ def _algorithm_1(
     k = 0.5 * slope * inverse / problem.budget
     l = 1e-3 * mean  # noqa: E741
     sums = np.zeros(6)
-    sweep(arrays, float(most), relaxed, k, l, ratios, sums)
+    sweep(arrays, most, relaxed, k, l, ratios, sums)
     # 2 x 2 curvature: steps below one over twice the diagonal cannot diverge.
     k_scale = 0.5 / sums[2] if sums[2] > 0.0 else 0.5 * k / problem.budget
     l_scale = 0.5 / sums[4] if sums[4] > 0.0 else 0.5 * mean / problem.machines
     k, l, used, violation = subgradient(  # noqa: E741
-        arrays, float(most), relaxed, problem.budget, float(problem.machines), k, l,
+        arrays, most, relaxed, problem.budget, float(problem.machines), k, l,
         k_scale, l_scale, 1000.0, tolerance, iterations, ratios, np.zeros((0, 3)),
     )  # fmt: skip
     return ratios, (k, l), used, violation

@@ -59,9 +59,10 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
         return "none: no ratio is proved for these prices"
     held = {True: "it does", False: "it does not", None: "which is not known"}
     return (
-        f"at least 1/{told['ratio']:.3g} of the offline optimum, if D0 = {told['D0']:.4g} is at "
-        f"most half of it: {held[told['D0_within_half_of_optimum']]} (it lies from "
-        f"{told['optimum_at_least']:.4g} to {told['optimum_at_most']:.4g})"
+        f"for demands small beside a server at least 1/{told['ratio']:.3g} of the offline optimum, "
+        f"if D0 = {told['D0']:.4g} is at most half of it: "
+        f"{held[told['D0_within_half_of_optimum']]} "
+        f"(it lies from {told['optimum_at_least']:.4g} to {told['optimum_at_most']:.4g})"
     )
 
 

@@ -46,7 +46,7 @@ _WORTH: Final[Mapping[type, tuple[str, ...]]] = {
     Power: ("scale",),
     Deadline: ("value",),
 }
-"""Parameters that scale the whole utility; Power's scale does so to the power of its exponent."""
+"""Parameters that scale the whole utility."""
 _HURRY: Final[Mapping[type, tuple[str, ...]]] = {
     Sigmoid: ("decay", "target"),
     Linear: ("slope",),
@@ -329,7 +329,7 @@ def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> L
 def _scaled(job: Job, parameters: Mapping[type, tuple[str, ...]], factor: float) -> Job | None:
     names = parameters.get(type(job.utility), ())
     changes: dict[str, Any] = {
-        one.name: getattr(job.utility, one.name) * _factor(one.name, factor)
+        one.name: getattr(job.utility, one.name) * _factor(job.utility, one.name, factor)
         for one in fields(job.utility)  # type: ignore[arg-type]  # families are dataclasses
         if one.name in names
     }
@@ -339,7 +339,10 @@ def _scaled(job: Job, parameters: Mapping[type, tuple[str, ...]], factor: float)
     return replace(job, utility=told)
 
 
-def _factor(name: str, factor: float) -> float:
+def _factor(utility: Utility, name: str, factor: float) -> float:
+    if isinstance(utility, Power) and name == "scale":
+        # It counts to the power of the exponent; where that is 0, all is worth 1.
+        return float(factor ** (1 / utility.exponent)) if utility.exponent else 1.0
     # More hurry is an earlier target or deadline.
     return 1 / factor if name in {"target", "by"} else factor
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from shadowprice.cloning.api import (
     Weibull,
     solve,
 )
-from shadowprice.cloning.convexity import Condition
+from shadowprice.cloning.convexity import Condition, check_convexity
 from shadowprice.cloning.feasible import fewest_machines, smallest_deadline
 from shadowprice.cloning.solver import _algorithm_1, costs, expected_cost, miss_probability
 from shadowprice.core.errors import InputError
@@ -262,8 +263,9 @@ def test_subgradient_converges_to_the_optimum(
     problem: CloningProblem, constraint: Constraint
 ) -> None:
     exact = solve(problem, constraint=constraint)
+    most = check_convexity(problem).most
     ratios, _, iterations, violation = _algorithm_1(
-        problem, constraint is Constraint.RELAXED, problem.most_copies, 100_000, 1e-7
+        problem, constraint is Constraint.RELAXED, most, 100_000, 1e-7
     )
     ratios = ratios[problem.member]
     assert 1 < iterations < 100_000
@@ -309,12 +311,45 @@ def test_measured_body_needs_the_wider_condition() -> None:
     assert found.condition is Condition.WIDER
 
 
+@pytest.mark.parametrize(
+    ("sample", "other", "machines", "deadline", "proved"),
+    [
+        ([40.0, 13.0, 13.0, 2.0, 2.0], HyperExponential((0.3, 0.7), (3.0, 15.0)), 9, 56.0, True),
+        ([8.0, 40.0, 3.0], Weibull(0.2, 4.6), 4, 10.5, False),
+    ],
+)
+def test_a_law_beyond_every_condition_holds_no_other_back(
+    sample: list[float], other: Distribution, machines: int, deadline: float, proved: bool
+) -> None:
+    # Samples so small that no condition holds for them beyond one copy.
+    groups = [TaskGroup(1, Empirical(np.array(sample), None)), TaskGroup(2, other)]
+    problem = CloningProblem(groups, machines, deadline, 0.9)
+    best, _ = brute_force(problem, False, problem.most_copies)
+    found = solve(problem)
+    assert found.condition is Condition.CERTIFIED
+    assert found.proved is proved
+    assert found.expected_cost == pytest.approx(best, rel=1e-9)
+    assert found.lower_bound <= best * (1 + 1e-9)
+
+
 def test_law_beyond_every_condition_is_refused() -> None:
     # Uniform from almost 0: hazard rises, and a deadline that most tasks miss.
     sample = np.linspace(0.001, 10.0, 400)
     problem = CloningProblem([TaskGroup(2, Empirical(sample, None))], 60, 0.5, 0.4)
     with pytest.raises(InputError, match="Lemma 1"):
         solve(problem)
+
+
+def test_a_deadline_that_no_task_ever_keeps_is_refused_with_one_that_would_do() -> None:
+    # That a task outlasts a minute rounds to certain: the normal tail 13.6 deviations off.
+    groups = [TaskGroup(4, LogNormal(0.3, 3600.0))]
+    with pytest.raises(InputError, match="no number of copies helps") as caught:
+        solve(CloningProblem(groups, 200, 60.0, 0.05))
+    deadline = smallest_deadline(CloningProblem(groups, 200, 60.0, 0.05))
+    assert f"{deadline:.8g}s" in str(caught.value)
+    # Fifty copies of each task, whose least ends by then.
+    outlasts = 0.5 * math.erfc(math.log(deadline / 3600.0) / 0.3 / math.sqrt(2.0))
+    assert (1.0 - outlasts**50) ** 4 == pytest.approx(0.95, rel=1e-6)
 
 
 class TestRefusals:

@@ -1,12 +1,19 @@
 """The clearing price against its definition, and what it does to revenue."""
 
 import math
+from dataclasses import replace
 
 import highspy
 import numpy as np
 import pytest
 
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Constant
 from shadowprice.policies.pricing.clearing import ClearingPrice, Floats
+from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
+from tests.workloads import GBPS, cluster, job
 
 
 def add(market: ClearingPrice, arrival: int, ln_density: float, use: Floats) -> None:
@@ -80,3 +87,24 @@ def test_what_is_forgotten_never_counted() -> None:
     else:
         pytest.fail("the window is never full, which shows nothing")
     assert market._count <= len(recent)
+
+
+@pytest.mark.parametrize("prices", ["offline", "online"])
+@pytest.mark.parametrize("policy", ["oasis", "pdors"])
+def test_what_most_servers_do_not_limit_is_not_scarce_for_the_one_that_does(
+    policy: str, prices: str
+) -> None:
+    on = cluster(4, 0)
+    capacity = on.capacity.copy()
+    bandwidth = on.resources.index("bandwidth")
+    capacity[:-1, bandwidth] = UNLIMITED
+    capacity[-1, bandwidth] = GBPS // 2  # less than a worker asks for
+    on = replace(on, capacity=capacity)
+    jobs = [
+        job(on, f"job-{at}", ps_amounts=None, chunks=2, utility=Constant(5.0 if at < 4 else 50.0))
+        for at in range(24)
+    ]
+    made = make_policy(policy, PolicyContext(on, jobs, None), {"prices": prices})
+    engine = Simulation(on, jobs, made).run()
+    # Their 96 worker-slots are less than the other three hold in the 12 slots of the horizon.
+    assert all(record.completion is not None for record in engine.jobs.values())

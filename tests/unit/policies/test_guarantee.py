@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.amounts import Dimension
+from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant, Sigmoid
@@ -96,6 +98,25 @@ def test_the_premise_is_told_rightly(lower: str, seed: int) -> None:
     if lower == "guaranteed" and best.utility > 0:
         assert held
         assert told["D0_within_half_of_optimum"] is True
+
+
+def test_what_one_server_does_not_limit_bounds_no_optimum() -> None:
+    servers = [("a", Role.ANY, {"cpu": 8_000}), ("b", Role.ANY, {"cpu": 8_000, "bandwidth": 2})]
+    dimensions = {"cpu": Dimension.COUNT, "bandwidth": Dimension.RATE}
+    on = build_cluster(
+        slot_seconds=Fraction(600), horizon=8, servers=servers, dimensions=dimensions
+    )
+    # Each worker asks for more bandwidth than the second server has: all stand on the first.
+    amounts = {"cpu": 1000, "bandwidth": 3}
+    jobs = [job(on, f"job-{at}", worker_amounts=amounts, ps_amounts=None) for at in range(4)]
+    best = solve(whole_problem(on, jobs, 4))
+    assert best.optimal
+    dear = {"L": 1e9, "U": {"cpu": 1e9, "bandwidth": 1e9}}
+    policy, done = ran("oasis", on, jobs, 4, prices="given", worker=dear)
+    assert set(done.values()) == {None}
+    told: Any = policy.guarantee(jobs)
+    assert best.utility == pytest.approx(40.0)
+    assert told["optimum_at_most"] >= best.utility * (1 - 1e-9)
 
 
 LONG = {"epochs": 40, "chunks": 1}

@@ -22,7 +22,7 @@ Integers = NDArray[np.int64]
 @kernel
 def whole_answers(
     columns: Columns,
-    most: int,
+    most: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
@@ -35,13 +35,13 @@ def whole_answers(
     for j in range(count.shape[0]):
         rows = tables[table[j]]
         r = answer(
-            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], float(most), relaxed, k, l,
+            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], float(most[j]), relaxed, k, l,
             ratios[j],
         )  # fmt: skip
         ratios[j] = r
         below = int(r)
         best = np.inf
-        for c in range(below, min(below + 1, most) + 1):
+        for c in range(below, min(below + 1, most[j]) + 1):
             cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
             phi = miss(decay[j], float(c), relaxed)
             here = cost + k * phi + l * c
@@ -57,7 +57,7 @@ def whole_answers(
 @kernel
 def break_step(
     columns: Columns,
-    most: int,
+    most: Integers,
     relaxed: bool,
     budget: float,
     k_near: float,
@@ -154,7 +154,7 @@ def break_step(
 @kernel
 def integer_bound(
     columns: Columns,
-    most: int,
+    most: Integers,
     relaxed: bool,
     budget: float,
     machines: int,

@@ -120,7 +120,7 @@ def answer(
 @kernel
 def sweep(
     columns: Columns,
-    most: float,
+    most: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
@@ -138,8 +138,9 @@ def sweep(
     for j in range(count.shape[0]):
         rows = tables[table[j]]
         r = answer(
-            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], most, relaxed, k, l, ratios[j]
-        )
+            kind[j], shape[j], minimum[j], scale[j], rows, decay[j], float(most[j]), relaxed, k, l,
+            ratios[j],
+        )  # fmt: skip
         ratios[j] = r
         cost, _, bow = curve(kind[j], shape[j], minimum[j], scale[j], rows, r)
         h = math.exp(-decay[j] * r)
@@ -153,7 +154,7 @@ def sweep(
         sums[0] += count[j] * phi
         sums[1] += count[j] * r
         sums[5] += count[j] * cost
-        if 1.0 < r < most:
+        if 1.0 < r < most[j]:
             stiff = bow + k * bend
             if stiff > 0.0:
                 sums[2] += count[j] * fall * fall / stiff
@@ -164,7 +165,7 @@ def sweep(
 @kernel
 def _deadline_price(
     columns: Columns,
-    most: float,
+    most: Integers,
     relaxed: bool,
     budget: float,
     k_start: float,
@@ -207,7 +208,7 @@ def _deadline_price(
 @kernel
 def optimum(
     columns: Columns,
-    most: float,
+    most: Integers,
     relaxed: bool,
     budget: float,
     machines: float,
@@ -219,8 +220,8 @@ def optimum(
     ----------
     columns : Columns
         The groups; ``tables`` hold K, dK/dx and d2K/dx2 at knots in x = ln r.
-    most : float
-        Largest number of copies of a task.
+    most : ndarray of int64, shape (groups,)
+        Largest number of copies of a task of each group.
     relaxed : bool
         Constraint (7) instead of (6).
     budget : float
@@ -250,7 +251,7 @@ def optimum(
     inverse = (count / decay).sum()
     share = 0.0
     for j in range(count.shape[0]):
-        ratios[j] = min(max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), most)
+        ratios[j] = min(max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), float(most[j]))
         rows = tables[table[j]]
         _, slope, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, ratios[j])
         share += count[j] * max(slope, 1e-9 * abs(slope)) / total

@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 @kernel
 def subgradient(
     columns: Columns,
-    most: float,
+    most: Integers,
     relaxed: bool,
     budget: float,
     machines: float,
@@ -41,8 +41,8 @@ def subgradient(
     ----------
     columns : Columns
         The groups of tasks.
-    most : float
-        Most copies of a task.
+    most : ndarray of int64, shape (groups,)
+        Most copies of a task of each group.
     relaxed : bool
         Whether phi is h = exp(-a r), and not -ln(1 - h).
     budget : float

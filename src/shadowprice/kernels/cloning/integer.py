@@ -27,7 +27,7 @@ Integers = NDArray[np.int64]
 def move_penalties(
     group: int,
     columns: Columns,
-    most: int,
+    most: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
@@ -46,7 +46,7 @@ def move_penalties(
     found = 0
     for direction in (1, -1):
         c = base + direction
-        while 1 <= c <= most and found < penalty.shape[0]:
+        while 1 <= c <= most[group] and found < penalty.shape[0]:
             there, _, _ = curve(
                 kind[group], shape[group], minimum[group], scale[group], rows, float(c)
             )
@@ -65,7 +65,7 @@ def move_penalties(
 @kernel
 def least_penalties(
     columns: Columns,
-    most: int,
+    most: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
@@ -81,7 +81,7 @@ def least_penalties(
         cost, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(base))
         home = cost + k * miss(decay[j], float(base), relaxed) + l * base
         for c in (base - 1, base + 1):
-            if 1 <= c <= most:
+            if 1 <= c <= most[j]:
                 there, _, _ = curve(kind[j], shape[j], minimum[j], scale[j], rows, float(c))
                 extra = there + k * miss(decay[j], float(c), relaxed) + l * c - home
                 least[j] = min(least[j], extra)
@@ -92,7 +92,7 @@ def balanced_options(
     group: int,
     count: int,
     columns: Columns,
-    most: int,
+    most: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
@@ -126,7 +126,7 @@ def balanced_options(
         step = 0
         c = base + direction
         open_ended = True
-        while open_ended and 1 <= c <= most:
+        while open_ended and 1 <= c <= most[group]:
             there, _, _ = curve(
                 kind[group], shape[group], minimum[group], scale[group], rows, float(c)
             )

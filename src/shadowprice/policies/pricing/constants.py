@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import Alone
@@ -61,20 +62,30 @@ class Pool:
     scale : ndarray of float64, shape (resources,)
         Largest capacity in the pool; 0 where the pool has none of a resource or does not limit it.
     total_shares : ndarray of float64, shape (resources,)
-        Sum of the capacities in the pool, as shares of the resource's scale.
+        Sum of the capacities that have a price, as shares of the resource's scale: a server that
+        does not limit a resource asks nothing for it.
+    unlimited : ndarray of bool, shape (resources,)
+        Resources that some server does not limit.
     """
 
     members: NDArray[np.bool_]
     scale: Floats
     total_shares: Floats
+    unlimited: NDArray[np.bool_]
+
+    @property
+    def room(self) -> Floats:
+        """What the pool holds of each resource, in shares; infinite where a server limits none."""
+        return np.where(self.unlimited, np.inf, self.total_shares)
 
     @classmethod
     def of(cls, cluster: Cluster, members: NDArray[np.bool_]) -> Pool:
         """Measure a pool of a cluster's servers."""
         scale = cluster.pool_scale(members)
-        amounts = np.minimum(cluster.capacity[members], scale).sum(axis=0)
+        unlimited = cluster.capacity[members] >= UNLIMITED
+        amounts = np.where(unlimited, 0, cluster.capacity[members]).sum(axis=0)
         total = np.divide(amounts, scale, out=np.zeros(len(scale)), where=scale > 0)
-        return cls(members, scale, total)
+        return cls(members, scale, total, np.asarray(unlimited.any(axis=0), dtype=np.bool_))
 
     def shares(self, demand: Amounts) -> Floats:
         """Return a demand as shares of the pool's scale, 0 for what the pool does not limit."""
@@ -185,7 +196,7 @@ class ConstantsLearner:
     def __post_init__(self) -> None:
         self._ln_upper = np.full(len(self.pool.scale), -np.inf)
         span = self.horizon if self.until is None else min(self.horizon, self.until)
-        self._market = ClearingPrice(self.pool.total_shares, span, known=self.known)
+        self._market = ClearingPrice(self.pool.room, span, known=self.known)
         self._elsewhere = _Elsewhere.of(len(self.pool.scale))
 
     def copy(self) -> ConstantsLearner:
@@ -208,7 +219,7 @@ class ConstantsLearner:
         twin.floor = self.floor._replace(alone=alone)
         twin._worked_out = None
         resized = not np.array_equal(pool.scale, self.pool.scale)
-        twin._market.resize(pool.total_shares, pool.scale if resized else None)
+        twin._market.resize(pool.room, pool.scale if resized else None)
         if resized and not self.known:
             twin._ln_upper = self._elsewhere.ln_upper(pool.scale)
             twin._ln_least_rate = -self._elsewhere.rates.ln_sum(pool.scale)

@@ -52,7 +52,8 @@ def optimum_at_most(
     """Return an upper bound of the offline optimum.
 
     All jobs at their best, as far as they fit into each resource of each pool alone: a fractional
-    knapsack, in which a job takes its fewest worker-slots. The least over resources counts.
+    knapsack, in which a job takes its fewest worker-slots. The least over resources counts, those
+    apart that some server does not limit.
     """
     best = np.array([_best(job) for job in jobs])
     bound = float(best.sum())
@@ -62,8 +63,8 @@ def optimum_at_most(
         least = np.array([_least_worker_slots(job) for job in jobs])
         shares = np.array([learner.pool.shares(job.worker) for job in jobs])
         uses = shares * least[:, None]
-        for resource, total in enumerate(learner.pool.total_shares):
-            if total > 0:
+        for resource, total in enumerate(learner.pool.room):
+            if 0 < total < math.inf:
                 bound = min(bound, _knapsack(best, uses[:, resource], timespan * float(total)))
     return bound
 
