@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -70,7 +72,7 @@ def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path:
 def test_one_without_the_records_of_what_runs_lets_another_write(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with postgres() as server, ExitStack() as ends:
+    with postgres() as server, caplog.at_level(logging.WARNING), ExitStack() as ends:
 
         def begun(records: str) -> AbstractContextManager[Running]:
             executor = LocalExecutor(ExecutorOptions(str(tmp_path / records)))
@@ -107,6 +109,57 @@ def test_a_server_that_dies_costs_nothing_that_was_answered(server: Server, tmp_
         assert live.client.post("/v1/jobs", json=job("refused")).status_code == 200
         for name in names:
             assert live.client.get(f"/v1/jobs/{name}").json()["state"] == "admitted"
+
+
+class Between:
+    """What leads connections on to a server, and keeps those whose client is lost."""
+
+    def __init__(self, port: int) -> None:
+        self._to = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._clients: list[socket.socket] = []
+        self._servers: list[socket.socket] = []
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._to)
+                self._clients.append(client)
+                self._servers.append(server)
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self._copy, args=pair, daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := source.recv(1 << 16):
+                target.sendall(piece)
+
+    def lose(self) -> None:
+        """Lose the clients; the server hears nothing of it."""
+        for client in self._clients:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for one in (*self._clients, *self._servers):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # who reads of it ends
+            one.close()
+
+
+def test_a_connection_that_was_lost_here_alone_keeps_nobody_from_writing(tmp_path: Path) -> None:
+    with postgres() as server, closing(Between(server.port)) as between:
+        url = server.url.replace(f":{server.port}/", f":{between.port}/")
+        with running(tmp_path, policy="oasis", data=url) as live:
+            assert live.client.post("/v1/jobs", json=job("before")).status_code == 200
+            between.lose()
+            _until(lambda: live.client.post("/v1/jobs", json=job("after")).status_code == 200, 20)
+            assert live.client.get("/v1/jobs/before").json()["state"] == "admitted"
 
 
 def test_accounts_are_kept_there_as_well(tmp_path: Path) -> None:

@@ -55,6 +55,15 @@ _END_HOLDER: Final = text(
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
+_SESSION: Final = text(
+    "SELECT pid, backend_start AS since FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+)
+
+_END_SESSION: Final = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE pid = :pid AND backend_start = :since"
+)
+
 RESTORE: Final = (
     f"stop the service, put a copy that `shadowprice backup` wrote into an empty directory as "
     f"{FILE}, and serve from there"
@@ -101,6 +110,7 @@ class Store:
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
         self._epoch = 0
+        self._session: dict[str, Any] | None = None  # the server's, which has the advisory lock
         if "://" in where:
             self.folder: Path | None = None
             self._url = _postgres_url(where)
@@ -270,22 +280,30 @@ class Store:
     def _elected(self, connection: Connection, *, take_over: bool = False) -> bool:
         """Try for the advisory lock; it lasts as long as the connection.
 
-        Where an elected leader finds it with an earlier one, that one's connection is ended: a
-        process that is frozen holds it for as long as its machine answers.
+        The connection of this writer's own that had it before is ended, if the server has it still:
+        what lies between may hold it for it, long after it was lost here. Where an elected leader
+        finds the lock with an earlier one, that one's connection is ended: a process that is frozen
+        holds it for as long as its machine answers.
         """
         for setting, value in (("idle", 3), ("interval", 2), ("count", 3)):
             connection.execute(text(f"SET tcp_keepalives_{setting} = {value}"))
         schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
         number = {"one": ADVISORY, "two": schema}
         asked = text("SELECT pg_try_advisory_lock(:one, :two)")
+        ended = self._session is not None and bool(
+            connection.execute(_END_SESSION, self._session).scalar()
+        )
         taken = connection.execute(asked, number).scalar_one()
         if not taken and take_over and self._later(connection):
             connection.execute(_END_HOLDER, {"one": ADVISORY, "two": schema % 2**32})
-            until = time.monotonic() + TAKE_OVER
-            while not taken and time.monotonic() < until:
-                connection.commit()
-                time.sleep(0.05)
-                taken = connection.execute(asked, number).scalar_one()
+            ended = True
+        until = time.monotonic() + TAKE_OVER
+        while not taken and ended and time.monotonic() < until:
+            connection.commit()
+            time.sleep(0.05)
+            taken = connection.execute(asked, number).scalar_one()
+        if taken:
+            self._session = dict(connection.execute(_SESSION).mappings().one())
         connection.commit()
         return bool(taken)
 
