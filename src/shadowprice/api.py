@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.inputs.given import job_entries, plain_values, whole_number
 from shadowprice.results.comparison import is_comparison, keep_comparison, keep_run
 from shadowprice.results.difference import Difference, difference
 from shadowprice.results.directory import PendingDirectory
@@ -269,7 +270,7 @@ class WhatIf:
 
 def simulate(
     cluster: PathLike | Mapping[str, Any] | None = None,
-    jobs: PathLike | Sequence[Mapping[str, Any]] | None = None,
+    jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
     policy: str = "oasis",
     *,
     trace: str | None = None,
@@ -288,8 +289,8 @@ def simulate(
     ----------
     cluster : path or mapping, optional
         Cluster file, or what one holds.
-    jobs : path or sequence of mappings, optional
-        Job file, or the jobs that one holds.
+    jobs : path or iterable of mappings, optional
+        Job file, or the jobs that one holds. Numbers may be numpy's, here and elsewhere.
     policy : str
         Name of the policy.
     trace : str, optional
@@ -321,17 +322,19 @@ def simulate(
     InputError
         If an input is missing or wrong; with every fault.
     """
+    seed = _seed(seed)
     _check_advice(advice_seconds)
+    _check_name(policy)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     scenario, _ = source.scenario(seed)
-    settings = dict(parameters or {})
+    settings = plain_values(parameters or {})
     run = record_run(scenario, policy, build_policy(scenario, policy, settings), settings=settings)
     return Result(_advised(run, scenario, policy, settings, advice_seconds))
 
 
 def compare(
     cluster: PathLike | Mapping[str, Any] | None = None,
-    jobs: PathLike | Sequence[Mapping[str, Any]] | None = None,
+    jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
     policies: Policies = ("oasis", "fifo"),
     *,
     seeds: int = 1,
@@ -371,7 +374,7 @@ def compare(
     KeyboardInterrupt
         If it was interrupted: half a comparison says nothing.
     """
-    _check_seeds(seeds)
+    seed, seeds = _seed(seed), _seeds(seeds)
     _check_advice(advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     variants = _variants(policies)
@@ -392,7 +395,7 @@ def compare(
 
 def whatif(
     cluster: PathLike | Mapping[str, Any] | None = None,
-    jobs: PathLike | Sequence[Mapping[str, Any]] | None = None,
+    jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
     policies: Policies = "oasis",
     *,
     changes: Sequence[Mapping[str, int]] = (),
@@ -427,9 +430,9 @@ def whatif(
     InputError
         If an input is wrong, or the cluster has no such servers.
     """
-    _check_seeds(seeds)
+    seed, seeds = _seed(seed), _seeds(seeds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
-    asked = [Change(tuple(change.items())) for change in changes]
+    asked = [Change(tuple(plain_values(change).items())) for change in changes]
     return WhatIf(run_whatif(source, _variants(policies), asked, range(seed, seed + seeds)))
 
 
@@ -447,10 +450,18 @@ def open_run(folder: PathLike) -> Result:
     return Result(run)
 
 
-def _check_seeds(seeds: int) -> None:
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-        raise InputError(Fault("seeds", f"{seeds!r} is no number of seeds", "write 10"))
-    bounds.SEEDS.check(seeds, "seeds")
+def _check_name(policy: object) -> None:
+    if not isinstance(policy, str):
+        mend = "write policy='oasis', parameters={...}"
+        raise InputError(Fault("policy", f"{policy!r} is no name", mend))
+
+
+def _seed(seed: Any) -> int:
+    return whole_number(seed, "seed", bounds.SEED, 0, "seed")
+
+
+def _seeds(seeds: Any) -> int:
+    return whole_number(seeds, "seeds", bounds.SEEDS, 1, "number of seeds")
 
 
 def _advised(
@@ -475,7 +486,7 @@ def _check_advice(seconds: float | None) -> None:
 
 def _source(
     cluster: PathLike | Mapping[str, Any] | None,
-    jobs: PathLike | Sequence[Mapping[str, Any]] | None,
+    jobs: PathLike | Iterable[Mapping[str, Any]] | None,
     trace: str | None,
     incidents: PathLike | None,
     until: str | None,
@@ -484,9 +495,9 @@ def _source(
     skip_invalid: bool,
 ) -> Source:
     return Source(
-        cluster=Path(cluster) if isinstance(cluster, str) else cluster,
-        jobs=Path(jobs) if isinstance(jobs, str) else jobs,
-        trace=trace,
+        cluster=Path(cluster) if isinstance(cluster, str) else plain_values(cluster),
+        jobs=_jobs(jobs),
+        trace=None if trace is None else str(trace),
         incidents=None if incidents is None else Path(incidents),
         until=until,
         slot=slot,
@@ -495,10 +506,16 @@ def _source(
     )
 
 
+def _jobs(jobs: PathLike | Iterable[Mapping[str, Any]] | None) -> Path | list[Any] | None:
+    if jobs is None:
+        return None
+    return Path(jobs) if isinstance(jobs, str | Path) else job_entries(jobs)
+
+
 def _variants(policies: Policies) -> list[Variant]:
     variants = []
     for entry in [policies] if isinstance(policies, str) else policies:
-        name, parameters = (entry, {}) if isinstance(entry, str) else entry
+        name, parameters = (entry, {}) if isinstance(entry, str) else plain_values(entry)
         pairs = (f"{key}={value}" for key, value in parameters.items())
         variants.append(Variant(" ".join((name, *pairs)), name, parameters))
         bounds.POLICIES.check(len(variants), "policies")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -182,3 +184,58 @@ def test_a_time_for_advice_is_a_time() -> None:
     for seconds in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="advice_seconds"):
             shadowprice.simulate(CLUSTER, JOBS, "srtf", advice_seconds=seconds)
+
+
+def test_numbers_may_be_those_of_numpy() -> None:
+    numpy_jobs = (
+        {
+            **job,
+            "chunks": np.int64(job["chunks"]),
+            "worker": {"gpu": np.float64(job["worker"]["gpu"])},
+            "utility": {**job["utility"], "slope": np.float32(-1.5)},
+        }
+        for job in JOBS
+    )
+    cluster = CLUSTER | {"horizon": np.int32(40)}
+    given = shadowprice.simulate(
+        cluster, numpy_jobs, "fifo", seed=np.int64(3), parameters={"backfill": np.int64(2)}
+    )
+    plain = shadowprice.simulate(CLUSTER, JOBS, "fifo", seed=3, parameters={"backfill": 2})
+    assert given.jobs.equals(plain.jobs)
+    assert given.info["seed"] == 3
+    assert [one["sha256"] for one in given.info["inputs"][:1]] == [
+        one["sha256"] for one in plain.info["inputs"][:1]
+    ]
+    curve = {
+        **{key: value for key, value in JOBS[0].items() if key != "minibatch_time"},
+        "chunks": 4,
+        "throughput": dict(zip(np.array([1, 2, 4]), np.array([0.1, 0.2, 0.3]), strict=True)),
+    }
+    both = shadowprice.compare(CLUSTER, (one for one in [curve]), "srtf", seeds=np.int64(2))
+    assert both["srtf"].summary["finished"] == 1
+    assert both.trials.seeds == [0, 1]
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, True, "1", 2**63])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(InputError, match="seed"):
+        shadowprice.simulate(CLUSTER, JOBS, "srtf", seed=seed)
+
+
+def test_what_is_no_list_of_jobs_and_no_name_is_told() -> None:
+    with pytest.raises(InputError, match="give the list of jobs in it"):
+        shadowprice.simulate(CLUSTER, {"jobs": JOBS})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="parameters="):
+        shadowprice.simulate(CLUSTER, JOBS, ("srtf", {}))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="there is no such file"):
+        shadowprice.simulate(trace=Path("swf:nowhere"))  # type: ignore[arg-type]
+
+
+def test_runs_can_be_pickled(tmp_path: Path) -> None:
+    run = shadowprice.simulate(CLUSTER, JOBS, "rolling")
+    run.save(tmp_path / "run")
+    for one in (run, shadowprice.open_run(tmp_path / "run")):
+        again = pickle.loads(pickle.dumps(one))
+        assert again.jobs.equals(run.jobs)
+        assert again.decisions.equals(run.decisions)
+        assert again.at(2).jobs.equals(run.at(2).jobs)
