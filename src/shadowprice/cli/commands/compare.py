@@ -112,7 +112,7 @@ def compare(
 
     shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
     """
-    from shadowprice.cli.commands.simulate import leave_if_partial
+    from shadowprice.cli.commands.simulate import leave_if_partial, told_anyway
     from shadowprice.core.amounts import parse_span
     from shadowprice.policies.registry import policy_parameters
     from shadowprice.results.comparison import (
@@ -120,7 +120,6 @@ def compare(
         is_comparison,
         keep_comparison,
         keep_run,
-        record_of,
     )
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
@@ -179,12 +178,11 @@ def compare(
             trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
         told = None if trials is None else trials.record()
         if pending is not None:
-            keep_comparison(runs, pending.path, told)
-            pending.commit()
-    if output is Output.JSON:
-        print_json(record_of(runs, told))
-    else:
-        _print(runs, trials)
+            with told_anyway(lambda: _print(runs, trials, output)):
+                keep_comparison(runs, pending.path, told)
+                pending.commit()
+    _print(runs, trials, output)
+    if output is not Output.JSON:
         if out is not None:
             stdout().print(f"read {out}/{PAGE}", soft_wrap=True, markup=False)
         elif not quiet:
@@ -275,10 +273,14 @@ def _on_ray(
     return found
 
 
-def _print(runs: list[Run], trials: Trials | None) -> None:
+def _print(runs: list[Run], trials: Trials | None, output: Output) -> None:
     from shadowprice.cli.seeds import comparison_table, seeds_table
     from shadowprice.cli.tables import summary_table
+    from shadowprice.results.comparison import record_of
 
+    if output is Output.JSON:
+        print_json(record_of(runs, None if trials is None else trials.record()))
+        return
     if trials is None:
         stdout().print(summary_table(runs))
         return
