@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -239,3 +240,22 @@ def test_runs_can_be_pickled(tmp_path: Path) -> None:
         assert again.jobs.equals(run.jobs)
         assert again.decisions.equals(run.decisions)
         assert again.at(2).jobs.equals(run.at(2).jobs)
+
+
+def test_compare_json_has_the_rows_of_the_table(
+    files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-p", "oasis,fifo")
+    assert main(("compare", *words, "--bound")) == 0
+    table = capfd.readouterr().out
+    assert main(("compare", *words, "--bound", "-o", "json")) == 0
+    told = json.loads(capfd.readouterr().out)
+    rows = [re.split(r"  +", line) for line in table.splitlines()[1:]]
+    assert [name for name, *_ in rows] == list(told["measures"])
+    for name, *texts in rows:
+        if not name.startswith(("decision", "wall")):
+            for text, value in zip(texts, told["measures"][name].values(), strict=True):
+                shown = 100 * value if text.endswith("%") else value
+                assert float(text.rstrip("%").replace(",", "")) == pytest.approx(shown, rel=0.01)
+    ends = [one["summary"]["end"] for one in told["policies"].values()]
+    assert ends[0] != ends[1]
