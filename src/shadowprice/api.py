@@ -28,7 +28,14 @@ from shadowprice.results.moment import Moment, moment_of
 from shadowprice.results.report.page import write_report
 from shadowprice.simulator.scenario import Scenario, build_policy, record_run
 from shadowprice.simulator.source import Source
-from shadowprice.simulator.trials import Trials, Variant, further_seeds, run_all, trials_of
+from shadowprice.simulator.trials import (
+    Trials,
+    Variant,
+    further_seeds,
+    run_all,
+    seeds_from,
+    trials_of,
+)
 from shadowprice.simulator.whatif import Change
 from shadowprice.simulator.whatif import WhatIf as Alternatives
 from shadowprice.simulator.whatif import whatif as run_whatif
@@ -374,11 +381,11 @@ def compare(
     KeyboardInterrupt
         If it was interrupted: half a comparison says nothing.
     """
-    seed, seeds = _seed(seed), _seeds(seeds)
+    chosen = seeds_from(_seed(seed), _seeds(seeds))
     _check_advice(advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     variants = _variants(policies)
-    scenario, _ = source.scenario(seed)
+    scenario, _ = source.scenario(chosen[0])
     runs = run_all(scenario, variants)
     if runs[-1].info["partial"]:
         raise KeyboardInterrupt
@@ -386,10 +393,10 @@ def compare(
         _advised(run, scenario, one.policy, one.settings, advice_seconds)
         for run, one in zip(runs, variants, strict=True)
     ]
-    more, stopped = further_seeds(source, variants, range(seed + 1, seed + seeds))
+    more, stopped = further_seeds(source, variants, chosen[1:])
     if stopped is not None:
         raise KeyboardInterrupt
-    trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
+    trials = trials_of([*((run.policy, chosen[0], run.info) for run in runs), *more])
     return Comparison({run.policy: Result(run) for run in runs}, trials)
 
 
@@ -430,10 +437,10 @@ def whatif(
     InputError
         If an input is wrong, or the cluster has no such servers.
     """
-    seed, seeds = _seed(seed), _seeds(seeds)
+    chosen = seeds_from(_seed(seed), _seeds(seeds))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     asked = [Change(tuple(plain_values(change).items())) for change in changes]
-    return WhatIf(run_whatif(source, _variants(policies), asked, range(seed, seed + seeds)))
+    return WhatIf(run_whatif(source, _variants(policies), asked, chosen))
 
 
 def open_run(folder: PathLike) -> Result:

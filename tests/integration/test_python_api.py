@@ -259,3 +259,22 @@ def test_compare_json_has_the_rows_of_the_table(
                 assert float(text.rstrip("%").replace(",", "")) == pytest.approx(shown, rel=0.01)
     ends = [one["summary"]["end"] for one in told["policies"].values()]
     assert ends[0] != ends[1]
+
+
+def test_no_seed_is_above_the_bound() -> None:
+    last = 2**63 - 1
+    with pytest.raises(InputError, match="the last seed"):
+        shadowprice.compare(CLUSTER, JOBS, "srtf", seed=last, seeds=2)
+    with pytest.raises(InputError, match="the last seed"):
+        shadowprice.whatif(CLUSTER, JOBS, "srtf", seed=last - 1, seeds=3)
+    assert shadowprice.compare(CLUSTER, JOBS, "srtf", seed=last).trials.seeds == [last]
+
+
+def test_policies_may_be_named_one_by_one(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
+    for command in ("compare", "whatif"):
+        told = []
+        for policies in (("-p", "srtf,fifo?backfill=2"), ("-p", "srtf", "-p", "fifo?backfill=2")):
+            assert main((command, *words, *policies)) == 0
+            told.append(list(json.loads(capfd.readouterr().out)["policies"]))
+        assert told[0] == told[1] == ["srtf", "fifo backfill=2"]

@@ -102,12 +102,12 @@ PolicyOption = Annotated[
     ),
 ]
 PoliciesOption = Annotated[
-    str,
+    list[str],
     typer.Option(
         "--policy",
         "-p",
-        help="Policies with commas between them; `shadowprice policies` lists them. "
-        "oasis?preset=paper is a variant with a parameter of its own.",
+        help="Policies with commas between them, or one each time; `shadowprice policies` lists "
+        "them. oasis?preset=paper is a variant with a parameter of its own.",
         rich_help_panel=HOW,
         autocompletion=complete_policy,
     ),
@@ -282,7 +282,7 @@ class NamedVariant:
         return merged
 
 
-def variants(text: str) -> list[NamedVariant]:
+def variants(texts: Sequence[str]) -> list[NamedVariant]:
     """Read policies with commas between them, each with parameters of its own behind a ``?``.
 
     Raises
@@ -293,6 +293,7 @@ def variants(text: str) -> list[NamedVariant]:
     from shadowprice.policies.registry import policy_info
 
     found: list[NamedVariant] = []
+    text = ",".join(texts)
     bounds.POLICIES.check(text.count(",") + 1, "--policy")
     for part in (part.strip() for part in text.split(",")):
         name, _, pairs = part.partition("?")

@@ -77,9 +77,9 @@ def test_a_setting_of_a_policy_that_does_not_run_is_a_mistake() -> None:
 
 def test_policies_and_settings_are_bounded() -> None:
     with pytest.raises(InputError, match="51 is above the bound of 50 policies compared"):
-        variants(",".join(["rich"] * 51))
+        variants([",".join(["rich"] * 51)])
     with pytest.raises(InputError, match="1,001 is above the bound of 1,000 parameters set"):
-        variants("rich?" + "&".join(["a=1"] * 1001))
+        variants(["rich?" + "&".join(["a=1"] * 1001)])
     with pytest.raises(InputError, match="--set: 1,001 is above the bound"):
         policy_settings(None, ["a=1"] * 1001, ["rich"])
     with pytest.raises(InputError, match="policy rich: 1,001 is above the bound"):
@@ -148,7 +148,7 @@ def test_a_wrong_file_waits_for_no_compiler(tmp_path: Path, command: str) -> Non
 
 def test_a_wrong_pair_is_told_where_it_stands() -> None:
     for text, place in (("rich?x", "--policy rich: 'x'"), ("rich?x=[", "--policy rich 'x'")):
-        [variant] = variants(text)
+        [variant] = variants([text])
         with pytest.raises(InputError) as caught:
             variant.over({})
         assert str(caught.value).startswith(place)

@@ -123,7 +123,7 @@ def compare(
     )
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.trials import Variant, trials_of
+    from shadowprice.simulator.trials import Variant, seeds_from, trials_of
 
     _check_out(out, advice)
     named = o.variants(policy)
@@ -131,6 +131,7 @@ def compare(
     advising = float(parse_span(advice_time, "--advice-time", "1min"))
     settings = o.policy_settings(params, set_, sorted({v.policy for v in named}))
     chosen = [Variant(v.label, v.policy, v.over(settings[v.policy])) for v in named]
+    again = seeds_from(seed, seeds)[1:]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
     # A wrong parameter is to wait neither for the compiler nor for the runs before its own.
@@ -166,7 +167,6 @@ def compare(
             if pending is not None:
                 keep_run(run, pending.path)
 
-        again = range(seed + 1, seed + seeds)
         stopped = trials = None
         if on:
             runs, more = _on_ray(on, scenario, source, chosen, again, out, resources, quiet)
