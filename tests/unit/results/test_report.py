@@ -428,3 +428,24 @@ def test_the_number_of_refused_jobs_counts_no_dropped_ones() -> None:
     told = replace(run, jobs=jobs, info=run.info | {"summary": summarise(jobs, run.slots)})
     refused = next(tile for tile in run_tiles(told) if tile[0] == "refused")
     assert refused[1:] == ("7", "7 for price")
+
+
+@pytest.mark.parametrize(("times", "beyond"), [(2, 0), (50, 1)])
+def test_jobs_that_took_longest_are_completed_or_said_to_lie_beyond(
+    times: int, beyond: int
+) -> None:
+    run = run_of(0.0, 40)
+    [*spans] = pl.concat([run.jobs["jct"]] * 8)
+    spans[spans.index(max(run.jobs["jct"].drop_nulls()))] *= times
+    jobs = pl.concat([run.jobs] * 8).with_columns(pl.Series("jct", spans))
+    told = replace(run, jobs=jobs, info=run.info | {"summary": summarise(jobs, run.slots)})
+    page = render_comparison([told], [])
+    [chart] = [
+        one
+        for one in data_of(page)
+        if isinstance(one, dict) and one.get("y_label") == "share of jobs that arrived"
+    ]
+    summary = told.summary
+    shown = (summary["finished"] - beyond) / summary["arrived"]
+    assert chart["series"][0]["values"][-1] == pytest.approx(shown, abs=1e-4)
+    assert ("took longer than is shown" in page) == bool(beyond)
