@@ -79,7 +79,8 @@ LoadOption = Annotated[
         "--load",
         min=LEAST_LOAD,
         max=bounds.LOAD.most,
-        help="GPU-time asked for over GPU-time there is, of that cluster.",
+        help="GPU-time asked for over GPU-time there is, of that cluster (core-time, where no job "
+        "uses GPUs).",
         rich_help_panel=WHAT,
     ),
 ]
