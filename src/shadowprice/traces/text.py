@@ -480,7 +480,7 @@ def _value(text: str, kind: pl.DataType) -> object:
     if kind.is_numeric() and ("_" in text or not text.isascii()):
         raise ValueError(text)  # Python reads 1_000 and other scripts' digits; traces write neither
     if kind == pl.Int64():
-        number = int(text)
+        number = int(text.removesuffix(".0"))  # what pandas makes of a column with a gap
         if abs(number) > LARGEST_NUMBER:
             raise OverflowError
         return number
