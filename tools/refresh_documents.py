@@ -1,4 +1,4 @@
-"""Put into README and tutorial what their commands print now; a test holds the two to it.
+"""Put into the documents what their commands print now; a test holds them to it.
 
 Run, from the root of a clone: ``python tools/refresh_documents.py``
 """
@@ -13,10 +13,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/tutorial.md")
+DOCUMENTS = {"README.md": "$ ", "docs/tutorial.md": "$ ", "docs/results.md": "examples/"}
+"""Documents, and what is in the commands of theirs that a newcomer can run."""
 
 
-def refreshed(text: str, folder: Path) -> str:
+def refreshed(text: str, folder: Path, mark: str = "$ ") -> str:
     """Return a document with what its commands print, run one after the other in a folder."""
     parts = re.split(r"^(```.*\n)", text, flags=re.MULTILINE)
     inside = False
@@ -27,13 +28,13 @@ def refreshed(text: str, folder: Path) -> str:
             named = re.match(r"# (\S+\.yaml)\n", part)
             if named:
                 (folder / named[1]).write_text(part, encoding="utf-8")
-            parts[at] = _block(part, folder)
+            parts[at] = _block(part, folder, mark)
     return "".join(parts)
 
 
-def _block(block: str, folder: Path) -> str:
+def _block(block: str, folder: Path, mark: str) -> str:
     lines = block.splitlines()
-    if not any(line.startswith("$ ") for line in lines):
+    if not any(line.startswith("$ ") and mark in line for line in lines):
         return block
     told: list[str] = []
     for at, line in enumerate(lines):
@@ -51,12 +52,13 @@ def _block(block: str, folder: Path) -> str:
 
 def main() -> None:
     """Refresh every document."""
-    for document in DOCUMENTS:
+    for document, mark in DOCUMENTS.items():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             shutil.copytree(ROOT / "examples", folder / "examples")
             path = ROOT / document
-            path.write_text(refreshed(path.read_text(encoding="utf-8"), folder), encoding="utf-8")
+            text = refreshed(path.read_text(encoding="utf-8"), folder, mark)
+            path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.inputs.given import job_entries, plain_values, whole_number
 from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.comparison import is_comparison, keep_comparison, keep_run
 from shadowprice.results.difference import Difference, difference
@@ -28,7 +29,7 @@ from shadowprice.results.moment import Moment, moment_of
 from shadowprice.results.report.page import write_report
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import Source
-from shadowprice.simulator.trials import Trials, further_seeds, run_all, trials_of
+from shadowprice.simulator.trials import Trials, further_seeds, run_all, seeds_from, trials_of
 from shadowprice.simulator.whatif import Change
 from shadowprice.simulator.whatif import WhatIf as Alternatives
 from shadowprice.simulator.whatif import whatif as run_whatif
@@ -270,7 +271,7 @@ class WhatIf:
 
 def simulate(
     cluster: PathLike | Mapping[str, Any] | None = None,
-    jobs: PathLike | Sequence[Mapping[str, Any]] | None = None,
+    jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
     policy: str = "oasis",
     *,
     trace: str | None = None,
@@ -289,8 +290,8 @@ def simulate(
     ----------
     cluster : path or mapping, optional
         Cluster file, or what one holds.
-    jobs : path or sequence of mappings, optional
-        Job file, or the jobs that one holds.
+    jobs : path or iterable of mappings, optional
+        Job file, or the jobs that one holds. Numbers may be numpy's, here and elsewhere.
     policy : str
         Name of the policy.
     trace : str, optional
@@ -322,16 +323,18 @@ def simulate(
     InputError
         If an input is missing or wrong; with every fault.
     """
+    seed = _seed(seed)
     _check_advice(advice_seconds)
+    _check_name(policy)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     scenario, _ = source.scenario(seed)
-    choice = PolicyChoice(policy, dict(parameters or {}), policy)
+    choice = PolicyChoice(policy, plain_values(parameters or {}), policy)
     return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
 
 def compare(
     cluster: PathLike | Mapping[str, Any] | None = None,
-    jobs: PathLike | Sequence[Mapping[str, Any]] | None = None,
+    jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
     policies: Policies = ("oasis", "fifo"),
     *,
     seeds: int = 1,
@@ -371,11 +374,11 @@ def compare(
     KeyboardInterrupt
         If it was interrupted: half a comparison says nothing.
     """
-    _check_seeds(seeds)
+    chosen = seeds_from(_seed(seed), _seeds(seeds))
     _check_advice(advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     choices = _choices(policies)
-    scenario, _ = source.scenario(seed)
+    scenario, _ = source.scenario(chosen[0])
     runs = run_all(scenario, choices)
     if runs[-1].info["partial"]:
         raise KeyboardInterrupt
@@ -383,16 +386,16 @@ def compare(
         _advised(run, scenario, choice, advice_seconds)
         for run, choice in zip(runs, choices, strict=True)
     ]
-    more, stopped = further_seeds(source, choices, range(seed + 1, seed + seeds))
+    more, stopped = further_seeds(source, choices, chosen[1:])
     if stopped is not None:
         raise KeyboardInterrupt
-    trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
+    trials = trials_of([*((run.policy, chosen[0], run.info) for run in runs), *more])
     return Comparison({run.policy: Result(run) for run in runs}, trials)
 
 
 def whatif(
     cluster: PathLike | Mapping[str, Any] | None = None,
-    jobs: PathLike | Sequence[Mapping[str, Any]] | None = None,
+    jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
     policies: Policies = "oasis",
     *,
     changes: Sequence[Mapping[str, int]] = (),
@@ -427,10 +430,10 @@ def whatif(
     InputError
         If an input is wrong, or the cluster has no such servers.
     """
-    _check_seeds(seeds)
+    chosen = seeds_from(_seed(seed), _seeds(seeds))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
-    asked = [Change(tuple(change.items())) for change in changes]
-    return WhatIf(run_whatif(source, _choices(policies), asked, range(seed, seed + seeds)))
+    asked = [Change(tuple(plain_values(change).items())) for change in changes]
+    return WhatIf(run_whatif(source, _choices(policies), asked, chosen))
 
 
 def open_run(folder: PathLike) -> Result:
@@ -447,10 +450,18 @@ def open_run(folder: PathLike) -> Result:
     return Result(run)
 
 
-def _check_seeds(seeds: int) -> None:
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-        raise InputError(Fault("seeds", f"{seeds!r} is no number of seeds", "write 10"))
-    bounds.SEEDS.check(seeds, "seeds")
+def _check_name(policy: object) -> None:
+    if not isinstance(policy, str):
+        mend = "write policy='oasis', parameters={...}"
+        raise InputError(Fault("policy", f"{policy!r} is no name", mend))
+
+
+def _seed(seed: Any) -> int:
+    return whole_number(seed, "seed", bounds.SEED, 0, "seed")
+
+
+def _seeds(seeds: Any) -> int:
+    return whole_number(seeds, "seeds", bounds.SEEDS, 1, "number of seeds")
 
 
 def _advised(run: Run, scenario: Scenario, choice: PolicyChoice, seconds: float | None) -> Run:
@@ -469,7 +480,7 @@ def _check_advice(seconds: float | None) -> None:
 
 def _source(
     cluster: PathLike | Mapping[str, Any] | None,
-    jobs: PathLike | Sequence[Mapping[str, Any]] | None,
+    jobs: PathLike | Iterable[Mapping[str, Any]] | None,
     trace: str | None,
     incidents: PathLike | None,
     until: str | None,
@@ -478,9 +489,9 @@ def _source(
     skip_invalid: bool,
 ) -> Source:
     return Source(
-        cluster=Path(cluster) if isinstance(cluster, str) else cluster,
-        jobs=Path(jobs) if isinstance(jobs, str) else jobs,
-        trace=trace,
+        cluster=Path(cluster) if isinstance(cluster, str) else plain_values(cluster),
+        jobs=_jobs(jobs),
+        trace=None if trace is None else str(trace),
         incidents=None if incidents is None else Path(incidents),
         until=until,
         slot=slot,
@@ -489,10 +500,16 @@ def _source(
     )
 
 
+def _jobs(jobs: PathLike | Iterable[Mapping[str, Any]] | None) -> Path | list[Any] | None:
+    if jobs is None:
+        return None
+    return Path(jobs) if isinstance(jobs, str | Path) else job_entries(jobs)
+
+
 def _choices(policies: Policies) -> list[PolicyChoice]:
     found = []
     for entry in [policies] if isinstance(policies, str) else policies:
-        name, parameters = (entry, {}) if isinstance(entry, str) else entry
+        name, parameters = (entry, {}) if isinstance(entry, str) else plain_values(entry)
         found.append(PolicyChoice(name, parameters))
         bounds.POLICIES.check(len(found), "policies")
     check_choices(found, "policies", "write ['oasis', 'fifo']")

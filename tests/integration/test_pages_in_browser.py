@@ -214,6 +214,18 @@ BLANK = """() => [...document.querySelectorAll(".canvas canvas")].filter((canvas
 }).length"""
 
 
+def test_no_two_policies_have_the_same_line(browser: Browser, tmp_path: Path) -> None:
+    on = cluster(3, 2)
+    work = [job(on, f"job-{at}", arrival=at) for at in range(6)]
+    runs = [record_run(Scenario(on, work), f"policy-{at}", FlatRate()) for at in range(16)]
+    (tmp_path / "page.html").write_text(render_comparison(runs, []), encoding="utf-8")
+    with Visit(browser) as visit:
+        page = visit.open(tmp_path / "page.html")
+        lines = page.locator("figure", has_text="Utility earned up to each slot")
+        looks = lines.locator(".entry i").evaluate_all("(all) => all.map((one) => one.className)")
+    assert len(set(looks)) == 16
+
+
 @pytest.mark.parametrize("name", ["money", "comparison"])
 @pytest.mark.parametrize("width", [1400, 390])
 def test_a_picture_of_a_whole_page_has_every_chart(

@@ -233,6 +233,7 @@ def test_a_full_disk_is_told(folder: Path) -> None:
         assert answer.returncode == 1
         assert "No space left on device" in answer.stderr
         assert "make room" in answer.stderr
+        assert "total utility" in answer.stdout  # what it found is told all the same
         assert list(disk.iterdir()) == []
     finally:
         subprocess.run(["umount", str(disk)], check=True, timeout=60)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -182,3 +185,96 @@ def test_a_time_for_advice_is_a_time() -> None:
     for seconds in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="advice_seconds"):
             shadowprice.simulate(CLUSTER, JOBS, "srtf", advice_seconds=seconds)
+
+
+def test_numbers_may_be_those_of_numpy() -> None:
+    numpy_jobs = (
+        {
+            **job,
+            "chunks": np.int64(job["chunks"]),
+            "worker": {"gpu": np.float64(job["worker"]["gpu"])},
+            "utility": {**job["utility"], "slope": np.float32(-1.5)},
+        }
+        for job in JOBS
+    )
+    cluster = CLUSTER | {"horizon": np.int32(40)}
+    given = shadowprice.simulate(
+        cluster, numpy_jobs, "fifo", seed=np.int64(3), parameters={"backfill": np.int64(2)}
+    )
+    plain = shadowprice.simulate(CLUSTER, JOBS, "fifo", seed=3, parameters={"backfill": 2})
+    assert given.jobs.equals(plain.jobs)
+    assert given.info["seed"] == 3
+    assert [one["sha256"] for one in given.info["inputs"][:1]] == [
+        one["sha256"] for one in plain.info["inputs"][:1]
+    ]
+    curve = {
+        **{key: value for key, value in JOBS[0].items() if key != "minibatch_time"},
+        "chunks": 4,
+        "throughput": dict(zip(np.array([1, 2, 4]), np.array([0.1, 0.2, 0.3]), strict=True)),
+    }
+    both = shadowprice.compare(CLUSTER, (one for one in [curve]), "srtf", seeds=np.int64(2))
+    assert both["srtf"].summary["finished"] == 1
+    assert both.trials.seeds == [0, 1]
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, True, "1", 2**63])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(InputError, match="seed"):
+        shadowprice.simulate(CLUSTER, JOBS, "srtf", seed=seed)
+
+
+def test_what_is_no_list_of_jobs_and_no_name_is_told() -> None:
+    with pytest.raises(InputError, match="give the list of jobs in it"):
+        shadowprice.simulate(CLUSTER, {"jobs": JOBS})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="parameters="):
+        shadowprice.simulate(CLUSTER, JOBS, ("srtf", {}))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="there is no such file"):
+        shadowprice.simulate(trace=Path("swf:nowhere"))  # type: ignore[arg-type]
+
+
+def test_runs_can_be_pickled(tmp_path: Path) -> None:
+    run = shadowprice.simulate(CLUSTER, JOBS, "rolling")
+    run.save(tmp_path / "run")
+    for one in (run, shadowprice.open_run(tmp_path / "run")):
+        again = pickle.loads(pickle.dumps(one))
+        assert again.jobs.equals(run.jobs)
+        assert again.decisions.equals(run.decisions)
+        assert again.at(2).jobs.equals(run.at(2).jobs)
+
+
+def test_compare_json_has_the_rows_of_the_table(
+    files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-p", "oasis,fifo")
+    assert main(("compare", *words, "--bound")) == 0
+    table = capfd.readouterr().out
+    assert main(("compare", *words, "--bound", "-o", "json")) == 0
+    told = json.loads(capfd.readouterr().out)
+    rows = [re.split(r"  +", line) for line in table.splitlines()[1:]]
+    assert [name for name, *_ in rows] == list(told["measures"])
+    for name, *texts in rows:
+        if not name.startswith(("decision", "wall")):
+            for text, value in zip(texts, told["measures"][name].values(), strict=True):
+                shown = 100 * value if text.endswith("%") else value
+                assert float(text.rstrip("%").replace(",", "")) == pytest.approx(shown, rel=0.01)
+    ends = [one["summary"]["end"] for one in told["policies"].values()]
+    assert ends[0] != ends[1]
+
+
+def test_no_seed_is_above_the_bound() -> None:
+    last = 2**63 - 1
+    with pytest.raises(InputError, match="the last seed"):
+        shadowprice.compare(CLUSTER, JOBS, "srtf", seed=last, seeds=2)
+    with pytest.raises(InputError, match="the last seed"):
+        shadowprice.whatif(CLUSTER, JOBS, "srtf", seed=last - 1, seeds=3)
+    assert shadowprice.compare(CLUSTER, JOBS, "srtf", seed=last).trials.seeds == [last]
+
+
+def test_policies_may_be_named_one_by_one(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
+    for command in ("compare", "whatif"):
+        told = []
+        for policies in (("-p", "srtf,fifo?backfill=2"), ("-p", "srtf", "-p", "fifo?backfill=2")):
+            assert main((command, *words, *policies)) == 0
+            told.append(list(json.loads(capfd.readouterr().out)["policies"]))
+        assert told[0] == told[1] == ["srtf", "fifo backfill=2"]

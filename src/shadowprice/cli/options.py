@@ -75,7 +75,8 @@ LoadOption = Annotated[
         "--load",
         min=LEAST_LOAD,
         max=bounds.LOAD.most,
-        help="GPU-time asked for over GPU-time there is, of that cluster.",
+        help="GPU-time asked for over GPU-time there is, of that cluster (core-time, where no job "
+        "uses GPUs).",
         rich_help_panel=WHAT,
     ),
 ]
@@ -98,12 +99,12 @@ PolicyOption = Annotated[
     ),
 ]
 PoliciesOption = Annotated[
-    str,
+    list[str],
     typer.Option(
         "--policy",
         "-p",
-        help="Policies with commas between them; `shadowprice policies` lists them. "
-        "oasis?preset=paper is a variant with a parameter of its own.",
+        help="Policies with commas between them, or one each time; `shadowprice policies` lists "
+        "them. oasis?preset=paper is a variant with a parameter of its own.",
         rich_help_panel=HOW,
         autocompletion=complete_policy,
     ),
@@ -210,7 +211,7 @@ def policy_settings(
     return result
 
 
-def read_choices(text: str) -> list[PolicyChoice]:
+def read_choices(texts: Sequence[str]) -> list[PolicyChoice]:
     """Read policies with commas between them, each with parameters of its own behind a ``?``.
 
     Raises
@@ -220,6 +221,7 @@ def read_choices(text: str) -> list[PolicyChoice]:
     """
     from shadowprice.policies.choice import PolicyChoice, check_choices
 
+    text = ",".join(texts)
     bounds.POLICIES.check(text.count(",") + 1, "--policy")
     parts = (part.strip() for part in text.split(","))
     found = [PolicyChoice.parse(part) for part in parts if part]
@@ -228,7 +230,7 @@ def read_choices(text: str) -> list[PolicyChoice]:
 
 
 def policy_choices(
-    text: str, params: Path | None, settings: Sequence[str] | None
+    texts: Sequence[str], params: Path | None, settings: Sequence[str] | None
 ) -> list[PolicyChoice]:
     """Read policies as `read_choices` does, with ``--params`` and ``--set`` below their own.
 
@@ -237,6 +239,6 @@ def policy_choices(
     InputError
         If there is none, or one or a parameter is wrong.
     """
-    named = read_choices(text)
+    named = read_choices(texts)
     shared = policy_settings(params, settings, sorted({choice.name for choice in named}))
     return [choice.over(shared[choice.name]) for choice in named]

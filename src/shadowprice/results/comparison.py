@@ -95,6 +95,11 @@ def record_of(runs: Sequence[Run], trials: Fields | None = None) -> Fields:
             }
             for run in runs
         },
+        # What a run's own summary cannot say: some are of all runs together, or up to their end.
+        "measures": {
+            row.name: dict(zip((run.policy for run in runs), row.values, strict=True))
+            for row in rows_of(runs)
+        },
     }
     return record if trials is None else record | {"trials": trials}
 

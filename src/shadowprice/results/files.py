@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,6 +76,12 @@ class Run:
     decisions: Callable[[bool], Iterator[Fields]]
     payments: Callable[[], Iterator[Fields]] | None
     advice: Mapping[str, Counsel] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, object]:
+        # What yields the records holds on to the engine that ran, or to a folder.
+        kept = partial(_with_or_without_plans, list(self.decisions(True)))
+        payments = None if self.payments is None else partial(iter, list(self.payments()))
+        return self.__dict__ | {"decisions": kept, "payments": payments}
 
     @property
     def summary(self) -> Fields:
@@ -172,10 +179,7 @@ def read_run(folder: Path) -> Run:
     payments = folder / PAYMENTS
 
     def decisions(plans: bool) -> Iterator[Fields]:
-        for record in read_decisions(folder, info):
-            if not plans:
-                record.pop("plan", None)
-            yield record
+        return _with_or_without_plans(read_decisions(folder, info), plans)
 
     return Run(
         info=info,
@@ -187,6 +191,11 @@ def read_run(folder: Path) -> Run:
         payments=(lambda: read_lines(payments)) if payments.exists() else None,
         advice=read_advice(folder),
     )
+
+
+def _with_or_without_plans(records: Iterable[Fields], plans: bool) -> Iterator[Fields]:
+    for record in records:
+        yield {key: value for key, value in record.items() if plans or key != "plan"}
 
 
 def read_advice(folder: Path) -> dict[str, Counsel]:

@@ -33,11 +33,12 @@ def story_lines(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
         Label and text. An empty label goes on with the one before; both empty part two chapters.
     """
     yield from _asked(story)
-    promise = None
-    for number, decision in enumerate(story.decisions):
+    promise, admitted = None, False
+    for decision in story.decisions:
         yield "", ""
-        yield from _decided(story, decision, number, promise, most)
+        yield from _decided(story, decision, admitted, promise, most)
         promise = decision.get("promise", promise)
+        admitted |= decision["outcome"] == "admitted"
     yield "", ""
     yield from _happened(story, most)
 
@@ -184,16 +185,16 @@ def _worth(job: dict[str, Any]) -> str:
 
 
 def _decided(
-    story: Story, decision: dict[str, Any], number: int, before: int | None, most: int | None
+    story: Story, decision: dict[str, Any], admitted: bool, before: int | None, most: int | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield what was decided; ``before`` is the promise until then."""
+    """Yield what was decided; until then it was ``admitted`` or not, with a promise ``before``."""
     outcome = decision["outcome"]
     if outcome == "moved":
         promise = decision["promise"]
         label = "promised again" if before is None else "moved"
         label = "promise lost" if promise is None else label
     else:
-        again = " again" if number and outcome == "admitted" else ""
+        again = " again" if admitted and outcome == "admitted" else ""
         label = f"{outcome_word(outcome)}{again}"
     yield label, f"in slot {decision['slot']}"
     why = decision.get("refusal")

@@ -51,7 +51,7 @@ class Source:
     slot : str
         Slot length of the cluster that a trace brings.
     load : float
-        GPU-time asked for over GPU-time there is, of that cluster.
+        GPU-time asked for over GPU-time there is, of that cluster (core-time without GPUs).
     skip_invalid : bool
         Leave faulty jobs out.
     """

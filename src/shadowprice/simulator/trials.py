@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Fields, Run
 from shadowprice.results.measures import OVER_SEEDS, RESTRICTED, Measure, measured, up_to
@@ -121,6 +122,18 @@ class Trials:
                     }
                 told["policies"][name][one.key] = entry
         return told
+
+
+def seeds_from(seed: int, seeds: int) -> range:
+    """Return so many seeds from a first one on.
+
+    Raises
+    ------
+    InputError
+        If the last is above the bound.
+    """
+    bounds.SEED.check(seed + seeds - 1, "the last seed", "begin with a smaller one")
+    return range(seed, seed + seeds)
 
 
 def trials_of(runs: Sequence[Measured]) -> Trials:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core import bounds
-from shadowprice.core.amounts import MILLI
+from shadowprice.core.amounts import LARGEST_AMOUNT, MILLI
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import InputError
 from shadowprice.traces.arrivals import Burstiness, Pattern, arrival_times
@@ -50,6 +50,9 @@ PS_INSTANCES: Final = {"c4.8xlarge": (0, 36, 60)}
 SERVER_GBPS: Final = (20, 50)
 # These instances have no disk of their own (EBS): storage is given ample room.
 STORAGE: Final = "1TB"
+
+MOST_PLACES: Final = 10_000
+"""Workers for which a server that is sized to jobs without GPUs has memory and bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,15 +290,16 @@ def cluster_for(
     Parameters
     ----------
     workload : Workload
-        From a trace (its jobs' GPU-time counts).
+        From a trace: its jobs' GPU-time counts, or their core-time where no job uses GPUs.
     load : float
-        GPU-time asked for over GPU-time there is, between the first arrival and the last; below 1
-        the cluster has room to spare.
+        That time over the time there is, between the first arrival and the last; below 1 the
+        cluster has room to spare.
     horizon : int
         Slots a planner looks ahead.
     gpus_per_server : int
         GPUs of a server for workers; it has 8 cores and 32 GiB a GPU and 25 Gbps. All of them
-        grow where one worker asks for more, bandwidth where workers on every GPU do.
+        grow where one worker asks for more, bandwidth where workers on every GPU do. Without GPUs
+        it has the cores alone, with memory and bandwidth for the smallest worker on all of them.
 
     Returns
     -------
@@ -307,33 +311,40 @@ def cluster_for(
     if not load > 0:
         raise InputError(f"load={load}: write a number above 0")
     bounds.LOAD.check(load, "load")
-    gpus = np.array([profile.worker.get("gpu", 0) / MILLI for profile in workload.profiles])
+    counted = "gpu" if any(one.worker.get("gpu") for one in workload.profiles) else "cpu"
+    asked = np.array([profile.worker.get(counted, 0) / MILLI for profile in workload.profiles])
     seconds = worker_seconds(workload)
     span = max(float(np.ptp(workload.arrival)) / NANO, float(workload.slot_seconds))
-    wanted = float((gpus * seconds).sum()) / (span * load)
-    widest = float((gpus * workload.fewest).max())
+    wanted = float((asked * seconds).sum()) / (span * load)
+    widest = float((asked * workload.fewest).max())
     most = {
         name: max(profile.worker.get(name, 0) for profile in workload.profiles)
         for name in ("gpu", "cpu", "memory", BANDWIDTH)
     }
     gpus_per_server = max(gpus_per_server, -(-most["gpu"] // MILLI))
-    needed = float(np.ceil(max(wanted, widest) / gpus_per_server))
+    cores = max(8 * gpus_per_server, -(-most["cpu"] // MILLI))
+    if counted == "gpu":
+        places, memory = gpus_per_server, 32 * gpus_per_server
+        capacity: dict[str, Any] = {"gpu": gpus_per_server}
+    else:
+        places = min(int(cores / asked.min()), MOST_PLACES)
+        memory, capacity = min(places * -(-most["memory"] // 2**30), LARGEST_AMOUNT >> 30), {}
+    needed = float(np.ceil(max(wanted, widest) / (capacity.get("gpu") or cores)))
     bounds.SERVERS.check(needed, "the cluster sized to the jobs", "raise the load")
     count = max(1, int(needed))
-    capacity = {
-        "gpu": gpus_per_server,
-        "cpu": max(8 * gpus_per_server, -(-most["cpu"] // MILLI)),
-        "memory": f"{max(32 * gpus_per_server, -(-most['memory'] // 2**30))}GiB",
-        BANDWIDTH: f"{max(25, -(-gpus_per_server * most[BANDWIDTH] // 10**9))}Gbps",
+    capacity |= {
+        "cpu": cores,
+        "memory": f"{max(memory, -(-most['memory'] // 2**30))}GiB",
+        BANDWIDTH: f"{max(25, -(-places * most[BANDWIDTH] // 10**9))}Gbps",
     }
-    servers = [{"name": "gpu", "count": count, "role": "worker", "capacity": capacity}]
+    servers = [{"name": counted, "count": count, "role": "worker", "capacity": capacity}]
     if any(profile.ps is not None for profile in workload.profiles):
         servers.append(
             {
                 "name": "net",
                 "count": count,
                 "role": "ps",
-                "capacity": _ps_capacity(workload, gpus_per_server),
+                "capacity": _ps_capacity(workload, places),
             }
         )
     return {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -20,7 +21,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import is_text
+from shadowprice.core.wording import is_text, shown
 from shadowprice.inputs.unpacking import MAGIC, blocks, is_gzip
 from shadowprice.traces.records import LARGEST, ON_THE_CLOCK
 from shadowprice.traces.registry import Reading
@@ -98,6 +99,11 @@ def _check_first_line(path: Path, text: str, *, cut: bool) -> None:
         if cut:
             message = "has no end within 64 KiB"
             raise InputError(Fault(f"{path}: line 1", message, "give a file with one job a line"))
+
+
+def column_names(head: str, separator: str = ",") -> list[str]:
+    """Return the names in the first line of a table."""
+    return [name.strip() for name in _cells(head.splitlines()[0], separator)]
 
 
 def read_bytes(path: Path) -> bytes:
@@ -294,8 +300,11 @@ def read_table(
     head = read_head(path)
     names = list(columns)
     if header:
-        found = _cells(head.splitlines()[0], separator)
-        names = [name.strip() for name in found]
+        names = column_names(head, separator)
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            message = f"the header names {shown(twice[0])} more than once"
+            raise InputError(Fault(f"{path}: line 1", message, "give each column once"))
         missing = [name for name in columns if name not in names and name not in optional]
         if missing:
             raise InputError(
@@ -324,6 +333,10 @@ def read_table(
     # "nan" is how a table says that a number is missing; as a number it would pass every check.
     floats = [name for name in present if columns[name].is_float()]
     frame = frame.with_columns(pl.col(floats).fill_nan(None))
+    # A blank behind a comma is no part of a name: " vgg16" would be an unknown model.
+    texts = [name for name in present if columns[name] == pl.String()]
+    stripped = pl.col(texts).str.strip_chars()
+    frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
     table = Table(path, frame.select("line", *present, *absent), reading)
     for name, kind in columns.items():
         if kind.is_numeric():
@@ -467,7 +480,7 @@ def _value(text: str, kind: pl.DataType) -> object:
     if kind.is_numeric() and ("_" in text or not text.isascii()):
         raise ValueError(text)  # Python reads 1_000 and other scripts' digits; traces write neither
     if kind == pl.Int64():
-        number = int(text)
+        number = int(text.removesuffix(".0"))  # what pandas makes of a column with a gap
         if abs(number) > LARGEST_NUMBER:
             raise OverflowError
         return number

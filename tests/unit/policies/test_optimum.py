@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -21,10 +22,10 @@ from shadowprice.core.events import (
     ServerLost,
     ServerState,
 )
-from shadowprice.core.job import Job
+from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Reason
-from shadowprice.core.utility import Constant, utility_value
+from shadowprice.core.utility import Constant, Linear, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.offline.packing import Items, Machines, pack
@@ -330,3 +331,27 @@ def _speed() -> Any:
     from shadowprice.core.job import StepModel
 
     return StepModel(Fraction(60), gradient_bytes=10**9)
+
+
+def test_solves_where_progress_is_counted_in_millions() -> None:
+    # Where restarts cost, progress counts in millionths of a mini-batch: rows of 10^10 beside 1.
+    on = replace(cluster(0, 0, 3, gpus=8, horizon=60), slot_seconds=Fraction(1200))
+    rng = random.Random(3)
+    jobs = [
+        job(
+            on,
+            f"job-{at}",
+            arrival=rng.randrange(40),
+            epochs=rng.randint(1, 200),
+            chunks=rng.randint(1, 10),
+            minibatches=rng.randint(20, 300),
+            speed=StepModel(Fraction(rng.randint(500, 4000), 1000)),
+            worker_amounts={"gpu": 1000 * rng.choice((1, 1, 2))},
+            ps=None,
+            utility=Linear(float(rng.randint(1, 60)), -0.5),
+            restart_seconds=Fraction(90),
+        )
+        for at in range(40)
+    ]
+    found = solve(whole_problem(on, jobs, 45), time_limit=2.0)
+    assert 0 < found.utility <= found.bound

@@ -26,6 +26,7 @@ from shadowprice.results.story import read_story
 from shadowprice.results.telling import story_lines
 from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run
+from tests.astraea_cases import random_jobs, shared_cluster
 from tests.pdors_cases import pool, random_two_rates
 from tests.priced import FlatRate
 from tests.unit.results.test_report import check_page
@@ -122,6 +123,19 @@ def test_a_promise_that_is_lost_and_given_again_is_told_as_that(tmp_path: Path) 
         1
     ] * 3
     assert "moved" not in told
+
+
+def test_who_waited_first_is_not_admitted_again(tmp_path: Path) -> None:
+    on = shared_cluster()
+    jobs = random_jobs(on, 6, seed=1)
+    policy = make_policy("astraea", PolicyContext(on, jobs, None), {})
+    run = record_run(Scenario(on, jobs), "astraea", policy)
+    write_run(run, tmp_path)
+    for name in run.jobs["job"]:
+        told = [label for label, _ in story_lines(read_story(tmp_path, name), None)]
+        assert "queued" in told
+        assert "admitted again" not in told
+    assert "admitted" in told
 
 
 def rows_of(places: dict[str, list[int]]) -> list[tuple[int, ...]]:

@@ -6,13 +6,14 @@ import hashlib
 import json
 import re
 import unicodedata
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html import unescape
 from html.parser import HTMLParser
 from importlib import resources
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,10 +22,11 @@ from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.results.collect import Input
 from shadowprice.results.files import Run
+from shadowprice.results.metrics import summarise
 from shadowprice.results.report import charts, embed, sections
 from shadowprice.results.report.comparison import render_comparison
 from shadowprice.results.report.heat import Grid, heat_map
-from shadowprice.results.report.page import render_report
+from shadowprice.results.report.page import render_report, run_tiles
 from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.tables import Column, data_table
 from shadowprice.simulator.scenario import Scenario, record_run
@@ -417,3 +419,33 @@ def test_tables_say_what_is_left_out() -> None:
     assert "<script" not in data_table(columns, rows[:3])
     holes = data_table(columns, [["a", float("nan")]] * 8)
     assert data_of(holes)[0]["rows"][0] == ["a", None]
+
+
+def test_the_number_of_refused_jobs_counts_no_dropped_ones() -> None:
+    run = run_of(1e9)
+    given_up = pl.when(pl.col("job") == run.jobs["job"][0]).then(pl.lit("dropped"))
+    jobs = run.jobs.with_columns(given_up.otherwise("outcome").alias("outcome"))
+    told = replace(run, jobs=jobs, info=run.info | {"summary": summarise(jobs, run.slots)})
+    refused = next(tile for tile in run_tiles(told) if tile[0] == "refused")
+    assert refused[1:] == ("7", "7 for price")
+
+
+@pytest.mark.parametrize(("times", "beyond"), [(2, 0), (50, 1)])
+def test_jobs_that_took_longest_are_completed_or_said_to_lie_beyond(
+    times: int, beyond: int
+) -> None:
+    run = run_of(0.0, 40)
+    [*spans] = pl.concat([run.jobs["jct"]] * 8)
+    spans[spans.index(max(run.jobs["jct"].drop_nulls()))] *= times
+    jobs = pl.concat([run.jobs] * 8).with_columns(pl.Series("jct", spans))
+    told = replace(run, jobs=jobs, info=run.info | {"summary": summarise(jobs, run.slots)})
+    page = render_comparison([told], [])
+    [chart] = [
+        one
+        for one in data_of(page)
+        if isinstance(one, dict) and one.get("y_label") == "share of jobs that arrived"
+    ]
+    summary = told.summary
+    shown = (summary["finished"] - beyond) / summary["arrived"]
+    assert chart["series"][0]["values"][-1] == pytest.approx(shown, abs=1e-4)
+    assert ("took longer than is shown" in page) == bool(beyond)

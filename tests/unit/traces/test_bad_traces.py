@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -260,3 +261,27 @@ def test_what_no_trace_has_is_left_out_row_by_row(tmp_path, name, old, new, reas
     trace = read_trace(f"{name.removesuffix('-log')}:{path}", skip_invalid=True)
     assert trace.jobs.height == 1
     assert [(found.startswith(reason), count) for found, count in trace.dropped] == [(True, 1)]
+
+
+TABLES = sorted(set(TRACES) - {"philly-log", "gavel", "swf", "pai_job", "pai_task"})
+"""Traces with a header."""
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_reads_alike_however_it_is_written(tmp_path, name):
+    rows = [line.split(",") for line in TRACES[name].splitlines()]
+
+    def read(text):
+        (tmp_path / "t.csv").write_bytes(text.encode())
+        return read_trace(f"{name}:{tmp_path / 't.csv'}").jobs
+
+    plain = read(TRACES[name])
+    for text in (
+        "\n".join(", ".join(row) for row in rows),
+        "\r\n".join(",".join(f'"{cell}"' for cell in row) for row in rows) + "\r\n",
+        "\ufeff" + "\n".join(",".join(reversed(row)) for row in rows) + "\n\n",
+        re.sub(r",(\d+)(?=,)", r",\1.0", TRACES[name]),
+    ):
+        assert read(text).equals(plain)
+    with pytest.raises(InputError, match=r"line 1: the header names 'x' more than once"):
+        read("\n".join(",".join((*row, "x", "x")) for row in rows))

@@ -146,7 +146,7 @@ def test_philly_machine_list_has_blanks_and_units(tmp_path):
     path.write_text("machineId, number of GPUs, single GPU mem\nm31,8, 24GB\nm32, 2,12GB\n")
     assert read_machine_list(path).rows() == [("m31", 8, 24 * 10**9), ("m32", 2, 12 * 10**9)]
     path.write_text("machineId, number of GPUs, single GPU mem\nm31,8, 24\n")
-    with pytest.raises(InputError, match="line 2: single GPU mem ' 24' is no memory"):
+    with pytest.raises(InputError, match="line 2: single GPU mem '24' is no memory"):
         read_machine_list(path)
 
 

@@ -368,6 +368,32 @@ def test_a_sized_cluster_holds_the_largest_worker():
     assert row[on.column["bandwidth"]] == 160 * 10**9
 
 
+def test_a_cluster_for_jobs_without_gpus_is_sized_to_their_core_time():
+    count = 100
+    cores = trace(
+        submit=[3600.0 * at for at in range(count)],
+        gpus=[0.0] * count,
+        cpus=[32.0, 4.0] * (count // 2),
+        duration=[86_400.0] * count,
+    )
+    workload = synthesize(cores, SLOT, SynthesisOptions(cpu_jobs="keep"))
+    document = cluster_for(workload)
+    # 50 jobs x 36 cores x 24 h in 99 h: 436 cores at a load of 1.
+    assert document["servers"][0]["name"] == "cpu"
+    assert document["servers"][0]["count"] == 7
+    assert cluster_for(workload, load=4.0)["servers"][0]["count"] == 2
+    spec, faults = validate(ClusterSpec, document, "cluster")
+    assert spec is not None, faults
+    on = spec.resolve()
+    fitted = workload.fitted_to(on)
+    jobs = fitted.to_jobs(on)
+    assert fitted.notes == workload.notes
+    # Cores are what is scarce: as many of the smallest workers as there are cores for fit.
+    smallest = min(jobs, key=lambda job: int(job.worker[on.column["cpu"]]))
+    room = on.capacity[on.index["cpu-0"]] // np.maximum(smallest.worker, 1)
+    assert room[smallest.worker > 0].min() == 64 // 4
+
+
 @pytest.mark.traces
 def test_the_whole_philly_trace_becomes_jobs(traces):
     spec = f"philly:{traces}/philly/philly.csv.gz"

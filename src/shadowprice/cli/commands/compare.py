@@ -113,23 +113,23 @@ def compare(
 
     shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
     """
-    from shadowprice.cli.commands.simulate import leave_if_partial
+    from shadowprice.cli.commands.simulate import leave_if_partial, told_anyway
     from shadowprice.core.amounts import parse_span
     from shadowprice.results.comparison import (
         PAGE,
         is_comparison,
         keep_comparison,
         keep_run,
-        record_of,
     )
     from shadowprice.results.directory import PendingDirectory
     from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.trials import trials_of
+    from shadowprice.simulator.trials import seeds_from, trials_of
 
     _check_out(out, advice)
     chosen = o.policy_choices(policy, params, set_)
     proving = float(parse_span(bound_time, "--bound-time", "1min"))
     advising = float(parse_span(advice_time, "--advice-time", "1min"))
+    again = seeds_from(seed, seeds)[1:]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
     # A wrong parameter is to wait neither for the compiler nor for the runs before its own.
@@ -164,7 +164,6 @@ def compare(
             if pending is not None:
                 keep_run(run, pending.path)
 
-        again = range(seed + 1, seed + seeds)
         stopped = trials = None
         if on:
             runs, more = _on_ray(on, scenario, source, chosen, again, out, resources, quiet)
@@ -176,12 +175,11 @@ def compare(
             trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
         told = None if trials is None else trials.record()
         if pending is not None:
-            keep_comparison(runs, pending.path, told)
-            pending.commit()
-    if output is Output.JSON:
-        print_json(record_of(runs, told))
-    else:
-        _print(runs, trials)
+            with told_anyway(lambda: _print(runs, trials, output)):
+                keep_comparison(runs, pending.path, told)
+                pending.commit()
+    _print(runs, trials, output)
+    if output is not Output.JSON:
         if out is not None:
             stdout().print(f"read {out}/{PAGE}", soft_wrap=True, markup=False)
         elif not quiet:
@@ -272,10 +270,14 @@ def _on_ray(
     return found
 
 
-def _print(runs: list[Run], trials: Trials | None) -> None:
+def _print(runs: list[Run], trials: Trials | None, output: Output) -> None:
     from shadowprice.cli.seeds import comparison_table, seeds_table
     from shadowprice.cli.tables import summary_table
+    from shadowprice.results.comparison import record_of
 
+    if output is Output.JSON:
+        print_json(record_of(runs, None if trials is None else trials.record()))
+        return
     if trials is None:
         stdout().print(summary_table(runs))
         return

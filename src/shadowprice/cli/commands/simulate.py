@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -71,7 +72,6 @@ def simulate(
 
     shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """
-    from shadowprice.cli.tables import summary_table
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.policies.choice import PolicyChoice
@@ -116,11 +116,10 @@ def simulate(
                     run = with_advice(
                         run, scenario, choice, seconds=advising, progress=progress, stop=stop
                     )
-            _keep(run, pending)
-    if output is Output.JSON:
-        print_json(run.info)
-    else:
-        stdout().print(summary_table([run]))
+            with told_anyway(lambda: _print(run, output)):
+                _keep(run, pending)
+    _print(run, output)
+    if output is not Output.JSON:
         if out is not None:
             stdout().print(f"read {out}/report.html", soft_wrap=True, markup=False)
         elif not quiet:
@@ -128,6 +127,25 @@ def simulate(
     leave_if_partial([run], out, stop.status)
     if stop.asked is not None and "advice" in run.info:
         _leave_without_advice(run, stop.status)
+
+
+@contextmanager
+def told_anyway(tell: Callable[[], None]) -> Iterator[None]:
+    """Tell the figures also where they cannot be kept: a full disk is not to cost a long run."""
+    try:
+        yield
+    except OSError:
+        tell()
+        raise
+
+
+def _print(run: Run, output: Output) -> None:
+    from shadowprice.cli.tables import summary_table
+
+    if output is Output.JSON:
+        print_json(run.info)
+    else:
+        stdout().print(summary_table([run]))
 
 
 def _leave_without_advice(run: Run, status: int) -> None:

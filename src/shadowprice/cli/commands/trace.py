@@ -72,7 +72,8 @@ def convert(
         typer.Option(
             min=LEAST_LOAD,
             max=bounds.LOAD.most,
-            help="GPU-time asked for over GPU-time there is, for --cluster.",
+            help="GPU-time asked for over GPU-time there is, for --cluster (core-time, where no "
+            "job uses GPUs).",
         ),
     ] = 1.0,
     horizon: Annotated[

@@ -57,12 +57,12 @@ def whatif(
         ),
     ] = None,
     policy: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--policy",
             "-p",
-            help="Policies with commas between them; `shadowprice policies` lists them. "
-            "oasis?preset=paper is a variant with a parameter of its own.",
+            help="Policies with commas between them, or one each time; `shadowprice policies` "
+            "lists them. oasis?preset=paper is a variant with a parameter of its own.",
             rich_help_panel=o.HOW,
             autocompletion=complete_policy,
             show_default="oasis; of a service, its own",
@@ -124,8 +124,11 @@ def whatif(
         changes = parsed(add, remove)
         code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
         raise typer.Exit(code)
-    choices = o.policy_choices(policy or "oasis", params, set_)
+    choices = o.policy_choices(policy or ["oasis"], params, set_)
     changes = parsed(add, remove)
+    from shadowprice.simulator.trials import seeds_from
+
+    chosen = seeds_from(seed, seeds)
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)  # a wrong file is not to wait for the compiler
     from shadowprice.simulator.interrupt import stop_sign
@@ -133,7 +136,7 @@ def whatif(
 
     prepare_kernels([choice.name for choice in choices], quiet, bags=scenario.has_bags)
     with stop_sign() as stop, progress_bar("whatif", quiet):
-        found = run_whatif(source, choices, changes, range(seed, seed + seeds), stop=stop)
+        found = run_whatif(source, choices, changes, chosen, stop=stop)
     if output is Output.JSON:
         print_json(found.record())
         return
@@ -180,10 +183,10 @@ def check_alone(workload: Workload, seeds: int) -> None:
 
 
 def _of_service(
-    policy: str | None, params: Path | None, set_: list[str] | None
+    policy: list[str] | None, params: Path | None, set_: list[str] | None
 ) -> Sequence[PolicyChoice | None]:
     """Return what a service is asked to decide by; None for what it does by itself."""
-    if policy is None:
+    if not policy:
         if params is not None or set_:
             raise InputError(Fault("--set", "is for no policy", "name it: --policy rolling"))
         return (None,)

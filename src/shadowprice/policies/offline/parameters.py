@@ -13,7 +13,8 @@ class OptimumParameters(Parameters):
     time_limit: float = Field(
         default=60.0,
         gt=0,
-        description="seconds after which the best schedules so far are taken, with their gap",
+        description="seconds after which the best schedules so far are taken, with their gap; as "
+        "long again for each surprise that is planned anew",
     )
     gap: float = Field(
         default=1e-6,

@@ -38,6 +38,10 @@ Integers = NDArray[np.int64]
 ROOT_ROUNDS: Final = 30
 """Most rounds of inequalities at the relaxation, before branching begins."""
 
+LARGEST_BITS: Final = 10
+"""Rows of progress, which counts in millionths of a mini-batch, are scaled down to numbers of so
+many bits: of 10^10 beside 1 the solver has called bounded programs unbounded."""
+
 
 def solve(problem: Problem, *, time_limit: float = INFINITY, gap: float = 1e-6) -> Solution:
     """Solve problem (1).
@@ -210,12 +214,14 @@ class _Model:
             divisor = int(np.gcd.reduce([gain for _, gain in gained])) if gained else 1
             required = -(-required // divisor)
             gained = [(column, gain // divisor) for column, gain in gained]
+        largest = max((required, *(gain for _, gain in gained)))
+        scale = 2.0 ** min(0, LARGEST_BITS - largest.bit_length())
         for completion in done:
             before = [column for slot, column in done.items() if slot <= completion]
             made = gained[: progress[completion]]
             program.row(
                 [column for column, _ in made] + before,
-                [float(gain) for _, gain in made] + [-float(required)] * len(before),
+                [gain * scale for _, gain in made] + [-required * scale] * len(before),
                 lower=0,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -33,6 +34,9 @@ from shadowprice.results.telling import counted
 
 MOST_DIFFERENT = 20
 """Jobs that are listed because they fared differently."""
+
+LONG_TAIL = 3
+"""Times as long as 99 % of the jobs that the longest may take to be drawn."""
 
 Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
@@ -193,14 +197,16 @@ def _outcomes(runs: Sequence[Run]) -> str | None:
 
 def _completion(runs: Sequence[Run]) -> str | None:
     """Return the share of all jobs that had completed so many slots after their arrival."""
-    longest = max((run.summary["jct"]["p99"] or 0.0 for run in runs), default=0.0)
+    taken = [np.sort(run.jobs["jct"].drop_nulls().to_numpy()) for run in runs]
+    longest = math.ceil(max((spans[-1] for spans in taken if len(spans)), default=0.0))
     if not longest:
         return None
-    at = np.unique(np.round(np.linspace(0, longest, 300))).astype(np.float64)
+    # Where a few took far longer than all others, these are what is looked at.
+    most = math.ceil(max(run.summary["jct"]["p99"] or 0.0 for run in runs))
+    shown_to = longest if longest <= LONG_TAIL * most else most
+    at = np.unique(np.round(np.linspace(0, shown_to, 300))).astype(np.float64)
     series = []
-    for order, run in enumerate(runs):
-        done = run.jobs.filter(pl.col("completion").is_not_null())
-        spans = np.sort(done["jct"].to_numpy())
+    for order, (run, spans) in enumerate(zip(runs, taken, strict=True)):
         share = np.searchsorted(spans, at, side="right") / max(run.summary["arrived"], 1)
         series.append(Series(run.policy, share, order % 8))
     chart = line_chart(
@@ -214,7 +220,11 @@ def _completion(runs: Sequence[Run]) -> str | None:
         steps=True,
         legend=True,
     )
-    remark = "Of all jobs, refused ones included: a line that levels off below 100 % refused some."
+    remark = "Of all jobs: a line that levels off below 100 % refused some, or left some undone."
+    if shown_to < longest:
+        beyond = max(int((spans > shown_to).sum()) for spans in taken)
+        remark += f" Up to {counted(beyond, 'job')} of a policy took longer than is shown: the "
+        remark += f"longest {longest:,} slots."
     return figure("Jobs completed within so many slots", chart, remark)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
+
 from shadowprice.results.files import Run
 from shadowprice.results.report.embed import asset, data_script, policy, scripts, text
 from shadowprice.results.report.scales import number, span
@@ -178,10 +180,10 @@ def partial_warning(runs: Sequence[Run]) -> str:
 
 
 def _refusal_remark(run: Run) -> str:
-    refusals = run.summary["refusals"]
-    if not refusals:
+    refused = run.jobs.filter(pl.col("outcome") == "refused")["reason"].value_counts()
+    if not len(refused):
         return ""
-    reason, count = next(iter(refusals.items()))
+    reason, count = refused.sort(["count", "reason"], descending=[True, False]).row(0)
     return f"{count:,} for {reason}"
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import read_head, read_table
+from shadowprice.traces.text import column_names, read_head, read_table
 
 _COLUMNS: Final[Mapping[str, pl.DataType]] = {
     "job_id": pl.String(),
@@ -101,7 +101,7 @@ def read_vc_sizes(path: Path) -> pl.DataFrame:
     InputError
         If the counts of a day do not add up to its total.
     """
-    names = [name.strip() for name in read_head(path).splitlines()[0].split(",")]
+    names = column_names(read_head(path))
     tenants = [name for name in names if name not in {"date", "total"}]
     columns: dict[str, pl.DataType] = {"date": pl.String(), "total": pl.Int64()}
     columns |= {name: pl.Int64() for name in tenants}

@@ -11,7 +11,7 @@ import polars as pl
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import Reading, trace_format
-from shadowprice.traces.text import read_head, read_table
+from shadowprice.traces.text import column_names, read_head, read_table
 
 _I, _F, _S = pl.Int64(), pl.Float64(), pl.String()
 _RAW: Final[Mapping[str, pl.DataType]] = {
@@ -63,7 +63,7 @@ _ALIKE: Final = {"submit_time": "submission_time", "ddl": "deadline", "iteration
 )
 def read_itp(path: Path, reading: Reading) -> Trace:
     """Read an ITP job trace, in whichever of its three layouts."""
-    names = {name.strip() for name in read_head(path).splitlines()[0].split(",")}
+    names = set(column_names(read_head(path)))
     layouts = (_ELASTICFLOW, _PHILLY, _RAW)
     layout = next((one for one in layouts if set(one) <= names), None)
     if layout is None:

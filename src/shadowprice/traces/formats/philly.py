@@ -82,8 +82,8 @@ def read_machine_list(path: Path) -> pl.DataFrame:
         "single GPU mem": pl.String(),
     }
     table = read_table(path, columns, Reading())
-    gpus = pl.col("number of GPUs").str.strip_chars().cast(pl.Int64, strict=False)
-    memory = pl.col("single GPU mem").str.extract(r"^\s*(\d+)GB\s*$", 1).cast(pl.Int64)
+    gpus = pl.col("number of GPUs").cast(pl.Int64, strict=False)
+    memory = pl.col("single GPU mem").str.extract(r"^(\d+)GB$", 1).cast(pl.Int64)
     table.check(gpus > 0, "number of GPUs", "is not a number above 0")
     table.check(memory > 0, "single GPU mem", "is no memory such as 24GB")
     return table.done().select(machine="machineId", gpus=gpus, gpu_memory=memory * 10**9)

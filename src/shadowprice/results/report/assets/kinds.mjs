@@ -5,7 +5,15 @@ import { number, percent, tick, written } from "./format.mjs";
 import { GRID, nameAxis, plainAxis, tooltipOf, zoom } from "./axes.mjs";
 import { heat } from "./heat.mjs";
 
-const DASHES = ["solid", "solid", "solid", "solid", "dashed", "dashed", "dotted", "dotted"];
+const FIRST_DASHES = ["solid", "solid", "solid", "solid", "dashed", "dashed", "dotted", "dotted"];
+
+/** Return how a line is drawn: there are eight colours, and lines of the same one differ in this. */
+function dash(line, all) {
+  const first = FIRST_DASHES[line.colour];
+  const further = ["solid", "dashed", "dotted", [9, 3, 2, 3]].filter((other) => other !== first);
+  const before = all.slice(0, all.indexOf(line)).filter((other) => other.colour === line.colour);
+  return [first, ...further][before.length % 4];
+}
 
 /** Return the positions of a regular or a listed axis. */
 export function positions(axis) {
@@ -24,7 +32,7 @@ const lines = {
   toggles: true,
   extent: null,
   height: (d, width) => (width < 520 ? 210 : (d.height ?? 250)),
-  legend: (d) => (d.series.length > 1 || d.legend ? d.series.map((s) => ({ name: s.name, colour: s.colour, look: DASHES[s.colour] === "solid" ? "" : "dash" })) : []),
+  legend: (d) => (d.series.length > 1 || d.legend ? d.series.map((s) => ({ name: s.name, colour: s.colour, look: dash(s, d.series) === "solid" ? "" : "dash" })) : []),
   says(d) {
     const parts = d.series.map((s) => {
       const known = s.values.filter((value) => value !== null);
@@ -41,7 +49,7 @@ const lines = {
     const series = d.series.filter(chart.shown).map((s) => ({
       type: "line", name: s.name, symbol: "none", step: d.steps ? "end" : false, connectNulls: false, z: 3,
       data: [...xs.map((x, i) => [at(x), s.values[i], i]), ...(d.steps && last > xs.at(-1) ? [[at(last), s.values.at(-1), xs.length - 1]] : [])],
-      lineStyle: { width: 1.8, color: colours.series[s.colour], type: d.series.length > 1 ? DASHES[s.colour] : "solid" },
+      lineStyle: { width: 1.8, color: colours.series[s.colour], type: d.series.length > 1 ? dash(s, d.series) : "solid" },
       itemStyle: { color: colours.series[s.colour] },
       areaStyle: d.fill ? { color: colours.series[s.colour], opacity: 0.14 } : undefined,
       emphasis: { disabled: true },
