@@ -66,6 +66,24 @@ def test_a_training_alone_goes_through_and_is_whole() -> None:
     assert torch.equal(model.module.weight, found.state["kept"]["model"]["weight"])
 
 
+def test_a_mask_of_infinity_stays_what_it_is() -> None:
+    class Masked(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 1)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0]))
+
+        def forward(self, inputs: Any) -> Any:
+            return super().forward(inputs * torch.softmax(self.mask, 0))
+
+    run = training.join(len(DATA), batch=6, parts=3, epochs=1)
+    model = run.wrap(Masked())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.keep(model=model, optimizer=optimizer)
+    train(run, model, optimizer)
+    assert model.module.mask.tolist() == [0.0, -torch.inf, 0.0]
+    assert model.module.weight.isfinite().all()
+
+
 def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
     # In an interpreter that shuts down it would abort the process.
     run, model, optimizer = begun()

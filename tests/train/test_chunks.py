@@ -168,7 +168,7 @@ def test_a_storage_that_nothing_here_reaches_is_refused_at_once_with_what_it_tak
 
 
 def test_objects_are_never_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
+    with pytest.raises(TrainingError, match="array x is of object: write numbers"):
         chunks.write(str(tmp_path), {"x": np.array([{}], dtype=object)}, 1)
 
 
@@ -197,6 +197,19 @@ def test_arrays_need_one_row_a_sample(tmp_path: Path) -> None:
     for arrays in ({}, {"x": np.ones(2), "y": np.ones(3)}, {"x": np.ones(0)}):
         with pytest.raises(TrainingError, match="one row a sample"):
             chunks.write(str(tmp_path), arrays, 2)
+
+
+def test_what_torch_does_not_take_is_refused_when_it_is_written(tmp_path: Path) -> None:
+    for arrays, message in (
+        ({"name": np.array(["a", "b"])}, "array name is of <U1: write numbers"),
+        ({"file": np.ones(2)}, "no array can be called file"),
+        ({"x": 3.0}, "array x has no rows"),
+    ):
+        with pytest.raises(TrainingError, match=message):
+            chunks.write(str(tmp_path), arrays, 2)  # type: ignore[arg-type]
+    chunks.write(str(tmp_path), {"x": np.array([1, 258], dtype=">i4")}, 2)
+    found = chunks.read(str(tmp_path)).fetch(0)["x"]
+    assert (found.tolist(), found.dtype.isnative) == ([1, 258], True)
 
 
 # ------------------------------------------------------------------ ahead of need
@@ -241,3 +254,15 @@ def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:
         fetcher.take(1)
     assert fetcher.waited == 1
     assert fetcher.take(1)["x"] == 1
+
+
+def test_who_is_told_to_stop_does_not_wait_for_a_storage_that_stands_still() -> None:
+    go = threading.Event()
+
+    def fetch(number: int) -> chunks.Arrays:
+        assert go.wait(60)
+        return {}
+
+    with pytest.raises(SystemExit, match="143"):
+        Fetcher(fetch).take(1, stop=[1])
+    go.set()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,27 @@ def test_divided_and_divided_anew_it_learns_as_one_optimiser_does(
         state = {**gathered([shard.state() for shard in shards]), "buffers": shards[0].buffers}
 
 
+def test_parameters_are_grouped_by_name_though_a_server_has_none_of_a_group(
+    tmp_path: Path,
+) -> None:
+    def grouped(parameters: Any) -> Any:
+        bias = [one for one in parameters if one[0].endswith("bias")]
+        rest = [one for one in parameters if not one[0].endswith("bias")]
+        groups = [{"params": bias, "weight_decay": 0.0}, {"params": rest, "weight_decay": 0.5}]
+        return torch.optim.AdamW(groups, lr=0.1)
+
+    recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=grouped)
+    learnt = []
+    for servers in (1, 3):
+        shards = [Shard(recipe, number, servers) for number in range(servers)]
+        for shard in shards:
+            shard.apply([torch.zeros_like(shard.values)], 0)
+        learnt.append(torch.cat([shard.values for shard in shards]))
+        state = gathered([shard.state() for shard in shards])
+        assert state["parameters"].keys() == state["optimizer"].keys()
+    assert torch.equal(*learnt)
+
+
 class Spread(torch.optim.Optimizer):
     """Keeps one row for every parameter: it cannot be divided by elements."""
 
@@ -63,8 +86,6 @@ class Spread(torch.optim.Optimizer):
 
 
 def test_an_optimiser_that_does_not_go_by_elements_is_refused(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=Spread)
     shard = Shard(recipe, 0, 1)
     with pytest.raises(TrainingError, match="Spread keeps row in another shape"):

@@ -34,7 +34,8 @@ class Recipe:
     optimizer : callable
         Returns a `torch.optim.Optimizer` for parameters, which it is given as (name, parameter) in
         a list, as torch's own take them. A server gives it the pieces that it has, each in one
-        dimension, so it has to work element by element, as SGD and Adam do.
+        dimension, and empty ones for parameters of which it has none; so it has to work element by
+        element, as SGD and Adam do, and groups have to go by names.
     data : DataSet
         The data.
     epochs : int

@@ -42,7 +42,7 @@ class Outcome:
     minibatches : int
         Mini-batches that are in it; steps, of synchronous training.
     leads : bool
-        Whether this is worker 0, which is to show or keep it.
+        Whether this is the worker that is to show or keep it: of those that are left the first.
     measured : dict of str to float
         What the leading server measured, where it is in this process: outside of a scheduler.
     """
@@ -156,7 +156,7 @@ def _alone(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
         leading.join()
         raise
     leading.join()
-    return Outcome(worker.model, minibatches, True, leader.measured.metrics())
+    return Outcome(worker.model, minibatches, worker.leads, leader.measured.metrics())
 
 
 # ------------------------------------------------------------------ among others
@@ -266,7 +266,7 @@ def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any)
     _store_held, links = _in_time(meet, stop)
     worker = Worker(recipe, settings, links, stop)
     minibatches = worker.work()
-    return Outcome(worker.model, minibatches, job.leads)
+    return Outcome(worker.model, minibatches, worker.leads)
 
 
 def _name(worker: int, server: int) -> str:
