@@ -171,17 +171,22 @@ class Run:
     # ------------------------------------------------------------------ answers
 
     def _take_answers(self) -> None:
-        by_connection = {
-            copy.worker.connection: copy for copies in self._running.values() for copy in copies
-        }
-        if not by_connection:
+        answering: dict[Any, _Copy] = {}
+        for copies in self._running.values():
+            for copy in copies:
+                answering[copy.worker.connection] = copy
+                # What it forked may hold its pipe open for longer than it lives.
+                answering[copy.worker.process.sentinel] = copy
+        if not answering:
             return
         look = None if self._savings is None else self._savings.look
-        for connection in wait(list(by_connection), look):
-            copy = by_connection[connection]  # type: ignore[index]  # it is one of those given
+        for ready in wait(list(answering), look):
+            copy = answering[ready]
             if copy not in self._running[copy.task]:
                 continue  # another answer of this round has ended it
             try:
+                if not copy.worker.connection.poll():
+                    raise EOFError
                 kind, at, content = copy.worker.connection.recv()
             except (EOFError, OSError):
                 self._fail(copy, f"its process {copy.worker.death()}")
