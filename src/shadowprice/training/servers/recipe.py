@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shadowprice.training.errors import TrainingError
-from shadowprice.training.sampling import Order
+from shadowprice.training.sampling import Order, whole_number
 from shadowprice.training.servers.chunks import DataSet
 from shadowprice.training.servers.ordering import ChunkOrder
 
@@ -58,6 +58,9 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # numpy's numbers would do, but not in a checkpoint.
+        for name in ("epochs", "minibatch", "seed"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         for name in ("epochs", "minibatch"):
             if not 1 <= getattr(self, name) <= 10**12:
                 raise TrainingError(f"{name} is {getattr(self, name)}: it has to be 1 or more")

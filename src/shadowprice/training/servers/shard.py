@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.servers.recipe import Recipe
@@ -155,7 +156,7 @@ class Shard:
         return {"pieces": pieces, "values": self.values.cpu(), "optimizer": states}
 
     def _check(self) -> None:
-        """Refuse optimisers whose state does not go by elements: it could not be divided anew."""
+        """Refuse optimisers whose state does not go by elements, or that no checkpoint can hold."""
         for view in self._views:
             for name, value in self._optimizer.state.get(view, {}).items():
                 if torch.is_tensor(value) and value.dim() and value.shape != view.shape:
@@ -164,6 +165,12 @@ class Shard:
                         "parameter's: parameter servers need one that works element by element, "
                         "as SGD and Adam do"
                     )
+        # As a checkpoint has it, without what tensors hold.
+        kept = [
+            {name: None if torch.is_tensor(value) else value for name, value in state.items()}
+            for state in self._optimizer.state.values()
+        ]
+        checkpoints.packed({"optimizer": kept})
         self._checked = True
 
     def _restore(self, state: Mapping[str, Any]) -> None:
