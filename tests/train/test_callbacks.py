@@ -115,6 +115,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
             "66 samples, no multiple of the mini-batch of 12: leave 6",
         ),
         ("lightning", ("--accumulate", "2"), "leave accumulate_grad_batches at 1"),
+        ("lightning", ("--limit", "3"), "leave limit_train_batches at 1.0"),
     ],
 )
 def test_what_would_depend_on_the_workers_is_refused(

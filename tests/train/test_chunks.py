@@ -238,6 +238,21 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     assert asked == [5, 6, 7, 5]
 
 
+def test_who_keeps_one_chunk_fetches_each_once() -> None:
+    asked = []
+
+    def fetch(number: int) -> chunks.Arrays:
+        asked.append(number)
+        return {}
+
+    fetcher = Fetcher(fetch, keep=1)
+    for number in range(3):
+        fetcher.want(number)
+        fetcher.want_ahead(number + 1)
+        fetcher.take(number)
+    assert asked == [0, 1, 2]
+
+
 def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:
     go = threading.Event()
     faults = [OSError("away")]

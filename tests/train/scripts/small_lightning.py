@@ -75,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--two", action="store_true", help="optimizers")
     parser.add_argument("--stop-after", type=int, default=0, help="batches of this generation")
     chosen = parser.parse_args()
@@ -86,6 +87,7 @@ def main() -> None:
     model = Model(chosen, folder / "done")
     trainer = pl.Trainer(
         max_epochs=5, accumulate_grad_batches=chosen.accumulate, accelerator="cpu",
+        limit_train_batches=chosen.limit,
         logger=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=folder,
         callbacks=[Elastic(report_every=0.05)], **arguments(),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shadowprice.training.measure.fit import Speed, fit_linear, fit_serial
 from shadowprice.training.measure.pace import BackwardsError, Pace
+from shadowprice.training.servers.measuring import Running
 
 
 def _paced(steps: list[float], every: int = 1) -> Pace:
@@ -141,3 +142,13 @@ def test_speeds_that_fall_have_no_shared_part() -> None:
     assert fit.shared == 0.0
     assert fit.quality.verdict == "does not fit"
     assert math.isfinite(fit.quality.largest)
+
+
+def test_a_running_mean_survives_what_is_no_number() -> None:
+    mean = Running()
+    for value in (1.0, 3.0, math.inf):
+        mean.add(value)
+    assert mean.value == math.inf
+    for value in (math.nan, 4.0, 6.0):
+        mean.add(value)
+    assert mean.value == 5.0

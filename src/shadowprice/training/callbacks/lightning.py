@@ -132,11 +132,18 @@ class Elastic(pl.Callback):
         Raises
         ------
         TrainingError
-            If a step takes several batches: `loader` could not go on in the middle of an epoch.
+            If a step takes several batches, or an epoch is cut short: `loader` could not go on in
+            the middle of it.
         """
         del pl_module
         if trainer.accumulate_grad_batches != 1:
             raise TrainingError("leave accumulate_grad_batches at 1: every batch has to be a step")
+        steps = getattr(trainer.train_dataloader, "batch_sampler", None)
+        cut = isinstance(steps, _Steps) and trainer.num_training_batches < len(steps)
+        if cut and not trainer.fast_dev_run:
+            raise TrainingError(
+                "leave limit_train_batches at 1.0: loader goes through whole epochs"
+            )
         # Checkpoints of one optimizer from before batches were counted have its steps.
         self._batches = self._batches or trainer.global_step
         # Lightning leaves a ReduceLROnPlateau's update out in an epoch that it goes on in; but what

@@ -44,6 +44,11 @@ class Fetcher:
         while len(self._known) > self._keep:
             self._known.popitem(last=False)
 
+    def want_ahead(self, number: int) -> None:
+        """Begin to fetch a chunk that is needed later, where it takes no other's place."""
+        if self._keep > 1:
+            self.want(number)
+
     def take(self, number: int, stop: Any = None) -> Arrays:
         """Return a chunk, once it is there.
 

@@ -112,7 +112,7 @@ class Settings:
     report_every : float
         Seconds between reports of progress.
     keep : int
-        Chunks that a worker keeps in memory.
+        Chunks that a worker keeps in memory; of 1 none is fetched ahead of need.
     shared_memory : bool
         Whether processes of one machine exchange tensors by memory.
     backend : str

@@ -116,7 +116,7 @@ class Worker:
     def _chunk(self, work: Work) -> None:
         """Go through the rest of a chunk, a mini-batch after the other, while it is ours."""
         self._chunks.want(work.chunk)
-        self._chunks.want(work.ahead)
+        self._chunks.want_ahead(work.ahead)
         arrays = self._chunks.take(work.chunk, self._stop)
         for index in range(work.first, work.last):
             self._set_pace()
@@ -153,7 +153,7 @@ class Worker:
         order = self._order.chunks(epoch)
         here = order.index(chunk)
         if here + 1 < len(order):
-            self._chunks.want(order[here + 1])
+            self._chunks.want_ahead(order[here + 1])
         return {name: torch.from_numpy(np.concatenate(parts)) for name, parts in rows.items()}
 
     # ------------------------------------------------------------------ computing
