@@ -238,6 +238,20 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     assert asked == [5, 6, 7, 5]
 
 
+def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
+    faults = [OSError("away for a while")]
+
+    def fetch(number: int) -> chunks.Arrays:
+        if faults:
+            raise faults.pop()
+        return {"x": np.array([number])}
+
+    fetcher = Fetcher(fetch)
+    fetcher.want_ahead(1)
+    concurrent.futures.wait([fetcher._known[1]], timeout=10)
+    assert fetcher.take(1)["x"] == 1
+
+
 def test_who_keeps_one_chunk_fetches_each_once() -> None:
     asked = []
 

@@ -66,6 +66,9 @@ class Fetcher:
         TrainingError
             If it cannot be fetched; the next who asks tries again.
         """
+        ahead = self._known.get(number)
+        if ahead is not None and ahead.done() and ahead.exception() is not None:
+            del self._known[number]  # that was ahead of need: the storage may be back
         self.want(number)
         self._known.move_to_end(number)
         coming = self._known[number]
