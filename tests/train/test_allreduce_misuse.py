@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from shadowprice import training
 from shadowprice.training import TrainingError, checkpoints
 from shadowprice.training.generation import current
+from tests.train.generations import Job
 
 pytestmark = pytest.mark.train
 
@@ -113,6 +114,17 @@ def test_a_checkpoint_asked_for_within_a_step_is_of_a_whole_step() -> None:
         if step.number == 5:
             run.save()
     assert saved == [2, 4, 6]
+
+
+def test_who_waits_in_vain_for_one_that_evaluates_is_told_what_to_raise(tmp_path: Path) -> None:
+    job = Job(tmp_path / "job")
+    try:
+        generation = job.start(2, "--epochs", "1", "--patience", "6", "--evaluate", "9")
+        assert generation.ended() == [1, 1]
+        assert "did not come to the end of step 4 in time" in generation.log(1)
+        assert "raise the patience of join" in generation.log(1)
+    finally:
+        job.end()
 
 
 def test_a_loop_left_within_a_step_cannot_be_saved(capfd: pytest.CaptureFixture[str]) -> None:
