@@ -354,6 +354,17 @@ def test_a_checkpoint_of_another_recipe_or_mode_is_refused(tmp_path: Path) -> No
     assert again.minibatches == sum(recipe.order().minibatches(recipe.minibatch))
 
 
+def test_several_workers_without_a_server_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
+    told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in told.items():  # as torchrun does
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TrainingError, match="2 workers and no parameter server: give the job a ps"):
+        run(recipe)
+
+
 def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
 

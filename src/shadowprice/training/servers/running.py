@@ -101,9 +101,11 @@ def _run(recipe: Recipe, settings: Settings, talking: list[threading.Thread]) ->
     stop = jobs.StopSignal()
     try:
         if job.ps == 0:
-            if job.workers > 1:
+            workers = max(job.workers, generation.world)  # torchrun tells the latter only
+            if workers > 1:
                 raise TrainingError(
-                    f"{job.workers} workers and no parameter server: give the job a ps section"
+                    f"{workers} workers and no parameter server: give the job a ps section; by "
+                    "hand one process is both, without torchrun"
                 )
             return _alone(recipe, settings, stop)
         if not generation.address:
