@@ -157,16 +157,18 @@ class Run:
 
     def _begin(self, task: int) -> None:
         number = self._begun[task]
-        worker = self._workers.take()
         scratch = None if self._store is None else self._store.scratch(task, number)
-        copy = _Copy(task, number, worker, time.monotonic(), scratch)
-        self._begun[task] += 1
-        self._running[task].append(copy)
         place = None if scratch is None else str(scratch)
-        try:
-            worker.connection.send((task, number, place, self._payloads[task]))
-        except OSError:  # it died while it was idle
-            self._fail(copy, worker.death())
+        while True:
+            worker, started = self._workers.take(), time.monotonic()
+            try:
+                worker.connection.send((task, number, place, self._payloads[task]))
+            except OSError:
+                worker.kill()  # it died while it was idle: no task's fault
+            else:
+                break
+        self._begun[task] += 1
+        self._running[task].append(_Copy(task, number, worker, started, scratch))
 
     # ------------------------------------------------------------------ answers
 

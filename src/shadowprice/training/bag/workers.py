@@ -244,12 +244,8 @@ class Workers:
 
     def take(self) -> Worker:
         """Return a process that can take a task."""
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.process.is_alive():
-                return worker
-            worker.kill()  # it died while it was idle: no task's fault
-        self.prepare(1)
+        if not self._idle:
+            self.prepare(1)
         return self._idle.pop()
 
     def give(self, worker: Worker) -> None:
